@@ -6,12 +6,13 @@ change adds up get them one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 
 from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.elsewhere import Done
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.operators import Leg, Operator, Step
+from nosync_nb.operators import Operator, Step
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 
@@ -19,11 +20,7 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     """Runs an operator's kernel here."""
     operator = node.operator
     assert operator is not None
-    apart = any(delta is not None and delta.is_apart for delta in deltas)
-    legs = operator.legs(deltas, step) if apart else None
-    if legs is not None:
-        output = _along(legs, operator, deltas, step)
-    elif apart and operator.additive:
+    if _apart(deltas) and (operator.additive or operator.legs(deltas, step) is not None):
         output = _piecewise(operator, deltas, step)
     else:
         output = _at_once(operator, deltas, step)
@@ -43,7 +40,7 @@ def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Upda
         if delta is None:
             given.append(None)
         elif layout is None or operator.loose:
-            given.append(delta.narrowed(operator.used(port)))
+            given.append(delta.narrowed(operator.used(port)) if delta.held else delta.updates)
         else:
             given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
     step.give(given)
@@ -51,28 +48,27 @@ def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Upda
 
 
 def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
-    """The same over changes of which some lie in several files, one file after the other."""
+    """The same over changes of which some lie in several files, one file after the other.
+
+    With legs, of an input with several orders only that is read which a leg asks for.
+    """
     outputs = []
-    for port, (layout, delta) in enumerate(zip(operator.layouts, deltas, strict=True)):
-        for piece in delta.pieces(layout) if delta is not None else ():
+    legs = operator.legs(deltas, step)
+    ways: list[tuple[int, Callable[[Step], Updates | None]]]
+    if legs is None:
+        ways = [(port, operator.step) for port in range(len(deltas))]
+    else:
+        ways = [(leg.port, partial(operator.walk, leg)) for leg in legs]
+    for port, way in ways:
+        delta = deltas[port]
+        for piece in delta.pieces(operator.layouts[port]) if delta is not None else ():
             step.give([piece if at == port else None for at in range(len(deltas))])
-            output = operator.step(step)
+            output = way(step)
             if output:
                 outputs.append(output)
     return concat_updates(outputs, operator.types) if outputs else None
 
 
-def _along(
-    legs: Sequence[Leg], operator: Operator, deltas: list[Delta | None], step: Step
-) -> Updates | None:
-    """The same leg by leg; of an input with several orders only that is read which a leg asks."""
-    outputs = []
-    for leg in legs:
-        delta = deltas[leg.port]
-        assert delta is not None
-        for piece in delta.pieces(operator.layouts[leg.port]):
-            step.give([piece if at == leg.port else None for at in range(len(deltas))])
-            output = operator.walk(leg, step)
-            if output:
-                outputs.append(output)
-    return concat_updates(outputs, operator.types) if outputs else None
+def _apart(deltas: list[Delta | None]) -> bool:
+    """Whether a change lies in several files; asked at each step of a small epoch, too."""
+    return any(delta is not None and delta.held and delta.is_apart for delta in deltas)
