@@ -167,7 +167,7 @@ class Commits:
                 seq = publisher.epoch(draft, meta, transaction)
                 if unused:
                     unused -= publisher.named_files
-                looked = self._removals.due(removing) if removing else []
+                looked = self._removals.due(removing, draft.epoch) if removing else []
                 return draft, seq, unused, looked
             except BaseException as error:
                 gate.finish()

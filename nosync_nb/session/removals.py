@@ -3,13 +3,15 @@
 To look costs as much as a small epoch. So the first epochs after a pause are looked at at once,
 those of a long loop many together, by the worker, and what it finds is told with the next epoch: a
 row that was not there is below 0 until it comes. What waits when a loop ends is looked at when its
-cell ends, or the session is closed; until then reading the input tells.
+cell ends, or the session is closed; until then reading the input tells. Who merges layers looks at
+the same rows: what he knows of an epoch is not looked at again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
@@ -26,8 +28,13 @@ REMOVALS_BEHIND = 4
 
 _WHOLE = 1024
 
-Taken = tuple[Stage, list[Updates]]
-"""An input, and changes of it that take rows away."""
+
+class Taken(NamedTuple):
+    """Changes of an input that take rows away, and the epoch that they are in."""
+
+    stage: Stage
+    parts: list[Updates]
+    epoch: int
 
 
 class Removals:
@@ -60,7 +67,7 @@ class Removals:
         untold, self._untold = self._untold, []
         return untold
 
-    def due(self, removing: list[InputChanges]) -> list[Taken]:
+    def due(self, removing: list[InputChanges], epoch: int) -> list[Taken]:
         """What is to be looked at now: nothing, or all that waited and what an epoch changed."""
         now = time.monotonic()
         if now - self._last > REMOVALS_PAUSE_S:
@@ -70,7 +77,7 @@ class Removals:
             parts = changes.parts
             if sum(len(each.diff) for each in parts) > _WHOLE:  # do not keep what it brought
                 parts = [taken(parts, changes.stage.schema.types)]
-            self._waiting.append((changes.stage, parts))
+            self._waiting.append(Taken(changes.stage, parts, epoch))
         if self._free:
             self._free -= 1
         elif len(self._waiting) < REMOVALS_BEHIND * REMOVALS_WAITING:
@@ -85,10 +92,10 @@ class Removals:
 
 def absent(removals: Sequence[Taken], snapshot: Snapshot) -> list[str]:
     """What is to be told of rows that were taken away and were not there, by input."""
-    due: dict[str, Taken] = {}
-    for stage, parts in removals:
-        due.setdefault(stage.name, (stage, []))[1].extend(parts)
-    every = (_absent_of(stage, parts, snapshot) for stage, parts in due.values())
+    due: dict[str, list[Taken]] = {}
+    for each in removals:
+        due.setdefault(each.stage.name, []).append(each)
+    every = (_absent_of(taken, snapshot) for taken in due.values())
     return [each for each in every if each is not None]
 
 
@@ -98,12 +105,16 @@ def tell(lacking: Sequence[str]) -> None:
         warn(each, stacklevel=None)
 
 
-def _absent_of(stage: Stage, parts: list[Updates], snapshot: Snapshot) -> str | None:
+def _absent_of(removals: Sequence[Taken], snapshot: Snapshot) -> str | None:
     """Names a row that was taken away and was not there: reading the input will raise."""
+    stage = removals[0].stage
     name, types = stage.name, stage.schema.types
     if name not in snapshot.catalog or snapshot.stage(name).schema.types != types:
         return None  # dropped meanwhile, or it has other columns
-    lacking = glance.lacking(snapshot.contents(name), taken(parts, types))
+    contents = snapshot.contents(name)
+    known = glance.sound_until(contents)
+    parts = [part for each in removals if each.epoch >= known for part in each.parts]
+    lacking = glance.lacking(contents, taken(parts, types)) if parts else None
     if lacking is None:
         return None
     row = row_of(lacking.columns, types)

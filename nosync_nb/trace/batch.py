@@ -154,6 +154,18 @@ class Batch:
             None if self.code is None else self.code[start:stop],
         )
 
+    def take(self, index: Index, diff: Diffs | None = None) -> Batch:
+        """The rows at `index`, optionally with other diffs."""
+        khash = self.khash[index]
+        return Batch(
+            self.layout,
+            [rows.take(c, index) for c in self.columns],
+            khash,
+            khash if self.rhash is self.khash else self.rhash[index],
+            self.diff[index] if diff is None else diff,
+            None if self.code is None else self.code[index],
+        )
+
     def cut(self, low: int, high: int) -> Batch:
         """The rows whose key hash is in `[low, high)`; bounds are 64-bit, `high` may be 2**64."""
         if low > 2**64 - 1:
@@ -319,7 +331,7 @@ def _consolidated(
     if not any_true(same):
         if not any_zero(diff):
             return Batch(layout, columns, khash, rhash, diff, code)
-        return _pick(Batch(layout, columns, khash, rhash, diff, code), diff.nonzero()[0], None)
+        return Batch(layout, columns, khash, rhash, diff, code).take(diff.nonzero()[0])
     again = same.nonzero()[0]
     if not rows_equal(columns, layout.types, again):
         return collided(layout, columns, khash, rhash, diff, code, same)
@@ -336,26 +348,13 @@ def _summed(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
         one = batch.updates.take(starts[[error.at]])
         raise CountError(row=row_of(one.columns, batch.layout.types)) from None
     kept = sums.nonzero()[0]
-    return _pick(batch, starts[kept], sums[kept])
+    return batch.take(starts[kept], sums[kept])
 
 
 def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:
     """The first row of columns, for a message."""
     return tuple(
         rows.to_pylist(rows.slice_(c, 0, 1), t)[0] for c, t in zip(columns, types, strict=True)
-    )
-
-
-def _pick(batch: Batch, index: Index, diff: Diffs | None) -> Batch:
-    """The rows at `index`, optionally with other diffs."""
-    khash = batch.khash[index]
-    return Batch(
-        batch.layout,
-        [rows.take(c, index) for c in batch.columns],
-        khash,
-        khash if batch.rhash is batch.khash else batch.rhash[index],
-        batch.diff[index] if diff is None else diff,
-        None if batch.code is None else batch.code[index],
     )
 
 
@@ -394,6 +393,6 @@ def collided(
     order = {text: i for i, text in enumerate(sorted(set(texts)))}
     rank[index] = [order[text] for text in texts]
     sort = np.lexsort((rank, run))
-    batch = _pick(Batch(layout, columns, khash, rhash, diff, code), sort, None)
+    batch = Batch(layout, columns, khash, rhash, diff, code).take(sort)
     equal = (run[sort][1:] == run[sort][:-1]) & (rank[sort][1:] == rank[sort][:-1])
     return _summed(batch, equal)

@@ -25,7 +25,16 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.rows.counts import add_runs
 from nosync_nb.rows.order import CodesOf, Ordering, exact_codes, ordered
-from nosync_nb.trace.batch import Batch, Diffs, Index, Updates, arrange, concat_updates, no_updates
+from nosync_nb.trace.batch import (
+    Batch,
+    Diffs,
+    Index,
+    Updates,
+    arrange,
+    concat_updates,
+    merge,
+    no_updates,
+)
 from nosync_nb.trace.layers import Layer, Trace
 
 _BLOCK = 1 << 15
@@ -122,11 +131,25 @@ def keep_sound(trace: Trace, stop: int, most: int) -> None:
     Args:
         most: so many rows are looked up at most.
     """
-    before = Trace(trace.layout, trace.layers[:stop])
-    known = _known(before.layers)
-    new = before.layers[known:]
-    if known and new and sum(layer.rows_count for layer in new) <= most:
-        sound(before)
+    layers = trace.layers[:stop]
+    new = layers[_known(layers) :]
+    if not new or len(new) == len(layers) or sum(layer.rows_count for layer in new) > most:
+        return
+    taken = [part.take(index) for layer in new for part, index in _taken(layer)]
+    if taken:
+        wanted = merge(trace.layout, taken)
+        if not _enough(Trace(trace.layout, layers), wanted, np.arange(len(wanted))):
+            return
+    layers[-1].known().sum_up()
+
+
+def sound_until(trace: Trace) -> int:
+    """The first epoch of which it is not known that no row is there fewer than 0 times at its end.
+
+    Of all epochs before it is known of the last one. Cost: O(layers).
+    """
+    known = _known(trace.layers)
+    return trace.layers[known - 1].upper if known else 0
 
 
 def add_only(layer: Layer) -> bool:

@@ -18,7 +18,8 @@ from nosync_nb.errors import NegativeMultiplicityError, StageError
 from nosync_nb.operators import reduce
 from nosync_nb.session import removals
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace import glance
+from nosync_nb.trace import Trace, glance
+from nosync_nb.trace.batch import Updates
 
 
 def elsewhere(read: Callable[[], Any]) -> Any:
@@ -190,6 +191,34 @@ def test_what_a_loop_left_is_told_when_the_session_is_closed(
         assert again.now == 201
 
 
+def test_what_is_known_of_an_epoch_is_not_looked_for_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = session.input("data", "n bigint")
+    data.insert([(n,) for n in range(1000)])
+    session.commit()
+    looked: list[int] = []
+    lacking = glance.lacking
+
+    def counted(trace: Trace, taken: Updates) -> Updates | None:
+        looked.append(len(taken.diff))
+        return lacking(trace, taken)
+
+    monkeypatch.setattr(glance, "lacking", counted)
+    for n in range(removals.REMOVALS_FREE + 100):
+        data.remove([(n,)])
+        session.commit()
+    assert looked == [1] * removals.REMOVALS_FREE
+    looked.clear()
+    assert data.count() == 900 - removals.REMOVALS_FREE  # by which it is known of all epochs
+    for n in (998, 999, 5000):
+        data.remove([(n,)])
+        session.commit()
+    with pytest.warns(UserWarning, match=r"row \(5000,\) was removed and was not there"):
+        owners_of(session).commits.tell_absent()
+    assert looked == [3]
+
+
 def test_an_input_that_has_other_columns_meanwhile_is_not_looked_into(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +237,7 @@ def test_what_came_with_rows_that_were_taken_away_is_not_kept_until_somebody_loo
     data.insert([(n,) for n in range(5000)])
     data.remove([(1,)])
     changes = owners_of(session).transactions.current.inputs["data"]
-    ((_, parts),) = removals.Removals().due([changes])
+    ((_, parts, _),) = removals.Removals().due([changes], 1)
     assert [part.diff.tolist() for part in parts] == [[-1]]
 
 

@@ -226,6 +226,39 @@ def test_a_row_that_went_is_looked_for_where_rows_of_its_hash_are(
     assert glance.count(Trace(layout, (*layers, gone, twice))) is None
 
 
+def test_who_merges_layers_finds_out_what_holds_at_their_end() -> None:
+    layout = Layout(("bigint",), (0,))
+
+    def trace(*changes: dict[int, int]) -> Trace:
+        batches = [
+            arrange(layout, Updates([np.array([*each])], np.array([*each.values()])))
+            for each in changes
+        ]
+        return Trace(layout, tuple(Layer(i, i + 1, (b,)) for i, b in enumerate(batches)))
+
+    def until(read: Trace, stop: int, most: int = 1000) -> int:
+        glance.keep_sound(read, stop, most)
+        return glance.sound_until(read)
+
+    base = dict.fromkeys(range(100), 1)
+    some = trace(base, {3: -1, 4: -1}, {5: -1, 200: 1}, {3: -1}, {3: 1, 200: -1})
+    assert until(some, 3) == 0, "nothing is known of a layer before"
+    some.layers[0].known().sum_up()
+    assert until(some, 1) == 1
+    assert until(some, 3, most=3) == 1, "it was to look at fewer rows"
+    assert until(some, 3) == 3
+    assert not some.layers[1].known().sound, "that is not looked at: the layers become one"
+    assert until(some, 4) == 3, "3 was taken away twice"
+    assert until(some, 5) == 5
+
+    twice = trace(base, {3: -1}, {3: -1})
+    twice.layers[0].known().sum_up()
+    assert until(twice, 3) == 1
+    grown = trace(base, {200: 1}, {200: 1, 201: 1})
+    grown.layers[0].known().sum_up()
+    assert until(grown, 3) == 3
+
+
 @pytest.mark.usefixtures("small")
 def test_rows_of_one_hash_are_told_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def collide(columns: Any, types: Any, n: int) -> Any:
