@@ -151,7 +151,7 @@ def load(column: Column, type_: str, *, small: bool) -> Vector:
 def _load_text(column: Column, type_: str, small: bool) -> Vector:
     if small and type(column) is not _ndarray:
         column = rows.from_arrow(column, type_)
-    elif not small and type(column) is _ndarray:
+    elif not small:
         column = rows.to_arrow(column, type_)
     return Vector(column, rows.null_mask(column))
 

@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge
+from nosync_nb.rows import bridge, coded
 from nosync_nb.rows.ddl import DAY_TIMES
 from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FIXED, arrow_type, is_nested, nested_parts
 
 Column: TypeAlias = Any
-"""A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`."""
+"""A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`, of texts
+maybe coded; see columns.py."""
 
 SMALL = 4096
 """Rows up to which text and columns with nulls are kept as Python objects."""
@@ -119,10 +120,11 @@ def _canonical_arrow(array: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
 def to_arrow(column: Column, type: str) -> pa.Array:
     """Returns the column as one Arrow array of `arrow_type(type)`.
 
-    Cost: O(1) for numpy columns of fixed type but booleans (memory is shared), O(n) for objects.
+    Cost: O(1) for numpy columns of fixed type but booleans (memory is shared), O(n) for objects
+    and for coded text.
     """
     if not isinstance(column, np.ndarray):
-        return column
+        return coded.plain(column)
     target = arrow_type(type)
     if column.dtype.hasobject:
         return bridge.of_list(column.tolist(), target)

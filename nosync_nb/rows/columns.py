@@ -1,9 +1,10 @@
-"""Columns: the values of one name in many rows, in one of three physical forms.
+"""Columns: the values of one name in many rows, in one of four physical forms.
 
 1. A numpy array: fixed types without nulls (dates as days, timestamps as microseconds).
 2. A numpy object array: small columns (`SMALL` rows) of text, bytes, or with nulls; of decimals
    those of up to 64 rows.
 3. A `pa.Array` of `arrow_type(type)`: anything; large columns, and nested ones always.
+4. A `pa.DictionaryArray`: large columns of few texts, out of part files (coded.py).
 
 Any form is legal wherever the type allows it, and every function here takes all of them. Small
 batches are the point: `pa.Array.take` costs 22 us, numpy's indexing 0.3 us. Columns are never
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge, unscaled
+from nosync_nb.rows import bridge, coded, unscaled
 from nosync_nb.rows.arrow import (
     SMALL,
     Column,
@@ -70,6 +71,8 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
         return _take_text(column, index)
     if column.type.id == _DECIMAL:
         return unscaled.taken(column, index)
+    if coded.is_coded(column):
+        return coded.taken(column, index) if len(index) > _FEW else _take_coded(column, index)
     return column.take(bridge.of_numpy(index))
 
 
@@ -94,12 +97,20 @@ def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
     return objects(values)
 
 
+def _take_coded(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> Column:
+    """Returns few texts of a coded column as objects."""
+    values = _take_text(column.dictionary, coded.codes_of(column)[index])
+    if column.null_count:
+        values[coded.taken(column, index).is_null().to_numpy(zero_copy_only=False)] = None
+    return values
+
+
 def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
     """Returns the values where `keep` is true, in their order."""
     if type(column) is _ndarray:
         return column[keep]
     at = keep.nonzero()[0]
-    if len(at) <= _FEW or column.type.id == _DECIMAL:
+    if len(at) <= _FEW or column.type.id == _DECIMAL or coded.is_coded(column):
         return take(column, at)
     return column.filter(bridge.of_numpy(keep))
 
@@ -138,6 +149,10 @@ def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
     if rows <= most_objects(type_) and not is_nested(type_):
         forms = [c if type(c) is _ndarray else from_arrow(c, type_) for c in columns]
         return np.concatenate(forms)
+    if all(type(column) is not _ndarray and coded.is_coded(column) for column in columns):
+        together = coded.joined(columns)
+        if together is not None:
+            return together
     return from_arrow(pa.concat_arrays([to_arrow(column, type_) for column in columns]), type_)
 
 

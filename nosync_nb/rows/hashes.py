@@ -25,7 +25,7 @@ import pyarrow as pa
 from xxhash import xxh64_intdigest as _digest
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge, unscaled
+from nosync_nb.rows import bridge, coded, unscaled
 from nosync_nb.rows.arrow import Column, from_arrow, most_objects, to_arrow
 from nosync_nb.rows.columns import null_mask
 from nosync_nb.rows.ddl import DAY_TIMES, quoted
@@ -213,6 +213,10 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
         pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
         digests = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
         return np.fromiter(digests, np.uint64, len(column))
+    if type(column) is not _ndarray and coded.is_coded(column):
+        held, starts, lengths = _text(column.dictionary)
+        codes = coded.codes_of(column)
+        return hash_bytes(held, starts[codes], lengths[codes], seeds)
     if is_nested(type_):
         column = bridge.of_list(_nested_blobs(column, type_), pa.binary())
     else:

@@ -69,7 +69,7 @@ def order_codes(column: Column, type_: str) -> Codes:
         else:
             heads = [b"" if value is None else value[:8] for value in values]
     else:
-        return _text_codes(column)
+        return _text_codes(to_arrow(column, type_))
     joined = b"".join([head.ljust(8, b"\0") for head in heads])
     return np.frombuffer(joined, ">u8").astype(np.uint64)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.rows.types import holds_interval
+from nosync_nb.trace import parts
 
 NEEDS = "needs"
 """The key under which the JSON of a frame or a checkpoint names what its reader must know."""
@@ -28,13 +29,23 @@ NEEDS = "needs"
 INTERVALS = "intervals"
 """Columns of intervals: who knows no such type could read no row of the rest, either."""
 
-KNOWN: frozenset[str] = frozenset((INTERVALS,))
+CODED = "coded"
+"""Parts with coded columns: who does not know them takes them for damaged."""
+
+_CODED = parts.CODED.encode()
+
+KNOWN: frozenset[str] = frozenset((INTERVALS, CODED))
 """What of that this program knows: of format 1 as it was frozen, nothing is needed."""
 
 
 def needed(catalog: Mapping[str, Any]) -> list[str]:
     """What a reader of a catalog must know."""
     return [INTERVALS] if any(map(holds_interval, _types(catalog))) else []
+
+
+def needed_for(text: bytes) -> list[str]:
+    """What a reader of JSON must know that names parts."""
+    return [CODED] if _CODED in text else []
 
 
 def _types(catalog: Mapping[str, Any]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
-from nosync_nb.store import additions, encoded, retention
+from nosync_nb.store import additions, encoded, heads, retention
 from nosync_nb.store.decoding import CRAFTED, damaged, decoding
 from nosync_nb.store.encoded import Listed
 from nosync_nb.store.log import codec
@@ -67,33 +67,19 @@ class Payload(NamedTuple):
     entries: list[Entry]
 
 
-def text(meta: Mapping[str, Any]) -> bytes:
-    """A JSON object as text."""
-    catalog = meta.get("catalog")
-    if catalog and "interval " in encoded.text_of(catalog) and (more := additions.needed(catalog)):
-        meta = {**meta, additions.NEEDS: [*meta.get(additions.NEEDS, ()), *more]}
-    if not isinstance(catalog, encoded.Catalog):
-        return encoded.compact(meta).encode()
-    own = f'{{"catalog":{catalog.text}}}'.encode()
-    rest = {key: value for key, value in meta.items() if key != "catalog"}
-    return joined(own, encoded.compact(rest).encode()) if rest else own
-
-
-def joined(one: bytes, other: bytes) -> bytes:
-    """The texts of two JSON objects, neither empty nor with a key of the other, as one."""
-    return b"".join((one[:-1], b",", other[1:]))
-
-
 def pack(
     epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[Entry]
 ) -> bytes:
     """The bytes of a payload; `meta` may be text already. Cost: microseconds for a small epoch."""
-    head = text(meta) if meta and not isinstance(meta, bytes) else meta or b""
-    pieces: list[Any] = [_HEAD.pack(epoch, utc, len(head)), head]
+    pieces: list[Any] = []
+    needs: list[str] = []
     for number, kind, data in entries:
         pieces.append(_ENTRY.pack(number, kind, len(data)))
         pieces.append(data)
-    return b"".join(pieces)
+        if kind and not needs:
+            needs = additions.needed_for(bytes(data))
+    head = meta if isinstance(meta, bytes) else heads.text(meta, needs)
+    return b"".join((_HEAD.pack(epoch, utc, len(head)), head, *pieces))
 
 
 def unpack(data: bytes | memoryview) -> Payload:

@@ -24,6 +24,7 @@ from nosync_nb.files.names import PACK, PART, is_plain, plain, within
 from nosync_nb.store import journal, naming, proven, stamping, telling, traces, undone
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import Remembered
+from nosync_nb.store.heads import CheckpointText
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.succession import Succession
@@ -85,7 +86,7 @@ class Store:
         self.meta: dict[str, Any] = {}
         self.retired: tuple[str, ...] = ()
         self.foreign, self.epoch = False, 0
-        self._catalog: tuple[object, bytes] | None = None  # as the last checkpoint has it
+        self._text = CheckpointText()
         self._inline: dict[int, list[Entry]] = {}
         if (payload := log.checkpoint) is not None:
             checkpoint = journal.unpack(payload)
@@ -289,10 +290,7 @@ class Store:
         entries = [Entry(TIMES, journal.INLINE, times), *held]
         own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
         meta = {**own, **meta, "layers": layers, proven.KEY: sound, "history": past}
-        catalog = meta.pop("catalog", None)
-        if self._catalog is None or self._catalog[0] is not catalog:
-            self._catalog = catalog, journal.text({"catalog": catalog})
-        text = journal.joined(self._catalog[1], journal.text(meta))
+        text = self._text.of(meta.pop("catalog", None), meta)
         return journal.pack(version.epoch, time.time(), text, entries)
 
     def settled(

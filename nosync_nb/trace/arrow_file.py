@@ -40,6 +40,9 @@ BLOCK = 1 << 20
 DISK = Files()
 
 _FORMAT = 1
+WITH_TEXTS = 2
+"""The format of a file whose header has the texts of some columns, and the file codes of them."""
+
 MAGIC = b"NSPART01"
 TAIL = struct.Struct("<QQQQQ8s")
 """What ends the table of checksums: head size, head, footer, blocks, body end; then the magic."""
@@ -174,8 +177,8 @@ def open_arrow(
         _check_blocks(data, table, folder, name)
     record = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
     header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
-    if header["format"] != _FORMAT:
-        raise damaged(folder, name, f"its format {header['format']} is not {_FORMAT}")
+    if header["format"] not in (_FORMAT, WITH_TEXTS):
+        raise damaged(folder, name, f"its format is {header['format']}, which is not known")
     return header, record
 
 

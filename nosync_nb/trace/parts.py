@@ -2,7 +2,8 @@
 
 A part holds the data columns `c0, c1, ..`, then `khash`, `rhash` (left out if it equals `khash`),
 `code` (if the layout has an order) and `diff` (left out if every diff is 1), in one Arrow file
-(arrow_file.py) whose header names the layout and the number of rows.
+(arrow_file.py) whose header names the layout and the number of rows. Of a column of few texts the
+file has codes of a byte, and the header the texts; its name tells (`CODED`).
 
 A part is *not* the unit of a layer: a layer is a list of parts, disjoint and ascending in key hash,
 each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; rows of one key hash are never apart.
@@ -22,9 +23,11 @@ import pyarrow as pa
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PART, plain, within
-from nosync_nb.rows import bridge
+from nosync_nb.rows import bridge, coded
+from nosync_nb.rows.arrow import Column, to_arrow
 from nosync_nb.trace.arrow_file import (
     DISK,
+    WITH_TEXTS,
     damaged,
     load,
     open_arrow,
@@ -36,7 +39,11 @@ from nosync_nb.trace.soundness import UNSOUND, check_record
 
 ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30
+CODED = f"-coded{PART}"
+"""What the name of a part with coded columns ends with."""
 
+CODED_ROWS = 4096
+"""Parts of fewer rows have no coded columns: what they would save is less than what it costs."""
 
 FRAME = "frame-"
 """How the names of files begin whose rows came as a Spark DataFrame; placement asks."""
@@ -110,7 +117,7 @@ def write_part(
     """
     batch.check()
     names = [f"c{i}" for i in range(len(batch.columns))]
-    arrays = [store(c, t) for c, t in zip(batch.columns, batch.layout.types, strict=True)]
+    arrays, texts = _stored(batch)
     extra: dict[str, Any] = {"khash": batch.khash}
     if batch.rhash is not batch.khash:
         extra["rhash"] = batch.rhash
@@ -120,13 +127,35 @@ def write_part(
         extra["diff"] = batch.diff
     names += extra
     arrays += [bridge.of_numpy(values) for values in extra.values()]
-    head = {"layout": batch.layout, "rows": len(batch)}
-    path = _name(stem)
+    head: dict[str, Any] = {"layout": batch.layout, "rows": len(batch)}
+    if texts:
+        head |= {"format": WITH_TEXTS, "texts": texts}
+    path = _name(stem, CODED if texts else PART)
     size, digest = write_arrow(folder, path, names, arrays, head, files)
     if sync_folder:
         files.sync_folder(folder)
     bounds = (int(batch.khash[0]), int(batch.khash[-1]) + 1) if len(batch) else (0, 0)
     return PartRef(path, len(batch), *bounds, size, digest)
+
+
+def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
+    """The columns of a batch as they stand in a file, and the texts of those that are coded."""
+    arrays, texts = [], {}
+    for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
+        few = _few_texts(column, type_)
+        if few is None:
+            arrays.append(store(column, type_))
+        else:
+            codes, texts[str(i)] = coded.in_order(few)
+            arrays.append(codes)
+    return arrays, texts
+
+
+def _few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
+    """A column coded, if it is of few texts and many rows."""
+    if type_ != "string" or len(column) < CODED_ROWS:
+        return None
+    return coded.coded(to_arrow(column, type_) if isinstance(column, np.ndarray) else column)
 
 
 def write_parts(
@@ -240,9 +269,13 @@ def _mapped(
     own = header.get("layout")  # none: it holds loose updates
     if own is None or Layout.from_json(own) != layout:
         raise damaged(folder, ref.path, f"it is ordered by {own}, not by {layout}")
+    texts = {int(i): held for i, held in header.get("texts", {}).items()}
     if checked:
-        check_record(record, layout.types, thorough=thorough)
-    columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
+        check_record(record, layout.types, thorough=thorough, texts=texts)
+    columns = [
+        coded.made(record.column(i), texts[i]) if i in texts else load(record.column(i), type_)
+        for i, type_ in enumerate(layout.types)
+    ]
     extra = {name: record.column(name) for name in record.schema.names[len(columns) :]}
     n = record.num_rows
     khash = bridge.numbers(extra["khash"], np.uint64)
@@ -293,9 +326,9 @@ def _ones(n: int) -> Diffs:
     return np.broadcast_to(np.int64(1), n)
 
 
-def _name(stem: str) -> str:
+def _name(stem: str, ending: str = PART) -> str:
     """A file name that nobody else writes."""
-    return f"{stem}-{uuid.uuid4().hex}{PART}"
+    return f"{stem}-{uuid.uuid4().hex}{ending}"
 
 
 def _open(

@@ -10,6 +10,8 @@ hashes ascend). Else only what could lead outside is: a tenth of what the checks
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from nosync_nb.rows import arrow_type, bridge
+from nosync_nb.rows.coded import MOST
 
 UNSOUND = (
     pa.ArrowException,
@@ -30,8 +33,18 @@ UNSOUND = (
 """What reading something that is not sound may raise."""
 
 
-def check_record(record: pa.RecordBatch, types: tuple[str, ...], *, thorough: bool) -> None:
+def check_record(
+    record: pa.RecordBatch,
+    types: tuple[str, ...],
+    *,
+    thorough: bool,
+    texts: Mapping[int, Sequence[str]] = MappingProxyType({}),
+) -> None:
     """Raises one of `UNSOUND` unless a batch has columns of these types, then numbers, all whole.
+
+    Args:
+        texts: those of columns that have codes of a byte instead. No code leads outside, as a
+            column has as many texts as a byte has values; thorough: none is of no text, either.
 
     Cost: 1 ms for a million texts; thorough 40 ms.
     """
@@ -43,9 +56,18 @@ def check_record(record: pa.RecordBatch, types: tuple[str, ...], *, thorough: bo
         else:
             stored = types[i] == "boolean" and array.type == pa.uint8() and not array.null_count
             fits = stored or array.type == arrow_type(types[i])
+            if i in texts:
+                fits = types[i] == "string" and array.type == pa.uint8()
         if not fits:
             raise ValueError(f"column {i} is of the type {array.type}")
     record.validate(full=thorough)
+    for i, own in texts.items():
+        few = len(own) <= MOST and all(isinstance(text, str) for text in own)
+        if not few or not 0 <= i < len(types):
+            raise ValueError(f"column {i} is coded by texts that are none")
+        codes = record.column(i).drop_null()
+        if thorough and (bridge.numbers(codes, np.uint8) >= max(len(own), 1)).any():
+            raise ValueError(f"column {i} has codes of no text")
     if not thorough:
         for array in record.columns:
             _check_offsets(array)

@@ -21,7 +21,7 @@ from nosync_nb.dataflow import compiler
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
-from nosync_nb.store import encoded, journal, signing
+from nosync_nb.store import encoded, heads, journal, signing
 
 NUMBERS = Schema.parse("x bigint, y bigint")
 
@@ -241,7 +241,7 @@ def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) 
     read = json.loads(catalog.text)
     assert signing.digest(read) == signing.digest(catalog) == inside(session).publisher.digest
     meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
-    assert json.loads(journal.text(meta)) == {**meta, "catalog": read}
+    assert json.loads(heads.text(meta)) == {**meta, "catalog": read}
 
 
 def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:

@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError
-from nosync_nb.store import additions, journal
+from nosync_nb.store import additions, heads, journal, store
 from nosync_nb.store.log import Log, checkpoint, frames, segments
+from nosync_nb.trace import parts
 
 
 @pytest.fixture
@@ -81,13 +83,13 @@ def test_a_key_that_is_needed_and_known_is_read(
 def test_a_checkpoint_that_needs_something_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = journal.text
+    text = heads.text
 
-    def later(meta: Any) -> bytes:
-        return text({**meta, additions.NEEDS: ["hue"]} if "layers" in meta else meta)
+    def later(meta: Any, needs: Any = ()) -> bytes:
+        return text({**meta, additions.NEEDS: ["hue"]} if "layers" in meta else meta, needs)
 
     with monkeypatch.context() as patch, nosync_nb.open(path) as session:
-        patch.setattr(journal, "text", later)
+        patch.setattr(heads, "text", later)
         inside(session).upkeep.checkpoint()
         session.inputs["rows"].insert([(3,)])
         session.commit()
@@ -125,6 +127,29 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
         inside(session).upkeep.checkpoint()
     monkeypatch.setattr(additions, "KNOWN", frozenset())
     nosync_nb.open(path).close()
+
+
+def test_a_log_needs_coded_columns_if_a_file_has_some(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "CODED_ROWS", 4)
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    with nosync_nb.open(path) as session:
+        ways = session.input("ways", "n int, way string, span interval day")
+        ways.insert([(n, ("rail", "ship")[n % 2], timedelta(n)) for n in range(100)])
+        session.commit()
+        first = ways.rows()
+    for needed in ("coded", "intervals"):
+        told = f"the log has '{needed}', which this program does not know"
+        for _ in range(2):  # by the frame of the epoch, then by the checkpoint
+            with monkeypatch.context() as patch:
+                patch.setattr(additions, "KNOWN", additions.KNOWN - {needed})
+                for mode in ("r", "w"):
+                    with pytest.raises(CorruptLogError, match=told):
+                        nosync_nb.open(path, mode=mode)
+            with nosync_nb.open(path) as session:
+                assert session["ways"].rows() == first
+                inside(session).upkeep.checkpoint()
 
 
 @pytest.mark.fault(45)

@@ -281,3 +281,75 @@ def test_a_part_is_durable_before_it_is_named(tmp_path: Path) -> None:
     disk.steps.clear()
     write_updates(str(tmp_path), some().updates, PAIRS.types, "loose", files=disk)
     assert set(disk.steps) == {"append"}, "what is for the next job alone need not be"
+
+
+FEW = Layout(("bigint", "string", "string"), (0,))
+
+
+def coded_batch(n: int = parts.CODED_ROWS) -> Batch:
+    """Rows of which one text is one of three, or none, and the other one is each another."""
+    some = [["rail", "ship", "", None][i % 4] for i in range(n)]
+    columns = [np.arange(n), pa.array(some), pa.array([f"note {i}" for i in range(n)])]
+    return arrange(FEW, Updates(columns, np.ones(n, np.int64)))
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_columns_of_few_texts_are_coded_in_large_parts(folder: str, few: bool) -> None:
+    batch = coded_batch(parts.CODED_ROWS - few)
+    ref = write_part(folder, batch, "coded")
+    assert ref.path.endswith(parts.CODED) != few
+    for thorough in (False, True):
+        read = open_part(folder, ref, FEW, checked=True, thorough=thorough)
+        assert isinstance(read.columns[1], pa.DictionaryArray) != few
+        assert not isinstance(read.columns[2], pa.DictionaryArray)
+        same(read, batch)
+    again = write_part(folder, read, "again")
+    same(open_part(folder, again, FEW), batch)
+    pieces = write_parts(folder, [*split(read, rows_max=3000)], "split")
+    same(merge(FEW, [open_part(folder, each, FEW) for each in pieces]), batch)
+
+
+def test_a_part_is_smaller_by_what_is_coded(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = coded_batch()
+    few = write_part(folder, batch, "few").size_bytes
+    monkeypatch.setattr(parts, "CODED_ROWS", 1 << 40)
+    plain = write_part(folder, batch, "plain").size_bytes
+    texts = sum(len(text or "") for text in batch.columns[1].to_pylist())
+    assert plain - few > 3 * len(batch) + texts - 1000
+
+
+def same(one: Batch, other: Batch) -> None:
+    """Both hold the same rows in the same order."""
+    for column, own, type_ in zip(one.columns, other.columns, FEW.types, strict=True):
+        assert rows.to_pylist(column, type_) == rows.to_pylist(own, type_)
+    for name in ("khash", "rhash", "diff"):
+        assert getattr(one, name).tolist() == getattr(other, name).tolist()
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        ({"1": ["rail", "ship"]}, "column 1 has codes of no text"),
+        ({"1": ["rail", "ship", 7]}, "column 1 is coded by texts that are none"),
+        ({"1": [f"{i}" for i in range(257)]}, "column 1 is coded by texts that are none"),
+        ({"1": ["rail", "ship", ""], "7": ["a"]}, "column 7 is coded by texts that are none"),
+        ({"1": ["rail", "ship", ""], "0": ["a"]}, "column 0 is of the type int64"),
+        ({"x": ["rail"]}, "invalid literal"),
+        (["rail"], "has no attribute"),
+        ({}, "column 1 is of the type uint8"),
+    ],
+)
+def test_texts_of_a_file_that_make_no_sense_are_damage(
+    folder: str, monkeypatch: pytest.MonkeyPatch, texts: object, told: str
+) -> None:
+    write = arrow_file.write_arrow
+
+    def crafted(folder: str, name: str, names: object, arrays: object, head: object, *more: object):  # type: ignore[no-untyped-def]
+        codes = pa.array([3] * len(arrays[0]), pa.uint8())
+        arrays[1] = codes if texts == {"1": ["rail", "ship"]} else arrays[1]
+        return write(folder, name, names, arrays, {**head, "texts": texts}, *more)
+
+    monkeypatch.setattr(parts, "write_arrow", crafted)
+    ref = write_part(folder, coded_batch(), "crafted")
+    with pytest.raises(CorruptLogError, match=told):
+        open_part(folder, ref, FEW, checked=True, thorough=True)

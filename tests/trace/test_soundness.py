@@ -190,9 +190,9 @@ def test_own_logs_are_not_looked_at_value_by_value(
     seen: list[bool] = []
     check = soundness.check_record
 
-    def counted(record: Any, types: Any, *, thorough: bool) -> None:
+    def counted(record: Any, types: Any, *, thorough: bool, **more: Any) -> None:
         seen.append(thorough)
-        check(record, types, thorough=thorough)
+        check(record, types, thorough=thorough, **more)
 
     for module in (parts, packs):
         monkeypatch.setattr(module, "check_record", counted)
@@ -409,9 +409,9 @@ def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.Mo
     seen: list[bool] = []
     check = soundness.check_record
 
-    def counted(record: Any, types: Any, *, thorough: bool) -> None:
+    def counted(record: Any, types: Any, *, thorough: bool, **more: Any) -> None:
         seen.append(thorough)
-        check(record, types, thorough=thorough)
+        check(record, types, thorough=thorough, **more)
 
     monkeypatch.setattr(parts, "check_record", counted)
     ref, layout = part_of(log)

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.rows import SMALL, Column, arrow_type, concat, objects
+from nosync_nb.rows import SMALL, Column, arrow_type, concat, objects, to_arrow
 from nosync_nb.rows.types import FIXED
 
 FORMAT = 1
@@ -95,7 +95,7 @@ def encode_small(
         if not isinstance(column, np.ndarray):
             tags = tags or bytearray(len(columns))
             tags[index] = _ARROW
-            others.append((column, type_))
+            others.append((to_arrow(column, type_), type_))
             continue
         if column.dtype.hasobject:
             values = column.tolist()
