@@ -1,6 +1,7 @@
 """The peer DuckDB on TPC-H: all queries computed anew after each refresh; one line of JSON.
 
-It is the judge, too: what others gave after each epoch (`--results`) is held against its own.
+It is the judge, too: what others gave after each epoch (`--results`) is held against its own. Of
+peers (`--peers`) it is counted how often they gave something else.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ def check(epoch: int, name: str, ours: list[Any], theirs: list[Any]) -> None:
         raise MeasurementError(f"{name}, epoch {epoch}: {len(ours)} rows instead of {len(theirs)}")
 
 
-def measure(refreshes: Refreshes, others: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Loads and runs the epochs, and holds each against what others gave."""
+def measure(
+    refreshes: Refreshes, others: list[list[dict[str, Any]]], peers: list[list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """Loads and runs the epochs, and holds each against what others and peers gave."""
     base = duckdb.connect()
     base.execute("set threads to 2")
     clock = time.perf_counter
@@ -69,6 +72,7 @@ def measure(refreshes: Refreshes, others: list[list[dict[str, Any]]]) -> dict[st
         base.execute(f"create table {name} as select * from loaded")
     load_seconds = clock() - started
     latencies, sizes, epoch = [], [], 0
+    wrong = [0] * len(peers)
 
     def compute() -> float:
         started = clock()
@@ -78,6 +82,12 @@ def measure(refreshes: Refreshes, others: list[list[dict[str, Any]]]) -> dict[st
         for other in others:
             for name, rows in theirs.items():
                 check(epoch, name, other[epoch][name], rows)
+        for number, peer in enumerate(peers):
+            for name, rows in theirs.items():
+                try:
+                    check(epoch, name, peer[epoch][name], rows)
+                except MeasurementError:
+                    wrong[number] += 1
         return seconds
 
     first_seconds = compute()
@@ -90,6 +100,7 @@ def measure(refreshes: Refreshes, others: list[list[dict[str, Any]]]) -> dict[st
         "load_seconds": load_seconds + first_seconds,
         "rows": sizes,
         "latencies_ms": [1000 * each for each in latencies],
+        "wrong": wrong,
     }
 
 
@@ -100,10 +111,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--folder", type=Path, help="of the tables, instead of generated ones")
     parser.add_argument("--results", type=Path, nargs="*", default=[])
+    parser.add_argument("--peers", type=Path, nargs="*", default=[])
     options = parser.parse_args()
     tables = read(options.folder or generated(options.sf))
-    others = [[*map(json.loads, path.read_text().splitlines())] for path in options.results]
-    found = measure(Refreshes(tables, options.epochs), others)
+    others, peers = (
+        [[*map(json.loads, path.read_text().splitlines())] for path in paths]
+        for paths in (options.results, options.peers)
+    )
+    found = measure(Refreshes(tables, options.epochs), others, peers)
     print(json.dumps({"peer": f"DuckDB {duckdb.__version__}", **found}))
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.report import Goals, MeasurementError, Table, run
+from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, run
 
 EPOCHS = 20
 QUICK_EPOCHS = 4
+PATHWAY_SF_MAX = 0.2
+"""Beyond, it takes more memory than the machine has: 2.7 GB at 0.1."""
 
 
 def by_rows(found: dict[str, Any], figure: str) -> dict[int, float]:
@@ -117,7 +119,12 @@ def measured(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
     with tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder:
         results = Path(folder) / "results.json"
         ours = run("-m", "bench.tpch", *sizes, "--results", results)
-        theirs = run("-m", "bench.peer_duckdb", *sizes, "--results", results)
+        peers, pathway = [], None
+        if PATHWAY.exists() and float(sizes[1]) <= PATHWAY_SF_MAX:
+            peers = ["--peers", Path(folder) / "pathway.json"]
+            script = TOP / "bench" / "peer_pathway_tpch.py"
+            pathway = run(script, *sizes, "--results", peers[1], python=PATHWAY)
+        theirs = run("-m", "bench.peer_duckdb", *sizes, "--results", results, *peers)
     own, cpu = by_rows(ours, "latencies_ms"), by_rows(ours, "cpu_ms")
     peer = by_rows(theirs, "latencies_ms")
     columns = ("load s  ", *(f"{rows} rows" for rows in own))
@@ -128,9 +135,30 @@ def measured(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
     table.row("NoSync, CPU", ours["load_cpu_seconds"], *cpu.values())
     table.row(f"{theirs['peer']}, anew", theirs["load_seconds"], *peer.values())
     table.row("ratio to DuckDB", None, *(own[rows] / peer[rows] for rows in own))
+    if pathway is not None:
+        _beside(pathway, ours, theirs["wrong"][0], table, goals)
     load = ours["arrow_bytes"]
     memory, disk = 1024 * ours["peak_kib"] / load, ours["disk_bytes"] / load
     table = Table("TPC-H: what the load takes, by its Arrow bytes", "Arrow MB", "peak x", "disk x")
     table.row(f"{load / 1e6:,.0f}", memory, disk)
     goals.add("TPC-H: peak memory of the load / its Arrow bytes", memory, 3)
     goals.add("TPC-H: disk / Arrow bytes of the load", disk, 1.5)
+
+
+def _beside(
+    pathway: dict[str, Any], ours: dict[str, Any], wrong: int, table: Table, goals: Goals
+) -> None:
+    """Shows Pathway, which keeps all in memory alone, and ours as ratios to it.
+
+    Args:
+        wrong: how many of its results were not DuckDB's.
+    """
+    own, peer = by_rows(ours, "latencies_ms"), by_rows(pathway, "latencies_ms")
+    title = f"{pathway['peer']}, memory only; {wrong} of {8 + 8 * len(pathway['rows'])} wrong"
+    table.row(title, pathway["load_seconds"], *peer.values())
+    load = ours["load_seconds"] / pathway["load_seconds"]
+    table.row("ratio to Pathway", load, *(own[rows] / peer[rows] for rows in own))
+    for rows, ms in own.items():
+        goals.add(f"TPC-H, epochs of {rows:,} rows / Pathway", ms / peer[rows], 0.3)
+    goals.add("TPC-H: load / Pathway", load, 0.1)
+    goals.add("TPC-H: peak memory / Pathway", ours["peak_kib"] / pathway["peak_kib"], 0.25)
