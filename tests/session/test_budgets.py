@@ -163,6 +163,16 @@ def test_a_size_is_read_as_it_is_written() -> None:
     ]
 
 
+def test_the_least_and_the_greatest_bounds_are_bounds() -> None:
+    assert retention.parsed_bounds(1) == retention.parsed_bounds("1 B") == (1, None, None)
+    assert retention.parsed_bounds(f"{2**20} TiB") == retention.parsed_bounds(2**60)
+    assert retention.parsed_bounds("1 file, 1x") == (None, 1, 1.0)
+    assert retention.parsed_bounds(f"{2**40} files") == (None, 2**40, None)
+    for asked in (2**60 + 1, f"{2**40 + 1} files", f"{2**40 + 1}x", "0.5x"):
+        with pytest.raises(SchemaError, match="budget="):
+            retention.parsed_bounds(asked)
+
+
 @pytest.mark.parametrize(
     "asked", ["0 files", "1.5 files", "5 files, 6 files", "2 MB, 3 MB", "5 f", "5 files, much", ","]
 )
