@@ -78,31 +78,44 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
 
 def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
     """Returns few values of a string or binary array as objects, read off its buffers."""
-    validity, offsets, data = array.buffers()
     if not len(index):
         return np.empty(0, dtype=object)
     at = index.tolist() if not array.offset else (index + array.offset).tolist()
-    ends = memoryview(offsets).cast("i")
-    view = memoryview(data) if data is not None else b""
-    values: list[Any]
-    if array.type.id == _BY_OFFSETS[0]:
-        values = [str(view[ends[i] : ends[i + 1]], "utf-8") for i in at]
-    else:
-        values = [bytes(view[ends[i] : ends[i + 1]]) for i in at]
+    values = _texts(array, at)
     if array.null_count:
-        bits = memoryview(validity)
-        for row, i in enumerate(at):
-            if not bits[i >> 3] >> (i & 7) & 1:
-                values[row] = None
+        _blank(values, array.buffers()[0], at)
     return objects(values)
 
 
+def _texts(array: pa.Array, at: list[int]) -> list[Any]:
+    """The strings or bytes at some places of its buffers, anything where it is null."""
+    _, offsets, data = array.buffers()
+    ends = memoryview(offsets).cast("i")
+    view = memoryview(data) if data is not None else b""
+    if array.type.id == _BY_OFFSETS[0]:
+        return [str(view[ends[i] : ends[i + 1]], "utf-8") for i in at]
+    return [bytes(view[ends[i] : ends[i + 1]]) for i in at]
+
+
+def _blank(values: list[Any], validity: pa.Buffer, at: list[int]) -> None:
+    """Puts None where the places of values are null."""
+    bits = memoryview(validity)
+    for row, i in enumerate(at):
+        if not bits[i >> 3] >> (i & 7) & 1:
+            values[row] = None
+
+
 def _take_coded(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> Column:
-    """Returns few texts of a coded column as objects."""
-    values = _take_text(column.dictionary, coded.codes_of(column)[index])
+    """Returns few texts of a coded column as objects, read off its buffers."""
+    if not len(index):
+        return np.empty(0, dtype=object)
+    validity, codes = column.buffers()[:2]
+    at = index.tolist() if not column.offset else (index + column.offset).tolist()
+    held = memoryview(codes)
+    values = _texts(column.dictionary, [held[i] for i in at])
     if column.null_count:
-        values[coded.taken(column, index).is_null().to_numpy(zero_copy_only=False)] = None
-    return values
+        _blank(values, validity, at)
+    return objects(values)
 
 
 def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
