@@ -93,6 +93,18 @@ def test_merges_move_codes() -> None:
     assert plain.to_pylist() == few[0].to_pylist() + few[1].to_pylist()
 
 
+def test_equal_columns_stand_in_files_by_equal_bytes() -> None:
+    values = ["b", None, "a", ""] * 10
+    other = coded.coded(pa.array(["unused", "", "a", *values]))
+    assert other is not None
+    joined = rows.concat([other.slice(3, 5), other.slice(8)], "string")
+    for column in (pair(values)[1], other.slice(3), coded.coded(rows.to_arrow(joined, "string"))):
+        assert column is not None
+        codes, texts = coded.in_order(column)
+        assert texts == ["", "a", "b"]
+        assert codes.to_pylist() == [2, None, 1, 0] * 10
+
+
 @pytest.mark.parametrize(
     ("count", "length", "there"), [(256, 1, True), (257, 1, False), (20, 4000, False)]
 )
