@@ -71,4 +71,5 @@ def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Up
 
 def _apart(deltas: list[Delta | None]) -> bool:
     """Whether a change lies in several files; asked at each step of a small epoch, too."""
-    return any(delta is not None and delta.held and delta.is_apart for delta in deltas)
+    held = [delta for delta in deltas if delta is not None and delta.held]
+    return bool(held) and any(delta.is_apart for delta in held)

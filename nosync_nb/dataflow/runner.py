@@ -270,17 +270,15 @@ class Runner:
         draft: Draft,
     ) -> None:
         """Adds an operator's work to its stage's."""
-        touched, placement = done.touched, done.placement
+        _, _, touched, placement = done
         why, weighed = ("", 0) if chosen is None else (chosen.why, chosen.rows)
-        rows_out = rows_out if node.name else 0
-        old = draft.work.get(node.stage)
+        rows_out, old = rows_out if node.name else 0, draft.work.get(node.stage)
         if old is not None:
-            touched, seconds = touched + old.touched, seconds + old.seconds
-            if old.placement != placement:
-                placement = joined_placement(old.placement, placement)
-            rows_out = rows_out if node.name else old.rows_out
-            if old.weighed > weighed:
-                why, weighed = old.why, old.weighed
+            before, more, longer, place, reason, most = old
+            touched, seconds = touched + more, seconds + longer
+            placement = placement if place == placement else joined_placement(place, placement)
+            rows_out = rows_out if node.name else before
+            why, weighed = (reason, most) if most > weighed else (why, weighed)
         draft.work[node.stage] = Work(rows_out, touched, seconds, placement, why, weighed)
 
     def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
@@ -344,13 +342,14 @@ class Runner:
 
     def _append(self, number: int, layer: Layer, draft: Draft) -> None:
         trace = draft.traces.get(number) or self.empty[number]
-        if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
+        before = trace.layers
+        if layer.files or (before and before[-1].upper > layer.lower):
             made = trace.appended(layer)
         else:
             made, merged = append(trace, layer)
             if merged:
                 draft.add_merged(merged)
-        if len(made.layers) != len(trace.layers) and is_due(made):
+        if len(made.layers) != len(before) and is_due(made):
             draft.due.append(number)
             if len(made.layers) > STALL_LAYERS:
                 made, merged = relieve(made)

@@ -55,10 +55,10 @@ def adopt_same(array: Any, type_: str) -> Column:
             return build(array.to_pylist(), type_)  # says which, unless it is below a null
     dtype = _WHOLE.get(type_)
     if dtype is not None:
-        if array.__class__ is _chunked and array.num_chunks == 1:
-            array = array.chunk(0)
-        n = len(array)
-        if n and array.__class__ is not _chunked:
+        chunked = array.__class__ is _chunked
+        if chunked and array.num_chunks == 1:
+            array, chunked = array.chunk(0), False
+        if not chunked and (n := len(array)):
             valid, data = array.buffers()
             if valid is None or not checked(array).null_count:
                 return np.frombuffer(data, dtype, n, array.offset * dtype.itemsize).copy()

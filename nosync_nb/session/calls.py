@@ -141,10 +141,7 @@ class InputChanges:
     @property
     def takes_away(self) -> bool:
         """Whether somebody called `remove`, with rows."""
-        for call in self._taken.calls:
-            if call.change.kind == "remove":
-                return self.waits
-        return False
+        return any(call.parts and call.change.kind == "remove" for call in self._taken.calls)
 
     def add(self, change: Change, contents: Trace, once: tuple[str, str] | None = None) -> int:
         """Adds a call; returns the number of rows it means, copies counted.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nosync_nb.dataflow.delta import Delta
@@ -201,18 +201,19 @@ class Commits:
         if once:
             self._check_once(once)
             meta["once"] = once
+
+        def run() -> Draft:
+            return publisher.runner.epoch(version, inputs, version.epoch + 1)
+
+        if sum(map(len, inputs.values())) <= FEW_ROWS:  # nobody would see it
+            return self._gate.run(run, self._cleanup), meta
         with self._loading(transaction, inputs):
-            draft = self._gate.run(
-                lambda: publisher.runner.epoch(version, inputs, version.epoch + 1), self._cleanup
-            )
-        return draft, meta
+            return self._gate.run(run, self._cleanup), meta
 
     def _loading(
         self, transaction: Transaction, inputs: Mapping[int, Delta]
     ) -> AbstractContextManager[object]:
-        """Says that an epoch of many rows is computed; of few nobody would see it."""
-        if sum(map(len, inputs.values())) <= FEW_ROWS:
-            return nullcontext()
+        """Says that an epoch of many rows is computed."""
         rows_count = sum(changes.rows for changes in transaction.inputs.values())
         what = f"computes the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())

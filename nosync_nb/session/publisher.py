@@ -176,8 +176,11 @@ class Publisher:
         self.works.assign(record.stats, draft.work)
         if record.retired or draft.spare:
             self.garbage.retire(record.retired | draft.spare)
-        seq, label, once = record.position.seq, record.meta.get("label"), record.meta.get("once")
-        self.ledger.record(Record(epoch, record.utc, seq, log.durable, label, once or {}))
+        said = Record(epoch, record.utc, record.position.seq, log.durable)
+        if record.meta:
+            label, once = record.meta.get("label"), record.meta.get("once")
+            said = said._replace(label=label, once=once or {})
+        self.ledger.record(said)
         if self.snapshot.epoch < epoch:
             self.snapshot = self.snapshot.advanced(draft.version())
 
@@ -353,16 +356,17 @@ def files_of(version: Version) -> set[str]:
 
 def remember(history: History, logs: Container[int], draft: Draft, *, again: bool = False) -> None:
     """Gives the changes in some logs to a history; `again`: it may have some of them already."""
-    for number, layout, held in draft.logged:
-        if number not in logs or (again and history.last(number) >= draft.epoch):
+    epoch = draft.epoch
+    for number, layout, (parts, refs) in draft.logged:
+        if number not in logs or (again and history.last(number) >= epoch):
             continue
-        batch = held.parts[0]
-        if held.refs:
-            history.append_files(number, draft.epoch, batch.layout, held.refs, held.parts)
+        batch = parts[0]
+        if refs:
+            history.append_files(number, epoch, batch.layout, refs, parts)
         elif batch.layout == layout:
-            history.append(number, draft.epoch, batch)
+            history.append(number, epoch, batch)
         else:
-            history.append(number, draft.epoch, Encoded(layout, batch, updates_of))
+            history.append(number, epoch, Encoded(layout, batch, updates_of))
 
 
 def _emptied(version: Version, numbers: Iterable[int]) -> frozenset[str]:

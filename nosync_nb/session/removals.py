@@ -75,7 +75,7 @@ class Removals:
         self._last = now
         for changes in removing:
             parts = changes.parts
-            if sum(len(each.diff) for each in parts) > _WHOLE:  # do not keep what it brought
+            if sum([len(diff) for _, diff in parts]) > _WHOLE:  # do not keep what it brought
                 parts = [taken(parts, changes.stage.schema.types)]
             self._waiting.append(Taken(changes.stage, parts, epoch))
         if self._free:

@@ -58,13 +58,12 @@ class Works:
 
     def after(self, draft: Draft) -> dict[str, int]:
         """The counters that an epoch changes, as they are after it."""
-        now = self.counters
-        return {
-            "epochs": now["epochs"] + 1,
-            "merged": now["merged"] + draft.merged,
-            "stalls": now["stalls"] + draft.stalls,
-            **self.after_runs(draft.work.values()),
-        }
+        now, counters = self.counters, self.after_runs(draft.work.values())
+        counters["epochs"] = now["epochs"] + 1
+        if draft.merged or draft.stalls:
+            counters["merged"] = now["merged"] + draft.merged
+            counters["stalls"] = now["stalls"] + draft.stalls
+        return counters
 
     def after_runs(self, done: Iterable[Work]) -> dict[str, int]:
         """The counters that stages change which run, as they are after it."""

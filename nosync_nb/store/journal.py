@@ -74,11 +74,10 @@ def pack(
     pieces: list[Any] = []
     needs: list[str] = []
     for number, kind, data in entries:
-        pieces.append(_ENTRY.pack(number, kind, len(data)))
-        pieces.append(data)
-        if kind and not needs:
+        pieces += _ENTRY.pack(number, kind, len(data)), data
+        if kind and kind != CLOCKS and not needs:
             needs = additions.needed_for(bytes(data))
-    head = meta if isinstance(meta, bytes) else heads.text(meta, needs)
+    head = meta if isinstance(meta, bytes) else heads.text(meta, needs) if meta or needs else b""
     return b"".join((_HEAD.pack(epoch, utc, len(head)), head, *pieces))
 
 
@@ -142,10 +141,11 @@ def inlined(
     """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
     entries = []
     for number, layout, held in logged:
-        if held.refs:
+        parts, refs = held
+        if refs:
             entries.append(entry(number, layout, held))
             continue
-        batch = held.parts[0]
+        batch = parts[0]
         data = codec.encode_small(batch.columns, layout.types, batch.diff, most)
         if data is None:
             return None

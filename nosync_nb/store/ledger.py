@@ -226,10 +226,10 @@ class Ledger:
         with self._mutex:
             self._enter()
             fresh = [record for record in records if record.epoch > self._last]
-            for place, record in enumerate(fresh, self._last + 1):
-                assert record.epoch == place, f"{record.epoch} follows {place - 1}"
-            if fresh:
-                self._newest = fresh
+            assert not fresh or fresh[-1].epoch == self._last + len(fresh), (
+                f"{fresh[-1].epoch} follows {self._last}"
+            )
+            self._newest = fresh or None
 
     def rewind(self, rewound: Rewound) -> None:
         """Forgets the epochs after one, with their times, labels and loads; again, nothing more."""
@@ -277,6 +277,8 @@ class Ledger:
 
     def not_before(self, utc: float) -> float:
         """A time that no epoch is after: a clock that is set back does not mix up epochs."""
+        if isinstance(newest := self._newest, list):  # who records them asks: it is the last
+            return max(utc, newest[-1].utc)
         with self._mutex:
             self._enter()
             return max(utc, self._times[-1]) if self._times else utc

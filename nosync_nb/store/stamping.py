@@ -135,12 +135,12 @@ class Clocks:
                     fresh[number] = pack(number, generation, epoch + 1, low, high)
         self._next = seq + 1, fresh, feeds if defines else None, back
         pieces: list[bytes] = []
+        now, then, add = fresh.get, last.get, pieces.append
         for number, label in fresh.items():
-            counts, sources = made_from[number] if number in made_from else feeds.above(number)
-            pieces.append(label)
-            pieces.append(counts)
+            counts, sources = made_from.get(number) or feeds.above(number)
+            add(label + counts)
             for source in sources:
-                pieces.append(fresh.get(source) or last.get(source) or none_of(source))
+                add(now(source) or then(source) or none_of(source))
         return [Entry(0, CLOCKS, b"".join(pieces))] if pieces else []
 
     def _again(self) -> Fresh:

@@ -42,6 +42,8 @@ _TIES_MAX = 1 << 13
 _KEPT_MAX = 1 << 12
 _MORE = 8
 _LARGE = 1 << 40
+_TOGETHER = 1 << 13
+"""Up to so many rows counts of many epochs are copied together, rather than looked at each."""
 _SHORTER = 4
 """Adding up is taken for no dearer where a fraction of this of all rows would be looked at."""
 
@@ -75,7 +77,10 @@ def _counted(layer: Layer) -> tuple[int, int]:
     seen = layer.known()
     if seen.rows.counted is None:
         sums, least = 0, 0
-        for _, diff in layer.updates:
+        diffs = [diff for _, diff in layer.updates]
+        if len(diffs) > 1 and layer.rows_count <= _TOGETHER:
+            diffs = [np.concatenate(diffs)]
+        for diff in diffs:
             n = len(diff)
             if not n:
                 continue

@@ -94,10 +94,10 @@ class Layer:
         self._parts = parts
         self._source: Layer | None = None
         self._pieces = pieces
-        if pieces is not None:
-            self._count(pieces[2])
-        else:
+        if pieces is None:
             self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
+        else:  # of a small epoch
+            self.rows_count, self.level = pieces[2], (pieces[2] | 1).bit_length() >> 1
 
     def claim(self) -> None:
         """The worker has it in hand: nobody else merges it."""
@@ -153,10 +153,13 @@ class Layer:
 
     def join(self, layout: Layout, before: Layer) -> None:
         """Takes in the layer before this one; both are young, and nobody else has this one yet."""
-        (pieces, count), (others, more) = before._loose(), self._loose()
+        pieces, count = before._loose()
+        assert self._pieces is not None
+        _, others, more = self._pieces
+        count += more
         self.lower = before.lower
-        self._pieces = (layout, pieces + others, count + more)
-        self._count(count + more)
+        self._pieces = (layout, pieces + others, count)
+        self.rows_count, self.level = count, (count | 1).bit_length() >> 1
         self._source, before._source = before, None
 
     @property

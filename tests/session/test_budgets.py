@@ -227,7 +227,7 @@ def test_epochs_stay_that_would_go_without_a_file_less(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pack that becomes coarser is a pack as before: of fewer bytes, which nobody asked for."""
-    session = filled(opened(), 300, every=300)
+    session = filled(opened(), 300, every=150)
     session.budget = f"{taken(session).needed} files"
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
     session.input("more", "x bigint").insert([(each,) for each in range(9)])

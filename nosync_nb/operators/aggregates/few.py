@@ -52,14 +52,17 @@ class FewCounts:
         Args:
             values: the key of each row, as `key_values` has it.
         """
-        change: dict[object, int] = {}
-        first: list[int] = []
-        for at, (value, count) in enumerate(zip(values, diff.tolist(), strict=True)):
-            if value in change:
-                change[value] += count
-            else:
-                change[value] = count
-                first.append(at)
+        counts = diff.tolist()
+        change: dict[object, int] = dict(zip(values, counts, strict=True))
+        first = list(range(len(counts)))
+        if len(change) < len(counts):  # some rows are of one group
+            change, first = {}, []
+            for at, (value, count) in enumerate(zip(values, counts, strict=True)):
+                if value in change:
+                    change[value] += count
+                else:
+                    change[value] = count
+                    first.append(at)
         added = list(change.values())
         before = step.memo.held(change, partial(self._looked, keys, first, step))
         after = list(map(add, before, added))

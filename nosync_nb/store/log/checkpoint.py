@@ -35,7 +35,7 @@ _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 HEADER_BYTES = _HEADER.size + _CRC.size
 
-FRAMES_MIN, FRAMES_MAX = 256, 1024
+FRAMES_MIN, FRAMES_MAX = 512, 1024
 """So many frames are between two, for their number alone."""
 BYTES_MAX = 8 << 20
 
@@ -51,14 +51,14 @@ class Checkpoint(NamedTuple):
 def due(frames: int, size_bytes: int, before_bytes: int) -> bool:
     """Whether so many frames after the last checkpoint are enough for another one.
 
-    They are once they take as much as that did: so no more is written than twice the frames, and
-    who opens the log reads some hundred.
+    They are once they take twice what that did: so what is written is at most one and a half times
+    the frames, it costs an epoch little, and who opens the log reads some hundred.
 
     Args:
         frames, size_bytes: that followed it.
         before_bytes: what it takes.
     """
-    paid = frames >= FRAMES_MIN and size_bytes >= before_bytes
+    paid = frames >= FRAMES_MIN and size_bytes >= 2 * before_bytes
     return paid or frames >= FRAMES_MAX or size_bytes >= BYTES_MAX
 
 

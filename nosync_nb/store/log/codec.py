@@ -22,6 +22,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ _MANY = 16
 """Batches from which on it pays to look at all of them at once."""
 _ONES = np.ones(SMALL, np.int64).tobytes()
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
+_dtype, _tobytes = attrgetter("dtype"), methodcaller("tobytes")
 _EMPTY_DIFF = np.empty(0, np.int64)
 
 _DAMAGE = (
@@ -80,50 +82,50 @@ def encode_small(
     """
     rows = len(diff)
     form, parts = _encode_diff(diff, rows)
-    tags: bytearray | None = None  # all columns are plain, so far
-    others: list[tuple[pa.Array, str]] = []
-    # For each batch of each epoch: what is asked of all of them comes first.
+    # For each batch of each epoch: what is asked of all columns comes first.
+    dtypes, width = _plain(tuple(types)), len(columns)
     try:
-        wide = [column.dtype for column in columns] == _wide(tuple(types))
+        plain = dtypes is not None and list(map(_dtype, columns)) == dtypes
     except AttributeError:  # one is Arrow's
-        wide = False
-    if wide:
-        parts.append(b"".join([column.tobytes() for column in columns]))
-        assert len(parts[-1]) == _WORD * rows * len(columns)
-    for index, (column, type_) in () if wide else enumerate(zip(columns, types, strict=True)):
+        plain = False
+    if plain:
+        raw = list(map(_tobytes, columns))
+        if sum(map(len, raw)) != _WORD * rows * width:  # some are narrower
+            assert all(len(column) == rows for column in columns)
+            raw = [one + _PADDING[len(one) & 7] for one in raw]
+        head = _HEADER.pack(FORMAT, form, width, rows) + bytes(width)
+        data = b"".join((head, _PADDING[len(head) & 7], *parts, *raw))
+        return data if len(data) <= most else None
+    tags, others = bytearray(width), []
+    for index, (column, type_) in enumerate(zip(columns, types, strict=True)):
         assert len(column) == rows
         if not isinstance(column, np.ndarray):
-            tags = tags or bytearray(len(columns))
             tags[index] = _ARROW
             others.append((to_arrow(column, type_), type_))
             continue
         if column.dtype.hasobject:
             values = column.tolist()
-            if type_ in _SIZED and _size(values) > most:
-                return None
-            tags = tags or bytearray(len(columns))
+            if type_ in _SIZED and sum([len(one) for one in values if one is not None]) > most:
+                return None  # it is as many bytes at least
             tags[index], data = _encode_objects(values, type_)
         else:
             assert column.dtype == FIXED[type_]
             data = column.tobytes()
-        parts.append(data)
-        if len(data) & 7:
-            parts.append(_PADDING[len(data) & 7])
+        parts += data, _PADDING[len(data) & 7]
     if others:
         names = [str(index) for index in range(len(others))]
         batch = pa.RecordBatch.from_arrays([column for column, _ in others], names)
         parts.append(batch.serialize())
-    head = _HEADER.pack(FORMAT, form, len(columns), rows) + (tags or bytes(len(columns)))
+    head = _HEADER.pack(FORMAT, form, width, rows) + tags
     data = b"".join((head, _PADDING[len(head) & 7], *parts))
     return data if len(data) <= most else None
 
 
 @lru_cache(maxsize=1024)
-def _wide(types: tuple[str, ...]) -> list[np.dtype[Any]] | None:
-    """The dtypes of columns that need no padding between them; None if some do, or have none."""
+def _plain(types: tuple[str, ...]) -> list[np.dtype[Any]] | None:
+    """The dtypes of columns that are numbers without a null; None if some are no numbers."""
     dtypes = [FIXED[type_] for type_ in types if type_ in FIXED]
-    full = len(dtypes) == len(types) and all(dtype.itemsize == _WORD for dtype in dtypes)
-    return dtypes if full else None
+    return dtypes if len(dtypes) == len(types) else None
 
 
 def rows_count(data: bytes | memoryview) -> int:
@@ -300,11 +302,6 @@ def _encode_objects(values: list[Any], type_: str) -> tuple[int, bytes]:
     bitmap = np.packbits(np.array(missing, np.bool_), bitorder="little").tobytes()
     filled = np.array([0 if one is None else one for one in values], FIXED[type_])
     return _NULLABLE, b"".join((bitmap, _PADDING[len(bitmap) & 7], filled.tobytes()))
-
-
-def _size(values: list[Any]) -> int:
-    """Returns how long texts or bytes are together, in their own units: at least so many bytes."""
-    return sum([len(one) for one in values if one is not None])
 
 
 def _encode_text(values: list[str | None]) -> bytes:
