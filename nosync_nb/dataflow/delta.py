@@ -273,7 +273,7 @@ class Delta:
     def layer(self, layout: Layout, epoch: int) -> Layer:
         """The change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
         if not self.held:
-            return _young(self.updates, layout, epoch)
+            return young(self.updates, layout, epoch)
         held = self.held.get(layout)
         if held is None or not held.refs:
             held = Held((self.batch(layout),))
@@ -298,9 +298,10 @@ def _size_bytes(part: Updates | Batch) -> int:
 def layer_of(held: Held, layout: Layout, epoch: int) -> Layer:
     """A change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
     if len(held.parts) == 1 and held.parts[0].layout is UNORDERED:
-        return _young(held.parts[0].updates, layout, epoch)
+        return young(held.parts[0].updates, layout, epoch)
     return Layer(epoch, epoch + 1, held.parts, held.refs)
 
 
-def _young(updates: Updates, layout: Layout, epoch: int) -> Layer:
+def young(updates: Updates, layout: Layout, epoch: int) -> Layer:
+    """Few updates in any order as a layer over `[epoch, epoch + 1)`."""
     return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

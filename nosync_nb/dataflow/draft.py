@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from nosync_nb.dataflow.delta import Delta, Held
+from nosync_nb.dataflow.delta import Delta, Held, young
 from nosync_nb.dataflow.graph import others
-from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Layout
+from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, append_young, is_due, relieve
+from nosync_nb.trace.batch import Layout, Updates
 
 ENDLESS = sys.maxsize
 """The rows of a layer in files, whatever they are."""
@@ -75,18 +75,36 @@ class Draft:
         self.spare: set[str] = set()
         self.largest = largest
 
-    def add_merged(self, rows_count: int) -> None:
-        """Counts rows that were merged with those that came."""
-        self.merged += rows_count
+    def append(self, number: int, empty: Trace, layer: Layer) -> None:
+        """Appends a layer to a trace."""
+        trace = self.traces.get(number) or empty
+        if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
+            self._appended(number, trace, trace.appended(layer), 0)
+        else:
+            self._appended(number, trace, *append(trace, layer))
 
-    def relieved(self, rows_count: int) -> None:
-        """Counts rows that were merged as there were too many layers; none: it was no stall."""
-        self.merged += rows_count
-        self.stalls += rows_count > 0
+    def extend(self, number: int, empty: Trace, updates: Updates) -> None:
+        """Appends few updates to a trace, in any order."""
+        trace = self.traces.get(number) or empty
+        if trace.layers and trace.layers[-1].upper > self.epoch:
+            self.append(number, empty, young(updates, trace.layout, self.epoch))
+        else:
+            self._appended(number, trace, *append_young(trace, updates, self.epoch))
 
-    def grew(self, rows_count: int) -> None:
-        """A layer has so many rows, more than any before."""
-        self.largest = rows_count
+    def _appended(self, number: int, before: Trace, trace: Trace, merged: int) -> None:
+        """Notes what has become of a trace."""
+        self.merged += merged
+        layers = trace.layers
+        if len(layers) != len(before.layers) and is_due(trace):
+            self.due.append(number)
+            if len(layers) > STALL_LAYERS:  # they do not wait for the worker
+                trace, merged = relieve(trace)
+                self.merged += merged
+                self.stalls += merged > 0
+        self.traces[number] = trace
+        rows_count = ENDLESS if layers[-1].files else layers[-1].rows_count
+        if rows_count > self.largest:
+            self.largest = rows_count
 
     def clear(self, numbers: Iterable[int]) -> None:
         """Empties traces."""

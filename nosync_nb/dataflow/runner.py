@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, file_bytes, layer_of
-from nosync_nb.dataflow.draft import ENDLESS, Draft, Version, Work
+from nosync_nb.dataflow.draft import Draft, Version, Work
 from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done, Spills
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.kernels import in_process
@@ -21,7 +21,7 @@ from nosync_nb.dataflow.ports import Ports
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.counts import CountError, of_stage
-from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
+from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout
 from nosync_nb.trace.parts import frame_rows
 
@@ -241,7 +241,11 @@ class Runner:
         """Extends one of an operator's own traces."""
         layout = self.empty[number].layout
         draft.logged.append((number, layout, held))
-        self._append(number, layer_of(held, layout, draft.epoch), draft)
+        batch = held.parts[0]
+        if batch.layout is UNORDERED:
+            draft.extend(number, self.empty[number], batch.updates)
+        else:
+            draft.append(number, self.empty[number], layer_of(held, layout, draft.epoch))
 
     def _passed_on(self, node: Node) -> bool:
         """Whether one operator of its stage reads it once, and nobody else, row-wise ones between.
@@ -300,7 +304,11 @@ class Runner:
         draft.deltas[node.id] = delta
         draft.logged.append((node.log, node.log_layout, held))
         for wanted, number in node.traces.items():
-            self._append(number, self._layer(delta, wanted, number, draft.epoch), draft)
+            if delta.held:
+                layer = self._layer(delta, wanted, number, draft.epoch)
+                draft.append(number, self.empty[number], layer)
+            else:
+                draft.extend(number, self.empty[number], delta.updates)
         return sum(map(len, held.parts))
 
     def _layer(self, delta: Delta, layout: Layout, number: int, epoch: int) -> Layer:
@@ -339,25 +347,6 @@ class Runner:
             columns, diff = delta.updates
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
         return delta.hashed(layout)
-
-    def _append(self, number: int, layer: Layer, draft: Draft) -> None:
-        trace = draft.traces.get(number) or self.empty[number]
-        before = trace.layers
-        if layer.files or (before and before[-1].upper > layer.lower):
-            made = trace.appended(layer)
-        else:
-            made, merged = append(trace, layer)
-            if merged:
-                draft.add_merged(merged)
-        if len(made.layers) != len(before) and is_due(made):
-            draft.due.append(number)
-            if len(made.layers) > STALL_LAYERS:
-                made, merged = relieve(made)
-                draft.relieved(merged)
-        draft.traces[number] = made
-        rows_count = ENDLESS if layer.files else made.layers[-1].rows_count
-        if rows_count > draft.largest:
-            draft.grew(rows_count)
 
 
 def _row_wise(node: Node) -> bool:

@@ -151,16 +151,13 @@ class Layer:
             self._pieces = None
         return self._parts
 
-    def join(self, layout: Layout, before: Layer) -> None:
-        """Takes in the layer before this one; both are young, and nobody else has this one yet."""
-        pieces, count = before._loose()
-        assert self._pieces is not None
-        _, others, more = self._pieces
-        count += more
-        self.lower = before.lower
-        self._pieces = (layout, pieces + others, count)
-        self.rows_count, self.level = count, (count | 1).bit_length() >> 1
-        self._source, before._source = before, None
+    def joined(self, layout: Layout, updates: Updates, upper: int) -> Layer:
+        """A young layer of this one's updates, and of more; this one stays as it is."""
+        pieces, count = self._loose()
+        grown = (layout, (*pieces, updates), count + len(updates.diff))
+        layer = Layer(self.lower, upper, (), pieces=grown)
+        layer._source, self._source = self, None
+        return layer
 
     @property
     def is_watched(self) -> bool:
@@ -179,9 +176,9 @@ class Layer:
 
     @property
     def pieces_count(self) -> int:
-        """Of how many epochs' changes it is made, while it is young; else 1."""
+        """Of how many epochs' changes it is made, while it is young; else 0."""
         young = self._pieces
-        return 1 if young is None else len(young[1])
+        return 0 if young is None else len(young[1])
 
     @property
     def updates(self) -> Sequence[Updates]:
@@ -198,7 +195,7 @@ class Layer:
         return tuple(part.updates for part in parts), sum(map(len, parts))
 
 
-def level_of(rows_count: int, files: Sequence[PartRef]) -> int:
+def level_of(rows_count: int, files: Sequence[PartRef] = ()) -> int:
     """The level of so many rows, in files or in memory: few rows may be many bytes."""
     if files:
         rows_count = max(rows_count, sum(ref.size_bytes for ref in files) // ROW_BYTES)

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nosync_nb.trace import Layer, Trace, adopt, append, compaction, plan
+from nosync_nb.trace import Layer, Trace, adopt, append, append_young, compaction, plan
 from nosync_nb.trace.batch import Batch, Layout, merge
 from nosync_nb.trace.compaction import (
     INLINE_ROWS,
@@ -53,10 +53,10 @@ class Compaction(RuleBasedStateMachine):
         batch = numbers(LAYOUT, rows)
         self.expected.update(count(batch.updates, LAYOUT.types))
         self.expected = nonzero(self.expected)
-        layer = Layer(lower, lower + 1, (batch,))
-        if not ordered:
-            layer = young(lower, batch)
-        self.trace, merged = append(self.trace, layer)
+        if ordered:
+            self.trace, merged = append(self.trace, Layer(lower, lower + 1, (batch,)))
+        else:
+            self.trace, merged = append_backwards(self.trace, lower, batch)
         self.epoch = lower + 1
         assert merged <= INLINE_ROWS
 
@@ -100,10 +100,10 @@ class Compaction(RuleBasedStateMachine):
         self.the_sum_is_that_of_the_batches()
 
 
-def young(epoch: int, batch: Batch) -> Layer:
-    """The updates of a batch as a layer, in another order than its own."""
+def append_backwards(trace: Trace, epoch: int, batch: Batch) -> tuple[Trace, int]:
+    """Appends the updates of a batch in another order than its own."""
     backwards = batch.updates.take(np.arange(len(batch))[::-1])
-    return Layer.young(epoch, epoch + 1, LAYOUT, (backwards,), len(batch))
+    return append_young(trace, backwards, epoch)
 
 
 Compaction.TestCase.settings = settings(stateful_step_count=30)
@@ -196,14 +196,14 @@ def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
     for epoch in range(JOINED_MAX - 1):
         rows = [((epoch, i), 1) for i in range(4)]
         batch = numbers(LAYOUT, rows)
-        trace, merged = append(trace, young(epoch, batch))
+        trace, merged = append_backwards(trace, epoch, batch)
         sorted_ += merged
     assert sorted_ == 0
     (layer,) = trace.layers
     assert (layer.lower, layer.upper, layer.rows_count) == (0, JOINED_MAX - 1, 4 * (JOINED_MAX - 1))
     assert len(layer.parts[0]) == layer.rows_count
     layer.parts[0].check()
-    trace, _ = append(trace, young(200, numbers(LAYOUT, [((0, 0), -1)])))
+    trace, _ = append_backwards(trace, 200, numbers(LAYOUT, [((0, 0), -1)]))
     assert len(trace.layers) == 2, "what somebody looked into stays as it is"
 
 
@@ -211,7 +211,7 @@ def test_a_full_young_layer_is_the_workers() -> None:
     trace = Trace(LAYOUT)
     for epoch in range(WIDTH * JOINED_MAX + 2):
         batch = numbers(LAYOUT, [((epoch % 7, 0), 1)])
-        trace, merged = append(trace, young(epoch, batch))
+        trace, merged = append_backwards(trace, epoch, batch)
         assert merged == 0, "the committing thread sorts nothing"
         assert trace.layers[-1].pieces_count <= JOINED_MAX
         assert (plan(trace) is None) == (epoch < WIDTH * JOINED_MAX)
@@ -262,7 +262,7 @@ def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
     """A layer that is put in order between two epochs must not wait for ever."""
     trace = Trace(LAYOUT)
     for epoch in range(3000):
-        trace, merged = append(trace, young(epoch, numbers(LAYOUT, [((epoch % 50, 0), 1)])))
+        trace, merged = append_backwards(trace, epoch, numbers(LAYOUT, [((epoch % 50, 0), 1)]))
         assert merged <= INLINE_ROWS
         if epoch % 10 == 0:
             assert all(layer.parts for layer in trace.layers)

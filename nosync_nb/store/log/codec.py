@@ -83,9 +83,10 @@ def encode_small(
     rows = len(diff)
     form, parts = _encode_diff(diff, rows)
     # For each batch of each epoch: what is asked of all columns comes first.
-    dtypes, width = _plain(tuple(types)), len(columns)
+    dtypes, tags = _plain(tuple(types))
+    width = len(columns)
     try:
-        plain = dtypes is not None and list(map(_dtype, columns)) == dtypes
+        plain = list(map(_dtype, columns)) == dtypes
     except AttributeError:  # one is Arrow's
         plain = False
     if plain:
@@ -93,21 +94,20 @@ def encode_small(
         if sum(map(len, raw)) != _WORD * rows * width:  # some are narrower
             assert all(len(column) == rows for column in columns)
             raw = [one + _PADDING[len(one) & 7] for one in raw]
-        head = _HEADER.pack(FORMAT, form, width, rows) + bytes(width)
-        data = b"".join((head, _PADDING[len(head) & 7], *parts, *raw))
+        data = b"".join((_HEADER.pack(FORMAT, form, width, rows), tags, *parts, *raw))
         return data if len(data) <= most else None
-    tags, others = bytearray(width), []
+    kinds, others = bytearray(width), []
     for index, (column, type_) in enumerate(zip(columns, types, strict=True)):
         assert len(column) == rows
         if not isinstance(column, np.ndarray):
-            tags[index] = _ARROW
+            kinds[index] = _ARROW
             others.append((to_arrow(column, type_), type_))
             continue
         if column.dtype.hasobject:
             values = column.tolist()
             if type_ in _SIZED and sum([len(one) for one in values if one is not None]) > most:
                 return None  # it is as many bytes at least
-            tags[index], data = _encode_objects(values, type_)
+            kinds[index], data = _encode_objects(values, type_)
         else:
             assert column.dtype == FIXED[type_]
             data = column.tobytes()
@@ -116,16 +116,18 @@ def encode_small(
         names = [str(index) for index in range(len(others))]
         batch = pa.RecordBatch.from_arrays([column for column, _ in others], names)
         parts.append(batch.serialize())
-    head = _HEADER.pack(FORMAT, form, width, rows) + tags
+    head = _HEADER.pack(FORMAT, form, width, rows) + kinds
     data = b"".join((head, _PADDING[len(head) & 7], *parts))
     return data if len(data) <= most else None
 
 
 @lru_cache(maxsize=1024)
-def _plain(types: tuple[str, ...]) -> list[np.dtype[Any]] | None:
-    """The dtypes of columns that are numbers without a null; None if some are no numbers."""
+def _plain(types: tuple[str, ...]) -> tuple[list[np.dtype[Any]] | None, bytes]:
+    """The dtypes of columns that are numbers without a null, if all are, and their padded tags."""
     dtypes = [FIXED[type_] for type_ in types if type_ in FIXED]
-    return dtypes if len(dtypes) == len(types) else None
+    width = len(types)
+    tags = bytes(width) + _PADDING[(_HEADER.size + width) & 7]
+    return dtypes if len(dtypes) == width else None, tags
 
 
 def rows_count(data: bytes | memoryview) -> int:
