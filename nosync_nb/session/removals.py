@@ -1,10 +1,11 @@
 """Removals: whether rows that were taken away were there.
 
 To look costs as much as a small epoch. So the first epochs after a pause are looked at at once,
-those of a long loop many together, by the worker, and what it finds is told with the next epoch: a
-row that was not there is below 0 until it comes. What waits when a loop ends is looked at when its
-cell ends, or the session is closed; until then reading the input tells. Who merges layers looks at
-the same rows: what he knows of an epoch is not looked at again.
+unless they take many rows away; those by the worker, of a long loop many together, and what it
+finds is told with the next epoch: a row that was not there is below 0 until it comes. What waits
+when a loop ends is looked at when its cell ends, or the session is closed; until then reading the
+input tells. Who merges layers looks at the same rows: what he knows of an epoch is not looked at
+again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
 
 REMOVALS_BEHIND = 4
-"""So many times as many changes wait until they are looked at at once: the worker is not free."""
+"""So many times as many changes wait, and so many large ones, until they are looked at at once:
+the worker is not free."""
 
 _WHOLE = 1024
+"""An epoch that takes away more rows than these is not looked at at once: the worker does."""
 
 
 class Taken(NamedTuple):
@@ -40,18 +43,19 @@ class Taken(NamedTuple):
 class Removals:
     """Rows that were taken away, until somebody looks. All of it is done with the gate's lock."""
 
-    __slots__ = ("_free", "_last", "_untold", "_waiting")
+    __slots__ = ("_free", "_large", "_last", "_untold", "_waiting")
 
     def __init__(self) -> None:
         self._untold: list[str] = []
         self._waiting: list[Taken] = []
         self._free = REMOVALS_FREE
         self._last = 0.0
+        self._large = 0  # how many of those that wait are of many rows
 
     @property
     def many(self) -> bool:
         """Whether enough wait to be looked at together."""
-        return len(self._waiting) >= REMOVALS_WAITING
+        return self._large > 0 or len(self._waiting) >= REMOVALS_WAITING
 
     @property
     def lacking(self) -> bool:
@@ -73,11 +77,15 @@ class Removals:
         if now - self._last > REMOVALS_PAUSE_S:
             self._free = REMOVALS_FREE
         self._last = now
+        before = self._large
         for changes in removing:
             parts = changes.parts
             if sum([len(diff) for _, diff in parts]) > _WHOLE:  # do not keep what it brought
                 parts = [taken(parts, changes.stage.schema.types)]
+                self._large += len(parts[0].diff) > _WHOLE
             self._waiting.append(Taken(changes.stage, parts, epoch))
+        if before < self._large <= REMOVALS_BEHIND:
+            return []
         if self._free:
             self._free -= 1
         elif len(self._waiting) < REMOVALS_BEHIND * REMOVALS_WAITING:
@@ -86,7 +94,7 @@ class Removals:
 
     def waiting(self) -> list[Taken]:
         """All that waited; nothing does then."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._large = self._waiting, [], 0
         return waiting
 
 

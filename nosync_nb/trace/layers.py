@@ -38,6 +38,9 @@ ROW_BYTES = 1024
 Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
 """Updates of several epochs in any order, the layout that is wanted, and how many rows they are."""
 
+MANY = 1024
+"""More probes than these are looked up in their order, which runs through a part once."""
+
 
 class Layer:
     """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
@@ -305,11 +308,13 @@ class Trace:
         Cost: O(layers x (probes x log rows) + rows found).
         """
         types, key = self.layout.types, self.layout.key
+        order = khash.argsort() if len(khash) > MANY else None
+        looked = khash if order is None else khash[order]
         hits = [
             (part.columns, part.diff, *hit)
             for layer in self.layers
             for part in layer.parts
-            if (hit := _hits(part, khash)) is not None
+            if (hit := _hits(part, looked)) is not None
         ]
         if not hits:
             return None
@@ -327,6 +332,8 @@ class Trace:
                 for i, t in enumerate(types)
                 if i in places or i in need
             }
+        if order is not None:
+            probe = order[probe]
         for column, i in zip(keys, places, strict=True):
             same = rows.equal(rows.take(column, probe), held[i], types[i])
             if not all_true(same):

@@ -305,6 +305,65 @@ def test_a_change_of_a_large_group_touches_few_rows(tmp_path: Path, by: str) -> 
     assert touched[1] < 400
 
 
+def test_what_changes_behind_a_head_is_not_looked_for(session: Session) -> None:
+    a = session.input("a", "k int, n int")
+    a.insert([(k, n) for k in range(2) for n in range(500)])
+    first = session.stage("first", a.group_by("k").top(3, by="n"))
+    every = session.stage("every", a.group_by().top(2, by="n, k", offset=1))
+    session.commit()
+    a.insert([(0, 800), (1, 900)])
+    session.commit()  # from now on it is known where the heads end
+    before = session.stats["touched"]
+    for n in range(10):
+        a.insert([(n % 2, 1000 + n)])
+        a.remove([(n % 2, 400 + n)])
+        session.commit()
+    touched = session.stats["touched"] - before
+    assert touched <= 10 * 2 * 2 * 2  # a change of two rows, by what orders and by what cuts
+    a.insert([(2, 5)])  # a group that is not full, then
+    session.commit()
+    a.insert([(2, 9), (2, 7)])
+    a.remove([(0, 1)])
+    session.commit()
+    assert sorted(first.rows()) == [
+        *((0, n) for n in (0, 2, 3)), *((1, n) for n in (0, 1, 2)), *((2, n) for n in (5, 7, 9))
+    ]  # fmt: skip
+    assert sorted(every.rows()) == [(1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_heads_stay_right_over_many_small_changes_of_large_groups(
+    session: Session, *, keyed: bool
+) -> None:
+    rng = random.Random(8)
+    a = session.input("a", "k int, n int, name string")
+    held = Counter((rng.randrange(3), rng.randrange(60), f"prefix {n % 7}") for n in range(300))
+    a.insert(list(held.elements()))
+    grouped = a.group_by("k") if keyed else a.group_by()
+    session.stage("ranks", grouped.rank("n desc", 4))
+    session.stage("second", grouped.top(3, by="n, name", offset=2))
+    session.stage("two", grouped.top(2, by="n, name"))
+    keys = [0] if keyed else []
+    for epoch in range(120):
+        for _ in range(rng.randrange(1, 4)):
+            row = (rng.randrange(3), min(rng.randrange(60), rng.randrange(60)), "prefix 3")
+            row = rng.choice([row, rng.choice(list(held))])
+            if held[row] and rng.random() < 0.5:
+                held[row] -= 1
+                a.remove([row])
+            else:
+                held[row] += 1
+                a.insert([row])
+        session.commit()
+        bag = +held
+        ordered = [(1, False, True), (2, False, True)]
+        assert count(session["two"]) == top(bag, keys, 2, ordered)
+        assert count(session["second"]) == top(bag, keys, 3, ordered, 2)
+        assert count(session["ranks"]) == ranked(bag, keys, 4, [(1, True, False)])
+        if epoch % 40 == 0:
+            owners_of(session).worker.settle()
+
+
 def test_rows_of_one_code_are_told_apart_wherever_they_lie(session: Session) -> None:
     a = session.input("a", "k int, name string")
     first = session.stage("first", a.group_by("k").top(2, by="name"))

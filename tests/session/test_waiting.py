@@ -168,6 +168,46 @@ def test_in_a_long_loop_it_is_told_however_long_the_worker_is_busy(
     assert set(looked) == {threading.current_thread()}
 
 
+def test_many_rows_of_an_epoch_are_looked_for_by_the_worker_unless_it_is_busy(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = session.input("data", "n bigint")
+    data.insert([(n,) for n in range(40_000)])
+    session.commit()
+    looked: list[threading.Thread] = []
+    real = glance.lacking
+
+    def lacking(*given: Any) -> Any:
+        looked.append(threading.current_thread())
+        return real(*given)
+
+    monkeypatch.setattr(glance, "lacking", lacking)
+    here, worker = threading.current_thread(), owners_of(session).worker
+    first, many = iter(range(0, 40_000, 2000)), 2000
+
+    def remove(*more: int) -> None:
+        start = next(first)
+        data.remove([*((n,) for n in range(start, start + many)), *((n,) for n in more)])
+        session.commit()
+
+    remove(77_777)
+    worker.settle()
+    assert len(looked) == 1
+    assert looked[0] is not here
+    with pytest.warns(UserWarning, match=r"row \(77777,\) was removed and was not there"):
+        remove()  # it is told with the next epoch
+    worker.settle()
+    looked.clear()
+    ended = threading.Event()
+    worker.submit("busy", ended.wait)
+    for _ in range(removals.REMOVALS_BEHIND):
+        remove()
+    assert not looked, "they wait"
+    remove()
+    assert looked == [here], "no more of them do"
+    ended.set()
+
+
 def test_what_a_loop_left_is_told_at_the_end_of_the_cell(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
