@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
+from xxhash import xxh64_intdigest
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 """One unsigned 64-bit number per row."""
@@ -23,6 +24,8 @@ _P4 = _U(0x85EBCA77C2B2AE63)
 _P5 = _U(0x27D4EB2F165667C5)
 _WRAP = 1 << 64
 _BLOCK = 8192
+FEW = 512
+"""Fewer runs of a length than these are hashed one by one."""
 
 
 def _rotate(x: Hashes, left: int) -> Hashes:
@@ -98,17 +101,31 @@ def hash_bytes(
         starts: where each run begins, int64.
         lengths: its bytes; runs of a length are hashed together.
 
-    Cost: O(bytes), and some 100 us for each distinct length.
+    Cost: O(bytes), and some 100 us for each distinct length; 0.3 us a run where few have one.
     """
     out = np.empty(len(starts), np.uint64)
     order = np.argsort(_narrow(lengths), kind="stable")
     sizes, firsts = np.unique(lengths[order], return_index=True)
     lasts = np.append(firsts[1:], len(order))
+    few = []
     for size, first, last in zip(sizes.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+        if last - first < FEW:
+            few.append(order[first:last])
+            continue
         for at in range(first, last, _BLOCK):
             rows = order[at : min(at + _BLOCK, last)]
             out[rows] = _hash_run(data, starts[rows], size, seeds[rows])
+    if few:
+        rows = np.concatenate(few)
+        out[rows] = _hash_each(data, starts[rows], lengths[rows], seeds[rows])
     return out
+
+
+def _hash_each(data: Any, starts: Any, lengths: Any, seeds: Hashes) -> Hashes:
+    """Hashes runs one by one, by the C library."""
+    view, ends = memoryview(data), starts + lengths
+    each = zip(starts.tolist(), ends.tolist(), seeds.tolist(), strict=True)
+    return np.fromiter([xxh64_intdigest(view[a:b], seed) for a, b, seed in each], np.uint64)
 
 
 def _narrow(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

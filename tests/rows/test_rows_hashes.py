@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import zip_longest
@@ -14,13 +15,21 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import arrow_type, from_arrow, objects, to_arrow, widen
+from nosync_nb.rows import arrow_type, from_arrow, objects, to_arrow, widen, xxh64
 from nosync_nb.rows.encoding import raw
 from nosync_nb.rows.hashes import extend_hashes, hash_columns, spark_hash_sql
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "spark_hashes.json").read_text())
 SCALARS = {vector["type"]: vector for vector in VECTORS["scalars"]}
 MANY = 300
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 512], ids=["together", "one by one"])
+def _few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """From how many texts of a length on they are hashed together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(xxh64, "FEW", request.param)
+        yield
 
 
 def parse(text: str | None, type_: str) -> Any:
