@@ -24,9 +24,11 @@ from nosync_nb.trace.batch import Updates, row_of
 REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
 
+REMOVALS_ROWS = 1 << 17
+"""Of how many rows changes wait then."""
+
 REMOVALS_BEHIND = 4
-"""So many times as many changes wait, and so many large ones, until they are looked at at once:
-the worker is not free."""
+"""So many times as much waits until it is looked at at once: the worker is not free."""
 
 _WHOLE = 1024
 """An epoch that takes away more rows than these is not looked at at once: the worker does."""
@@ -43,19 +45,20 @@ class Taken(NamedTuple):
 class Removals:
     """Rows that were taken away, until somebody looks. All of it is done with the gate's lock."""
 
-    __slots__ = ("_free", "_large", "_last", "_untold", "_waiting")
+    __slots__ = ("_free", "_large", "_last", "_rows", "_untold", "_waiting")
 
     def __init__(self) -> None:
         self._untold: list[str] = []
         self._waiting: list[Taken] = []
         self._free = REMOVALS_FREE
         self._last = 0.0
-        self._large = 0  # how many of those that wait are of many rows
+        self._rows = 0  # that wait
+        self._large = False  # whether the worker is not to wait for more
 
     @property
     def many(self) -> bool:
         """Whether enough wait to be looked at together."""
-        return self._large > 0 or len(self._waiting) >= REMOVALS_WAITING
+        return self._large or self._wait(1)
 
     @property
     def lacking(self) -> bool:
@@ -77,24 +80,30 @@ class Removals:
         if now - self._last > REMOVALS_PAUSE_S:
             self._free = REMOVALS_FREE
         self._last = now
-        before = self._large
+        before = self._rows
         for changes in removing:
             parts = changes.parts
-            if sum([len(diff) for _, diff in parts]) > _WHOLE:  # do not keep what it brought
+            rows_count = sum([len(diff) for _, diff in parts])
+            if rows_count > _WHOLE:  # do not keep what it brought
                 parts = [taken(parts, changes.stage.schema.types)]
-                self._large += len(parts[0].diff) > _WHOLE
+                rows_count = len(parts[0].diff)
+            self._rows += rows_count
             self._waiting.append(Taken(changes.stage, parts, epoch))
-        if before < self._large <= REMOVALS_BEHIND:
-            return []
+        at_once = self._wait(REMOVALS_BEHIND)
         if self._free:
             self._free -= 1
-        elif len(self._waiting) < REMOVALS_BEHIND * REMOVALS_WAITING:
-            return []
-        return self.waiting()
+            many = self._rows - before > _WHOLE
+            self._large, at_once = self._large or many, at_once or not many
+        return self.waiting() if at_once else []
+
+    def _wait(self, times: int) -> bool:
+        """Whether so many times as much waits as is looked at together."""
+        rows, count = times * REMOVALS_ROWS, times * REMOVALS_WAITING
+        return self._rows >= rows or len(self._waiting) >= count
 
     def waiting(self) -> list[Taken]:
         """All that waited; nothing does then."""
-        waiting, self._waiting, self._large = self._waiting, [], 0
+        waiting, self._waiting, self._rows, self._large = self._waiting, [], 0, False
         return waiting
 
 

@@ -171,8 +171,10 @@ def test_in_a_long_loop_it_is_told_however_long_the_worker_is_busy(
 def test_many_rows_of_an_epoch_are_looked_for_by_the_worker_unless_it_is_busy(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(removals, "REMOVALS_PAUSE_S", 3600.0)
+    monkeypatch.setattr(removals, "REMOVALS_ROWS", 4100)
     data = session.input("data", "n bigint")
-    data.insert([(n,) for n in range(40_000)])
+    data.insert([(n,) for n in range(60_000)])
     session.commit()
     looked: list[threading.Thread] = []
     real = glance.lacking
@@ -183,7 +185,7 @@ def test_many_rows_of_an_epoch_are_looked_for_by_the_worker_unless_it_is_busy(
 
     monkeypatch.setattr(glance, "lacking", lacking)
     here, worker = threading.current_thread(), owners_of(session).worker
-    first, many = iter(range(0, 40_000, 2000)), 2000
+    first, many = iter(range(0, 60_000, 2000)), 2000
 
     def remove(*more: int) -> None:
         start = next(first)
@@ -196,16 +198,22 @@ def test_many_rows_of_an_epoch_are_looked_for_by_the_worker_unless_it_is_busy(
     assert looked[0] is not here
     with pytest.warns(UserWarning, match=r"row \(77777,\) was removed and was not there"):
         remove()  # it is told with the next epoch
+    for _ in range(removals.REMOVALS_FREE):
+        data.remove([(59_999,)])
+        data.insert([(59_999,)])
+        session.commit()
     worker.settle()
     looked.clear()
     ended = threading.Event()
     worker.submit("busy", ended.wait)
-    for _ in range(removals.REMOVALS_BEHIND):
+    try:
+        for _ in range(8):  # in a loop so many rows are looked for together as well
+            remove()
+        assert not looked, "they wait"
         remove()
-    assert not looked, "they wait"
-    remove()
-    assert looked == [here], "no more of them do"
-    ended.set()
+        assert looked == [here], "no more of them do"
+    finally:
+        ended.set()
 
 
 def test_what_a_loop_left_is_told_at_the_end_of_the_cell(
