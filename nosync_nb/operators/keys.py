@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.rows import Column
+from nosync_nb.rows import Column, coded
 from nosync_nb.rows.arrays import any_true, stably_sorted_by, starts_of
 from nosync_nb.rows.types import FLOATS
 from nosync_nb.trace.batch import (
@@ -25,6 +25,9 @@ from nosync_nb.trace.batch import (
 
 FEW = 64
 """So many rows are grouped faster by Python than by numpy."""
+
+MANY = 4096
+"""More rows than these are grouped by the codes of their keys, if these have codes."""
 
 _ndarray = np.ndarray
 
@@ -107,8 +110,11 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
 def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
     """Sorts rows into groups by key, ascending in key hash.
 
-    Cost: O(n log n).
+    Cost: O(n log n); O(n), and no hash of a row, if the keys are one or two columns of coded texts.
     """
+    groups = _group_coded(keys, types) if n > MANY else None
+    if groups is not None:
+        return groups
     khash = rows.hash_columns(keys, types, n)
     order = stably_sorted_by(khash)
     khash = khash[order]
@@ -120,6 +126,37 @@ def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
         order, khash, keys, same = _apart(order, khash, keys, types, same)
     starts = starts_of(same)
     return Groups(order, starts, [rows.take(c, starts) for c in keys], khash=khash[starts])
+
+
+def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
+    """The same by the codes of coded texts; None if there are others, or codes do not tell."""
+    if not 1 <= len(keys) <= 2 or not all(_tells(column) for column in keys):
+        return None
+    every = [coded.codes_of(column) for column in keys]
+    number = every[0] if len(every) == 1 else every[0].astype(np.uint16) << 8 | every[1]
+    count = np.bincount(number)
+    used = count.nonzero()[0]
+    codes = [used >> 8 * place & 0xFF for place in reversed(range(len(keys)))]
+    distinct: list[Column] = [
+        coded.of_codes(own.astype(np.uint8), column)
+        for own, column in zip(codes, keys, strict=True)
+    ]
+    khash = rows.hash_columns(distinct, types, len(used))
+    place = khash.argsort()
+    khash = khash[place]
+    if (khash[1:] == khash[:-1]).any():  # two codes of one text, or equal hashes of two
+        return None
+    rank = np.zeros(len(count), number.dtype)
+    rank[used[place]] = np.arange(len(used))
+    order = rank[number].argsort(kind="stable")
+    ends = count[used[place]].cumsum()
+    starts = np.concatenate(([0], ends[:-1]))
+    return Groups(order, starts, [rows.take(c, place) for c in distinct], khash=khash)
+
+
+def _tells(column: Column) -> bool:
+    """Whether a column's codes tell equal values from others."""
+    return type(column) is not _ndarray and coded.is_coded(column) and not column.null_count
 
 
 def _apart(

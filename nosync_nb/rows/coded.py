@@ -74,6 +74,11 @@ def codes_of(column: pa.DictionaryArray) -> Codes:
     return codes
 
 
+def of_codes(codes: Codes, column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Rows of the texts of another column."""
+    return pa.DictionaryArray.from_arrays(bridge.of_numpy(codes), column.dictionary, safe=False)
+
+
 def plain(column: pa.Array) -> pa.Array:
     """An Arrow column as an array of its values. O(n) if it is coded."""
     return column.dictionary.take(column.indices) if is_coded(column) else column
@@ -82,10 +87,9 @@ def plain(column: pa.Array) -> pa.Array:
 def taken(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.DictionaryArray:
     """The rows at some positions, coded as before."""
     indices = column.indices
-    if indices.null_count:
-        codes = indices.take(bridge.of_numpy(index))
-    else:
-        codes = bridge.of_numpy(codes_of(column)[index])
+    if not indices.null_count:
+        return of_codes(codes_of(column)[index], column)
+    codes = indices.take(bridge.of_numpy(index))
     return pa.DictionaryArray.from_arrays(codes, column.dictionary, safe=False)
 
 

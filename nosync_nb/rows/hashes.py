@@ -216,6 +216,8 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     if type(column) is not _ndarray and coded.is_coded(column):
         held, starts, lengths = _text(column.dictionary)
         codes = coded.codes_of(column)
+        if len(seeds) > coded.MOST and (seeds == seeds[0]).all():  # it is the first column
+            return hash_bytes(held, starts, lengths, seeds[: coded.MOST])[codes]
         return hash_bytes(held, starts[codes], lengths[codes], seeds)
     if is_nested(type_):
         column = bridge.of_list(_nested_blobs(column, type_), pa.binary())

@@ -7,13 +7,16 @@ import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from batch_model import encoded, layouts, pools, updates_of, weak_hashes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
+from nosync_nb.operators import keys
 from nosync_nb.operators.keys import FEW, Groups, group, group_few
+from nosync_nb.rows import coded
 
 BUCKETS = st.sampled_from([None, 1, 2])
 
@@ -23,10 +26,10 @@ def check(found: Groups, columns: list[Any], kinds: tuple[str, ...], n: int) -> 
     texts = encoded(columns, kinds, n)
     starts = found.starts.tolist()
     members = [found.order[a:b].tolist() for a, b in zip(starts, [*starts, n][1:], strict=True)]
-    keys = encoded(found.keys, kinds, len(members))
+    own = encoded(found.keys, kinds, len(members))
     assert sorted(i for some in members for i in some) == list(range(n))
-    assert len(set(keys)) == len(keys) == len(set(texts)) == len(found)
-    for key, some in zip(keys, members, strict=True):
+    assert len(set(own)) == len(own) == len(set(texts)) == len(found)
+    for key, some in zip(own, members, strict=True):
         assert {texts[i] for i in some} == {key}
 
 
@@ -55,6 +58,34 @@ def test_few_rows_are_grouped_without_hashes(data: st.DataObject) -> None:
     assert found.values is not None
     assert len(found.values) == len(found)
     assert found.khash.tolist() == rows.hash_columns(found.keys, kinds, len(found)).tolist()
+
+
+@given(st.data(), st.integers(1, 3), BUCKETS, st.booleans())
+def test_texts_with_codes_are_grouped_by_these(
+    data: st.DataObject,
+    width: int,
+    buckets: int | None,
+    nulls: bool,
+) -> None:
+    """As by their hashes, also where two codes are of one text or the hashes of two are equal."""
+    n, kinds = data.draw(st.integers(1, 30)), ("string",) * width
+    texts = st.lists(st.sampled_from(["", "a", "b", "ab"]), min_size=1, max_size=4)
+    columns: list[Any] = []
+    for _ in kinds:
+        words = data.draw(texts)
+        codes = data.draw(st.lists(st.integers(0, len(words) - 1), min_size=n, max_size=n))
+        there = [None if nulls and code == 0 else code for code in codes]
+        columns.append(coded.made(pa.array(there, pa.uint8()), words))
+    with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keys, "MANY", 0)
+            found = group(columns, kinds, n)
+        expected = group(columns, kinds, n)
+    check(found, columns, kinds, n)
+    assert found.khash.tolist() == expected.khash.tolist()
+    if buckets is None:
+        assert found.starts.tolist() == expected.starts.tolist()
+        assert found.order.tolist() == expected.order.tolist()
 
 
 def test_what_python_compares_otherwise_than_spark_is_hashed() -> None:

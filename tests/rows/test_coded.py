@@ -72,6 +72,14 @@ def hashed(columns: list[Any], index: Any = None) -> Any:
     return rows.hash_columns([np.arange(n), column, column], ["bigint", "string", "string"], n)
 
 
+@pytest.mark.parametrize("values", [["a", "bc", ""], ["a", None, "bc"]])
+def test_a_first_column_has_the_hashes_of_its_texts(values: list[str | None]) -> None:
+    plain, column = pair(values * 200)
+    for types, others in ((["string"], []), (["string", "bigint"], [np.arange(600)])):
+        expected = rows.hash_columns([plain, *others], types, 600)
+        assert rows.hash_columns([column, *others], types, 600).tolist() == expected.tolist()
+
+
 def told(value: Any) -> Any:
     """A result as it can be compared, whatever form it has."""
     if isinstance(value, list):
