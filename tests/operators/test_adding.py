@@ -55,6 +55,17 @@ def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> No
         assert plain(of(type_, drawn)) == plain(at_once)
 
 
+@given(st.data())
+def test_few_doubles_are_cut_as_many_are(data: st.DataObject) -> None:
+    each = st.tuples(st.one_of(values["double"], st.floats(-1e6, 1e6)), counts, st.integers(0, 3))
+    drawn = data.draw(st.lists(each, min_size=1, max_size=adding.FEW))
+    few = of("double", drawn)
+    with mock.patch.object(adding, "FEW", 0):
+        many = of("double", drawn)
+    # Of many the products alone may be too much, though they fit together.
+    assert plain(few) == plain(many) or (many == "too many" != few)
+
+
 def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:
     drawn = [(1.0, 2**34, 0)] * 4 + [(1.0, -(2**34), 0)] * 4
     whole = of("double", drawn)

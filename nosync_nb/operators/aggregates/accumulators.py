@@ -20,6 +20,7 @@ Source: exact summation by exponent bins, as in Demmel and Nguyen, ARITH 2013.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,6 +149,22 @@ def _bins(values: npt.NDArray[np.float64]) -> Parts:
     whole, exponent = _whole(values[numbers])
     _chunk(result, numbers, np.sign(whole), np.abs(whole), exponent + LOWEST)
     return result
+
+
+def bins_of(value: float) -> list[tuple[int, int]]:
+    """The slots and the contributions of one double, as `contributions` cuts many."""
+    if not math.isfinite(value):
+        return [(NAN if math.isnan(value) else INF if value > 0 else MINUS_INF, 1)]
+    mantissa, exponent = math.frexp(value)
+    place, shift = divmod(exponent - 53 + LOWEST, BIN_BITS)
+    whole = int(math.ldexp(mantissa, 53)) << shift
+    sign, rest, made = (-1 if whole < 0 else 1), abs(whole), []
+    while rest:
+        if chunk := rest & _BIN:
+            made.append((place, sign * chunk))
+        rest >>= BIN_BITS
+        place += 1
+    return made
 
 
 def _squares(values: npt.NDArray[np.float64]) -> Parts:
