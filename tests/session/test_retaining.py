@@ -15,6 +15,7 @@ import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.store.log import segments, writer
 from nosync_nb.trace.past.packing import RecutPlan
 
 EPOCHS = 700
@@ -90,6 +91,34 @@ def test_old_epochs_are_told_apart_more_coarsely(opened: Callable[..., Session])
     again = opened()
     assert again.retain == 20
     assert check(again) == readable
+
+
+def test_a_state_that_is_read_from_the_past_stays_when_that_is_thinned_out(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1 << 10)  # so frames are kept for a short time
+    monkeypatch.setattr(writer, "NEAR_FRAMES", 4)
+    monkeypatch.setattr(segments, "NEAR_FRAMES", 4)
+    filled(opened(), 300, every=30).close()
+    session = opened()
+    session.rewind(200)  # far behind the checkpoint: what operators hold is read from the past
+    session.retain = 5
+    session.input("more", "x bigint").insert([(1,)])
+    session.commit()
+    for epoch in range(202, 300):
+        session["more"].insert([(1,)])
+        assert session.commit() == epoch
+        if epoch % 30 == 0:
+            checkpoint(session)
+    assert not any(200 in each for each in session["numbers"].history())
+    session.close()
+    again = opened()
+    assert [tuple(row) for row in again["numbers"].rows()] == rows_at(200)
+    again["numbers"].insert([(1000,)])
+    again["numbers"].remove([(200,)])
+    again.commit()
+    assert again["sums"].rows() == [(10, sum(range(191, 200)) + 1000)]
+    again.verify()
 
 
 def test_all_is_kept_unless_something_else_is_said(opened: Callable[..., Session]) -> None:
