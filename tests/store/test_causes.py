@@ -172,3 +172,22 @@ def test_a_frame_that_is_gone_is_found_by_who_reads_its_batches(frames: list[Fra
     for at in places[1:-1]:
         gone = [*frames[:at], *frames[at + 1 :]]
         assert outcome(found, gone) == outcome(by_definition, gone)
+
+
+def test_what_was_replayed_is_believed_right_after_frames_that_are_gone_alone(
+    frames: list[Frame],
+) -> None:
+    """A definition's batches may be in those; once an epoch is there they are looked for."""
+    at = max(i for i, (kind, payload) in enumerate(frames) if kind == DEFINITION)
+    kind, payload = frames[at]
+    without = [each for each in payload.entries if each.kind > FILES and each.kind != PAST]
+    assert any(each.kind == CLOCKS for each in without)
+    for between in ([], [frames[at - 1]]):
+        following = Following({})
+        for each in frames[: at - 1]:
+            following.wrong(*each)
+        following.missed()
+        for each in between:
+            assert following.wrong(*each) == []
+        told = following.wrong(kind, payload._replace(entries=without))
+        assert bool(told) == bool(between)
