@@ -9,6 +9,7 @@ raised, and the error says so. What was written survives the death of this proce
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -118,7 +119,7 @@ class Commits:
     ) -> int:
         if wait is not None:
             self._check_level(wait)
-        before = self._publisher.now
+        before, started = self._publisher.now, time.perf_counter()
         try:
             draft, seq, unused, looked = self._committed(transaction, label)
         except CorruptLogError as error:
@@ -131,6 +132,8 @@ class Commits:
             if unused:
                 self._publisher.store.remove(unused)
             self._after(draft)
+            if draft.due:
+                self._upkeep.keep_up(draft, time.perf_counter() - started)
         except BaseException as error:
             _stands(error, draft.epoch)
             raise

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.draft import Version
+from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.memory import give_back
@@ -29,6 +29,7 @@ from nosync_nb.store import traces as restoring
 from nosync_nb.store.proven import contents
 from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, Merge, Trace, adopt, glance, place, plan
+from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX
 from nosync_nb.trace.merging import merge_ranges
 
 CLEARING = 3
@@ -39,6 +40,10 @@ LOOKED_UP = 2
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
+
+
+LENT = 0.25
+"""For what share of an epoch's time the worker is waited for when it is behind."""
 
 
 class Upkeep:
@@ -99,6 +104,17 @@ class Upkeep:
     def plan_giving_back(self) -> None:
         """Queues giving the system the memory that a large run has left free."""
         self._worker.submit("memory", give_back)
+
+    def keep_up(self, draft: Draft, seconds: float) -> None:
+        """Lets the worker run after a large epoch that took so long, if it is behind.
+
+        Failure: large epochs follow one another, and the worker waits for the interpreter after
+        each of its steps. Layers pile up, each is looked into, and epochs take twice as long.
+        """
+        if draft.largest <= INLINE_ROWS or not draft.due:
+            return
+        if max(len(draft.traces[number].layers) for number in draft.due) > LAYERS_MAX:
+            self._worker.drain(seconds * LENT)
 
     def plan_due(self) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.

@@ -121,10 +121,10 @@ class Worker:
         self.drain()
         self.raise_error()
 
-    def drain(self) -> None:
-        """Waits until nothing waits or runs."""
+    def drain(self, seconds: float | None = None) -> None:
+        """Waits until nothing waits or runs, or so long."""
         with self._lock:
-            self._news.wait_for(lambda: not self._tasks)
+            self._news.wait_for(lambda: not self._tasks, seconds)
 
     def left(self) -> BaseException | None:
         """What failed and nobody was told, in a session that ended; the next one does the work.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from inside import inside
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.session import owners_of
+from nosync_nb.session.worker import Worker
 from nosync_nb.trace.compaction import LAYERS_MAX, STALL_LAYERS
 
 
 def most_layers(session: Session) -> int:
     """The layers of the trace that has most."""
-    return max(len(trace.layers) for trace in inside(session).traces.values())
+    return max((len(trace.layers) for trace in inside(session).traces.values()), default=0)
 
 
 def rows_held(session: Session) -> int:
@@ -85,6 +87,42 @@ def test_layers_of_many_upserts_an_epoch_stay_level(tmp_path: Path) -> None:
             owners_of(session).worker.settle()
             assert most_layers(session) <= LAYERS_MAX
             assert rows_held(session) <= 5 * first, "what cancels does not pile up"
+
+
+def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    drain = Worker.drain
+
+    def drained(self: Worker, seconds: float | None = None) -> None:
+        waits.append(seconds)
+        drain(self, seconds)
+
+    busy, ended = threading.Event(), threading.Event()
+    with nosync_nb.open(tmp_path / "log", spark_rows=1 << 40) as session:
+        numbers = session.input("numbers", "n int")
+        owners_of(session).worker.submit("a long merge", lambda: (busy.set(), ended.wait())[0])
+        try:
+            busy.wait()
+            monkeypatch.setattr(Worker, "drain", drained)
+            for epoch in range(LAYERS_MAX + 8):
+                behind = most_layers(session) >= LAYERS_MAX
+                numbers.insert(pa.table({"n": np.arange(5000 * epoch, 5000 * epoch + 5000)}))
+                started = time.perf_counter()
+                session.commit()
+                took = time.perf_counter() - started
+                assert len(waits) == behind, "only then, and once"
+                assert all(seconds and 0 < seconds < took for seconds in waits)
+                waits.clear()
+            numbers.insert([(-1,)])
+            session.commit()
+            assert not waits, "a small epoch waits for nobody"
+        finally:
+            ended.set()
+        monkeypatch.undo()
+        owners_of(session).worker.settle()
+        assert numbers.count() == 5000 * (LAYERS_MAX + 8) + 1
 
 
 @pytest.mark.parametrize("young", [True, False])
