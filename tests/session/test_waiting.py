@@ -176,14 +176,7 @@ def test_many_rows_of_an_epoch_are_looked_for_by_the_worker_unless_it_is_busy(
     data = session.input("data", "n bigint")
     data.insert([(n,) for n in range(60_000)])
     session.commit()
-    looked: list[threading.Thread] = []
-    real = glance.lacking
-
-    def lacking(*given: Any) -> Any:
-        looked.append(threading.current_thread())
-        return real(*given)
-
-    monkeypatch.setattr(glance, "lacking", lacking)
+    looked = _looked(monkeypatch)
     here, worker = threading.current_thread(), owners_of(session).worker
     first, many = iter(range(0, 60_000, 2000)), 2000
 
@@ -289,6 +282,19 @@ def test_what_came_with_rows_that_were_taken_away_is_not_kept_until_somebody_loo
     assert [part.diff.tolist() for part in parts] == [[-1]]
 
 
+def _looked(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Who looks for removed rows from now on, each time."""
+    looked: list[threading.Thread] = []
+    real = glance.lacking
+
+    def lacking(*given: Any) -> Any:
+        looked.append(threading.current_thread())
+        return real(*given)
+
+    monkeypatch.setattr(glance, "lacking", lacking)
+    return looked
+
+
 def _removals_in_a_loop(
     session: Session, monkeypatch: pytest.MonkeyPatch, waiting: int, *, settled: bool = True
 ) -> tuple[list[int], list[threading.Thread]]:
@@ -298,14 +304,7 @@ def _removals_in_a_loop(
     data = session.input("data", "n bigint")
     data.insert([(n,) for n in range(200)])
     session.commit()
-    looked: list[threading.Thread] = []
-    real = glance.lacking
-
-    def lacking(*given: Any) -> Any:
-        looked.append(threading.current_thread())
-        return real(*given)
-
-    monkeypatch.setattr(glance, "lacking", lacking)
+    looked = _looked(monkeypatch)
     told: list[int] = []
     for n in range(200):
         data.remove([(n,)] if n != 100 else [(999,)])
