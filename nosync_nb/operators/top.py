@@ -92,9 +92,9 @@ class Top(Operator):
             keys, n = [rows.take(key, near) for key in keys], len(near)
         parts: list[Updates] = []
         if n:
-            ends: dict[int, int] = {}
             groups = group(keys, types, n)
             for trace, sign in ((before, -1), (after, 1)):
+                ends: dict[int, int] = {}
                 if trace is not None and trace.layers:
                     window, ends = self._window(trace, groups.khash, groups.keys, step)
                     parts.append(Updates(window.columns, sign * window.diff))
