@@ -58,7 +58,7 @@ class Removals:
     @property
     def many(self) -> bool:
         """Whether enough wait to be looked at together."""
-        return self._large or self._wait(1)
+        return self._large or self._waits(1)
 
     @property
     def lacking(self) -> bool:
@@ -89,14 +89,14 @@ class Removals:
                 rows_count = len(parts[0].diff)
             self._rows += rows_count
             self._waiting.append(Taken(changes.stage, parts, epoch))
-        at_once = self._wait(REMOVALS_BEHIND)
+        at_once = self._waits(REMOVALS_BEHIND)
         if self._free:
             self._free -= 1
             many = self._rows - before > _WHOLE
             self._large, at_once = self._large or many, at_once or not many
         return self.waiting() if at_once else []
 
-    def _wait(self, times: int) -> bool:
+    def _waits(self, times: int) -> bool:
         """Whether so many times as much waits as is looked at together."""
         rows, count = times * REMOVALS_ROWS, times * REMOVALS_WAITING
         return self._rows >= rows or len(self._waiting) >= count

@@ -89,9 +89,7 @@ class Placement:
             if delta is not None:
                 rows += len(delta)
         forced = self._forced(node)
-        if (forced is None and rows <= FEW_ROWS) or not rows or operator is None:
-            return FEW  # at once: it is asked of each operator of each epoch
-        if few(rows, forced):
+        if not rows or operator is None or few(rows, forced):
             return FEW
         if forced == "local":
             return LOCAL

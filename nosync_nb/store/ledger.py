@@ -226,7 +226,7 @@ class Ledger:
         with self._mutex:
             self._enter()
             fresh = [record for record in records if record.epoch > self._last]
-            assert not fresh or fresh[-1].epoch == self._last + len(fresh), "an epoch is left out"
+            assert all(r.epoch == n for n, r in enumerate(fresh, self._last + 1)), "out of turn"
             self._newest = fresh or None
 
     def rewind(self, rewound: Rewound) -> None:

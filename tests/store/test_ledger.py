@@ -53,8 +53,10 @@ def test_what_is_recorded_again_changes_nothing() -> None:
 
 def test_an_epoch_that_does_not_follow_is_not_recorded() -> None:
     ledger = written()
-    with pytest.raises(AssertionError, match="left out"):
+    with pytest.raises(AssertionError, match="out of turn"):
         ledger.record(THIRD._replace(epoch=4))
+    with pytest.raises(AssertionError, match="out of turn"):
+        ledger.record(THIRD._replace(epoch=4), THIRD._replace(epoch=4))
     assert told(ledger) == told(written())
 
 

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.trace import Layer, Trace, empty_batch, ranges
+from nosync_nb.trace import Layer, Trace, empty_batch, layers, ranges
 from nosync_nb.trace.batch import Batch, Layout, arrange
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
@@ -82,6 +82,21 @@ def test_a_lookup_finds_the_rows_of_its_keys(data: st.DataObject, buckets: int |
             shown = range(len(kinds)) if wanted is None else wanted
             expected[probes[key], tuple(row[i] for i in shown)] += diff
     assert nonzero(expected) == nonzero(held)
+
+
+@pytest.mark.parametrize("n", [layers.MANY, layers.MANY + 1])
+def test_many_keys_are_found_in_whatever_order_they_are_asked_for(n: int) -> None:
+    batches = [
+        numbers(PAIRS, [((key, key + at), 1) for key in range(0, 3 * n, 2)]) for at in (0, 7)
+    ]
+    trace = trace_of(PAIRS, batches, [500])
+    asked = np.random.default_rng(1).permutation(np.arange(n))  # each second one is there
+    found = trace.lookup(rows.hash_columns([asked], ["bigint"], n), [asked])
+    assert found is not None
+    keys, values = found.columns
+    assert asked[found.probe].tolist() == keys.tolist()
+    told = sorted(zip(keys.tolist(), values.tolist(), strict=True))
+    assert told == [(key, key + at) for key in range(0, n, 2) for at in (0, 7)]
 
 
 @given(st.data())
