@@ -545,6 +545,7 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
     session = opened()
     assert [*insert_by_ten(session, 60)][-1] == 50
     inside(session).upkeep.merge(next(iter(inside(session).traces)))
+    inside(session).worker.settle()
     retired = set(inside(session).garbage.retired)
     assert retired
     inside(session).upkeep.checkpoint()
@@ -611,6 +612,7 @@ def test_a_checkpoint_that_had_no_memory_forgets_no_file(
     assert [*insert_by_ten(session, 60)][-1] == 50
     owners = inside(session)
     owners.upkeep.merge(next(iter(owners.traces)))
+    owners.worker.settle()
     retired = owners.garbage.files
     assert retired
     whose = {"saved": owners.publisher.ledger, "pack": owners.store.history}

@@ -18,14 +18,20 @@ from nosync_nb.spark import sessions
 pytestmark = pytest.mark.spark
 
 
+def merged(session: Session) -> None:
+    """Merges what is to be merged, also what the worker has in hand."""
+    for number in list(inside(session).traces):
+        inside(session).upkeep.merge(number)
+    inside(session).worker.settle()
+
+
 def merged_away(session: Session) -> None:
     """Merges what lies in files, until nothing but a DataFrame needs the files of before."""
     numbers = session.inputs["numbers"]
     for start in (200_000, 400_000, 600_000):
         numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
         session.commit()
-    for number in list(inside(session).traces):
-        inside(session).upkeep.merge(number)
+    merged(session)
     for _ in range(4):
         session.commit()
         inside(session).upkeep.checkpoint()
@@ -38,8 +44,7 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
         for start in range(0, 120_000, 30_000):
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
-        for number in list(inside(session).traces):
-            inside(session).upkeep.merge(number)
+        merged(session)
         (layer,) = inside(session).snapshot.contents("numbers").layers
         (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
@@ -69,8 +74,7 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
         for start in range(0, 120_000, 30_000):
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
-        for number in list(inside(session).traces):  # what was inserted is the history's too
-            inside(session).upkeep.merge(number)
+        merged(session)  # what was inserted is the history's too
         inside(session).upkeep.checkpoint()
         with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
             theirs = reader.inputs["numbers"]
