@@ -266,9 +266,12 @@ class Delta:
         """The change with the hashes that a layout asks for, in no order if it is small."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
             return self.batch(layout)
-        if layout not in self._hashed:
-            self._hashed[layout] = self._marked().unordered(layout)
-        return self._hashed[layout] or self.batch(layout)
+        known = self._hashed
+        if layout in known:
+            batch = known[layout]
+        else:
+            batch = known[layout] = self._marked().unordered(layout)
+        return self.batch(layout) if batch is None else batch
 
     def layer(self, layout: Layout, epoch: int) -> Layer:
         """The change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""

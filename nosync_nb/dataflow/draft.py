@@ -102,9 +102,11 @@ class Draft:
                 self.merged += merged
                 self.stalls += merged > 0
         self.traces[number] = trace
-        rows_count = ENDLESS if layers[-1].files else layers[-1].rows_count
-        if rows_count > self.largest:
-            self.largest = rows_count
+        last = layers[-1]
+        if last.files:
+            self.largest = ENDLESS
+        elif last.rows_count > self.largest:
+            self.largest = last.rows_count
 
     def clear(self, numbers: Iterable[int]) -> None:
         """Empties traces."""

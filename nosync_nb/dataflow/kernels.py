@@ -20,17 +20,21 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     """Runs an operator's kernel here."""
     operator = node.operator
     assert operator is not None
-    if _apart(deltas) and (operator.additive or operator.legs(deltas, step) is not None):
+    apart = False
+    for delta in deltas:  # of each step of a small epoch, too
+        if delta is not None and delta.held and delta.is_apart:
+            apart = True
+    if apart and (operator.additive or operator.legs(deltas, step) is not None):
         output = _piecewise(operator, deltas, step)
     else:
         output = _at_once(operator, deltas, step)
     emitted: list[Held | None] = []
     if step.emitted:
         emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
-    delta = None
+    made = None
     if output is not None and len(output.diff):
-        delta = Delta(operator.types, output)
-    return Done(delta, emitted, step.touched, step.placement or "in process")
+        made = Delta(operator.types, output)
+    return Done(made, emitted, step.touched, step.placement or "in process")
 
 
 def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
@@ -67,9 +71,3 @@ def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Up
             if output:
                 outputs.append(output)
     return concat_updates(outputs, operator.types) if outputs else None
-
-
-def _apart(deltas: list[Delta | None]) -> bool:
-    """Whether a change lies in several files; asked at each step of a small epoch, too."""
-    held = [delta for delta in deltas if delta is not None and delta.held]
-    return bool(held) and any(delta.is_apart for delta in held)

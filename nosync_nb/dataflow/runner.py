@@ -70,7 +70,7 @@ class Runner:
                 if node.id in inputs:
                     self._publish(node, inputs[node.id], draft)
             elif not changed.keys().isdisjoint(node.inputs):
-                deltas = [changed.get(i) for i in node.inputs]
+                deltas = [*map(changed.get, node.inputs)]
                 try:
                     self._run(node, deltas, before, draft, first=False)
                 except CountError as error:
@@ -179,7 +179,8 @@ class Runner:
         step = self._step(node, operator, before, draft, first=first)
         bulk = self.bulk
         chosen = None if bulk is None else bulk.choose(node, deltas)
-        if bulk is not None and chosen is not None and chosen.there:
+        away = chosen is not None and chosen.there
+        if bulk is not None and away:
             legs = operator.legs(deltas, step)
             fuse = node.log is None and (_row_wise(node) or self._passed_on(node))
             if legs is not None:
@@ -192,13 +193,13 @@ class Runner:
             if operator.memo is not None and not first:
                 step.remember(step.state[0].take_memo() or operator.memo())
             done = in_process(node, deltas, step)
-        if chosen is not None and (chosen.there or chosen.rows):
+        if away or (chosen is not None and chosen.rows):
             done = done.with_late(deltas)
         if step.cleared:
             draft.clear(node.state)
         for number, held in zip(node.state, done.emitted, strict=True):
             if held is not None:
-                self._emit(number, self._spilled(number, held, draft.epoch), draft)
+                self._emit(number, held, draft)
         if step.memo is not None and node.state[0] in draft.traces:
             draft.traces[node.state[0]].leave_memo(step.memo)
         rows_out = 0
@@ -207,7 +208,7 @@ class Runner:
         elif done.delta:
             rows_out = self._publish(node, done.delta, draft)
         seconds = time.perf_counter() - start
-        if bulk is not None and chosen is not None and chosen.rows and not chosen.there:
+        if bulk is not None and not away and chosen is not None and chosen.rows:
             bulk.measured(node, chosen.rows, seconds)
         self._account(node, done, chosen, rows_out, seconds, draft)
 
@@ -221,11 +222,12 @@ class Runner:
         first: bool,
     ) -> Step:
         """What a kernel is given, but for the changes."""
-        empty, ports = self.empty, self.ports.looks[node.id]
+        empty = self.empty
         old: Sequence[Trace | None]
         now: Sequence[Trace | None]
         old = now = self.ports.nothing[node.id]
         if not old:
+            ports = self.ports.looks[node.id]
             old = [None if p is None else before.get(p) or empty[p] for p in ports]
             now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
         state: Sequence[Trace] = ()
@@ -240,12 +242,14 @@ class Runner:
     def _emit(self, number: int, held: Held, draft: Draft) -> None:
         """Extends one of an operator's own traces."""
         layout = self.empty[number].layout
-        draft.logged.append((number, layout, held))
         batch = held.parts[0]
         if batch.layout is UNORDERED:
+            draft.logged.append((number, layout, held))
             draft.extend(number, self.empty[number], batch.updates)
-        else:
-            draft.append(number, self.empty[number], layer_of(held, layout, draft.epoch))
+            return
+        held = self._spilled(number, held, draft.epoch)
+        draft.logged.append((number, layout, held))
+        draft.append(number, self.empty[number], layer_of(held, layout, draft.epoch))
 
     def _passed_on(self, node: Node) -> bool:
         """Whether one operator of its stage reads it once, and nobody else, row-wise ones between.
@@ -276,14 +280,17 @@ class Runner:
         """Adds an operator's work to its stage's."""
         _, _, touched, placement = done
         why, weighed = ("", 0) if chosen is None else (chosen.why, chosen.rows)
-        rows_out, old = rows_out if node.name else 0, draft.work.get(node.stage)
-        if old is not None:
-            before, more, longer, place, reason, most = old
+        rows_out, stage = rows_out if node.name else 0, node.stage
+        if stage in draft.work:
+            before, more, longer, place, reason, most = draft.work[stage]
             touched, seconds = touched + more, seconds + longer
-            placement = placement if place == placement else joined_placement(place, placement)
-            rows_out = rows_out if node.name else before
-            why, weighed = (reason, most) if most > weighed else (why, weighed)
-        draft.work[node.stage] = Work(rows_out, touched, seconds, placement, why, weighed)
+            if place != placement:
+                placement = joined_placement(place, placement)
+            if not node.name:
+                rows_out = before
+            if most > weighed:
+                why, weighed = reason, most
+        draft.work[stage] = Work(rows_out, touched, seconds, placement, why, weighed)
 
     def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
         """Makes a change the output of a node: logs it and appends it to the node's traces."""
@@ -295,7 +302,9 @@ class Runner:
             batch = self._consolidated(node, delta)
             if not len(batch.diff):
                 return 0
-            held = self._spilled(node.log, Held((batch,)), draft.epoch)
+            held = Held((batch,))
+            if batch.layout is not UNORDERED:
+                held = self._spilled(node.log, held, draft.epoch)
             if held.refs:
                 delta.held[batch.layout] = held  # who gave it has no other copy either
                 delta = Delta(delta.types, None, {batch.layout: held})
@@ -325,9 +334,7 @@ class Runner:
 
     def _spilled(self, number: int, held: Held, epoch: int) -> Held:
         """A change of a log or a trace, in files if it is large and they are written at all."""
-        if self.spill is None or held.refs or held.parts[0].layout is UNORDERED:
-            return held
-        if number in self.graph.unwritten:
+        if self.spill is None or held.refs or number in self.graph.unwritten:
             return held
         return self.spill.spilled(number, held, epoch)
 
@@ -338,12 +345,11 @@ class Runner:
         layout = node.log_layout
         if layout not in node.traces:
             layout = next(iter(node.traces))
-        if len(delta) > SMALL_ROWS:
-            return delta.batch(layout)
-        wanted = self.ports.sorted.get(node.id)
-        if wanted is not None:
+        operator, wanted = node.operator, self.ports.sorted.get(node.id)
+        if wanted is not None and len(delta) <= SMALL_ROWS:
             return delta.batch(wanted)
-        if node.operator is not None and node.operator.distinct and not delta.held:
+        distinct = operator is not None and operator.distinct
+        if distinct and not delta.held and len(delta) <= SMALL_ROWS:
             columns, diff = delta.updates
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
         return delta.hashed(layout)

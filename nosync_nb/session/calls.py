@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates, merg
 
 _FEW = 96
 _SLICE = 1 << 14
+_parts_of = attrgetter("parts")
 
 
 class Change(NamedTuple):
@@ -84,6 +87,7 @@ class InputChanges:
     def __init__(self, stage: Stage, contents: Trace) -> None:
         self.stage = stage
         self._taken = _CallsOver(contents, [])
+        self._plain = True  # no call may have a key or files, or it was not taken
 
     @property
     def calls(self) -> int:
@@ -99,7 +103,7 @@ class InputChanges:
     def files(self) -> set[str]:
         """The files that were written for them."""
         files: set[str] = set()
-        for call in self._taken.calls:
+        for call in () if self._plain else self._taken.calls:
             if call.change.held:
                 files |= call.change.files
         return files
@@ -118,7 +122,7 @@ class InputChanges:
     def once(self) -> dict[str, str]:
         """The keys of repeatable loads among them, each with a digest."""
         once = {}
-        for call in self._taken.calls:
+        for call in () if self._plain else self._taken.calls:
             if call.once is not None:
                 once[call.once[0]] = call.once[1]
         return once
@@ -141,7 +145,11 @@ class InputChanges:
     @property
     def takes_away(self) -> bool:
         """Whether somebody called `remove`, with rows."""
-        return any(call.parts and call.change.kind == "remove" for call in self._taken.calls)
+        takes_away = False
+        for call in self._taken.calls:  # once an epoch
+            if call.parts and call.change.kind == "remove":
+                takes_away = True
+        return takes_away
 
     def add(self, change: Change, contents: Trace, once: tuple[str, str] | None = None) -> int:
         """Adds a call; returns the number of rows it means, copies counted.
@@ -153,6 +161,8 @@ class InputChanges:
             self._again(contents)
         calls = self._taken.calls
         made = _meant(self.stage, change, contents, calls)
+        if once is not None or change.held:
+            self._plain = False
         call = TakenCall(change, made, threading.get_ident(), once)
         count = _rows(made)
         calls.append(call)
@@ -192,7 +202,7 @@ def taken(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
 
 def _parts(calls: Sequence[TakenCall]) -> list[Updates]:
     """What calls mean, one after the other."""
-    return [part for call in calls for part in call.parts]
+    return [*chain.from_iterable(map(_parts_of, calls))]
 
 
 def _rows(parts: Sequence[Updates]) -> int:
@@ -217,12 +227,10 @@ def _meant(
     stage: Stage, change: Change, contents: Trace, before: Sequence[TakenCall]
 ) -> list[Updates]:
     """What a call means as updates, over the contents and the transaction's earlier calls."""
-    updates = change.updates
     if stage.key is None and change.kind == "insert":
-        made = change.pieces if updates is None else [updates]
+        made = change.pieces
     elif change.kind == "remove":
-        pieces = change.pieces if updates is None else [updates]
-        made = [piece.negated() for piece in pieces]
+        made = [piece.negated() for piece in change.pieces]
     else:
         made = [_meaning(stage, change, contents, _parts(before))]
     return [updates for updates in made if len(updates.diff)]

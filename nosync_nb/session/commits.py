@@ -31,7 +31,7 @@ from nosync_nb.session.calls import InputChanges
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.removals import Removals, Taken, absent, tell
+from nosync_nb.session.removals import Removals, Removing, Taken, absent, tell
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.transactions import Transaction, Transactions
@@ -163,9 +163,10 @@ class Commits:
                 draft, meta = self._computed(transaction, label)
                 transaction.log()
                 removing = []
-                for changes in transaction.inputs.values():
+                for name, changes in transaction.inputs.items():
                     if changes.takes_away:
-                        removing.append(changes)
+                        node = publisher.snapshot.graph.named[name]
+                        removing.append(Removing(changes, draft.deltas.get(node.id)))
                 unused = transaction.files
                 seq = publisher.epoch(draft, meta, transaction)
                 if unused:

@@ -150,7 +150,8 @@ class Gate:
                 f"{what} inside a function that hears of an epoch is not possible",
                 hint="keep what it hears in a list, and insert that later",
             )
-        self._refuse_closed()
+        if self.closing:
+            self._refuse_closed()
         if self._mode == "r":
             raise FencedError(
                 f"{what}: the session is open for reading", hint='open it without mode="r"'

@@ -358,15 +358,17 @@ def remember(history: History, logs: Container[int], draft: Draft, *, again: boo
     """Gives the changes in some logs to a history; `again`: it may have some of them already."""
     epoch = draft.epoch
     for number, layout, (parts, refs) in draft.logged:
-        if number not in logs or (again and history.last(number) >= epoch):
+        if number not in logs:
             continue
         batch = parts[0]
         if refs:
-            history.append_files(number, epoch, batch.layout, refs, parts)
+            if not (again and history.last(number) >= epoch):
+                history.append_files(number, epoch, batch.layout, refs, parts)
         elif batch.layout == layout:
-            history.append(number, epoch, batch)
+            history.append(number, epoch, batch, again=again)
         else:
-            history.append(number, epoch, Encoded(layout, batch, updates_of))
+            change = tuple.__new__(Encoded, (layout, batch, updates_of))
+            history.append(number, epoch, change, again=again)
 
 
 def _emptied(version: Version, numbers: Iterable[int]) -> frozenset[str]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nosync_nb.dataflow.delta import Delta
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import warn
@@ -34,11 +35,18 @@ _WHOLE = 1024
 """An epoch that takes away more rows than these is not looked at at once: the worker does."""
 
 
+class Removing(NamedTuple):
+    """The calls on an input of which some take rows away, and what its epoch made of them."""
+
+    changes: InputChanges
+    made: Delta | None
+
+
 class Taken(NamedTuple):
-    """Changes of an input that take rows away, and the epoch that they are in."""
+    """The change of an input that takes rows away, and the epoch that it is in."""
 
     stage: Stage
-    parts: list[Updates]
+    updates: Updates
     epoch: int
 
 
@@ -74,21 +82,22 @@ class Removals:
         untold, self._untold = self._untold, []
         return untold
 
-    def due(self, removing: list[InputChanges], epoch: int) -> list[Taken]:
+    def due(self, removing: Sequence[Removing], epoch: int) -> list[Taken]:
         """What is to be looked at now: nothing, or all that waited and what an epoch changed."""
         now = time.monotonic()
         if now - self._last > REMOVALS_PAUSE_S:
             self._free = REMOVALS_FREE
         self._last = now
         before = self._rows
-        for changes in removing:
-            parts = changes.parts
-            rows_count = sum([len(diff) for _, diff in parts])
-            if rows_count > _WHOLE:  # do not keep what it brought
-                parts = [taken(parts, changes.stage.schema.types)]
-                rows_count = len(parts[0].diff)
-            self._rows += rows_count
-            self._waiting.append(Taken(changes.stage, parts, epoch))
+        for changes, made in removing:
+            if made is None:  # what it takes away it brings
+                continue
+            if len(made) <= _WHOLE:
+                updates = made.updates  # as its trace has them
+            else:  # do not keep what it brought
+                updates = taken(changes.parts, changes.stage.schema.types)
+            self._rows += len(updates.diff)
+            self._waiting.append(tuple.__new__(Taken, (changes.stage, updates, epoch)))
         at_once = self._waits(REMOVALS_BEHIND)
         if self._free:
             self._free -= 1
@@ -98,8 +107,8 @@ class Removals:
 
     def _waits(self, times: int) -> bool:
         """Whether so many times as much waits as is looked at together."""
-        rows, count = times * REMOVALS_ROWS, times * REMOVALS_WAITING
-        return self._rows >= rows or len(self._waiting) >= count
+        few = self._rows < times * REMOVALS_ROWS
+        return not few or len(self._waiting) >= times * REMOVALS_WAITING
 
     def waiting(self) -> list[Taken]:
         """All that waited; nothing does then."""
@@ -130,7 +139,7 @@ def _absent_of(removals: Sequence[Taken], snapshot: Snapshot) -> str | None:
         return None  # dropped meanwhile, or it has other columns
     contents = snapshot.contents(name)
     known = glance.sound_until(contents)
-    parts = [part for each in removals if each.epoch >= known for part in each.parts]
+    parts = [each.updates for each in removals if each.epoch >= known]
     lacking = glance.lacking(contents, taken(parts, types)) if parts else None
     if lacking is None:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.dataflow.delta import Delta, Held, Loose
@@ -65,6 +65,7 @@ class Placement:
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._rates = Rates()
+        self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}  # of a catalog, by stage
         self.files = RunFiles(store)
 
     def apart(self) -> Placement:
@@ -81,16 +82,17 @@ class Placement:
                 the session's folder.
             OutOfMemoryError: if it fits into no place; nothing was run of it.
         """
-        operator = node.operator
-        if len(deltas) > 1:
-            deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
-        rows = 0
+        operator, forced, rows = node.operator, self._forced(node), 0
         for delta in deltas:
             if delta is not None:
                 rows += len(delta)
-        forced = self._forced(node)
         if not rows or operator is None or few(rows, forced):
             return FEW
+        if len(deltas) > 1:
+            deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
+            rows = sum(len(delta) for delta in deltas if delta is not None)
+            if few(rows, forced):
+                return FEW
         if forced == "local":
             return LOCAL
         if operator.spreads and any(delta is not None and delta.is_pending for delta in deltas):
@@ -187,8 +189,12 @@ class Placement:
 
     def _forced(self, node: Node) -> Forced:
         """What the user said of a stage, or of all."""
-        stage = self._way.catalog().get(node.stage)
-        asked = None if stage is None else stage.options.on
+        catalog = self._way.catalog()
+        of, on = self._asked
+        if of is not catalog:
+            on = {name: stage.options.on for name, stage in catalog.items()}
+            self._asked = catalog, on
+        asked = on.get(node.stage)
         if asked == "local":
             return "local"
         return "spark" if asked == "spark" else self._way.spark_rows

@@ -139,7 +139,7 @@ def inlined(
     logged: Iterable[tuple[int, Layout, Held]], emptied: Sequence[int], most: int
 ) -> list[Entry] | None:
     """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
-    entries = []
+    entries, new = [], tuple.__new__
     for number, layout, held in logged:
         parts, refs = held
         if refs:
@@ -149,7 +149,7 @@ def inlined(
         data = codec.encode_small(batch.columns, layout.types, batch.diff, most)
         if data is None:
             return None
-        entries.append(Entry(number, INLINE, data))
+        entries.append(new(Entry, (number, INLINE, data)))
     if emptied:
         entries[:0] = map(cleared, emptied)
     return entries

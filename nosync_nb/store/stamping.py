@@ -129,10 +129,11 @@ class Clocks:
             last = before(last, back)
         fresh = self._again() if self._replayed else {}
         for epoch, entries in made:
+            upper = epoch + 1
             for number, kind, data in entries:
                 if number in named and kind <= FILES:
-                    low, high = adler32(data), crc32(data)  # of its `digest`
-                    fresh[number] = pack(number, generation, epoch + 1, low, high)
+                    # What it has for the batch is its `digest`.
+                    fresh[number] = pack(number, generation, upper, adler32(data), crc32(data))
         self._next = seq + 1, fresh, feeds if defines else None, back
         pieces: list[bytes] = []
         now, then, add = fresh.get, last.get, pieces.append

@@ -86,9 +86,10 @@ class Updates(NamedTuple):
 
 def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
     """All updates of `parts`, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [rows.concat([p.columns[i] for p in parts], t) for i, t in enumerate(types)]
+    if len(parts) <= 1:
+        return parts[0] if parts else no_updates(types)
+    pieces = zip(*[p.columns for p in parts], strict=True)
+    columns = [rows.concat(each, t) for each, t in zip(pieces, types, strict=True)]
     return Updates(columns, np.concatenate([p.diff for p in parts]))
 
 
@@ -170,9 +171,9 @@ class Batch:
         """The rows whose key hash is in `[low, high)`; bounds are 64-bit, `high` may be 2**64."""
         if low > 2**64 - 1:
             return self.slice(len(self), len(self))
-        start = int(self.khash.searchsorted(np.uint64(low))) if low else 0
-        stop = len(self) if high > 2**64 - 1 else int(self.khash.searchsorted(np.uint64(high)))
-        return self.slice(start, stop)
+        start = self.khash.searchsorted(np.uint64(low)) if low else 0
+        stop = self.khash.searchsorted(np.uint64(high)) if high < 2**64 else len(self)
+        return self.slice(int(start), int(stop))
 
     def check(self) -> None:
         """Asserts the invariants of a batch (used by tests and after reading a file)."""

@@ -69,9 +69,9 @@ def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int
         last = layers[-1]
         wary = WARY if last.is_watched else last.wary - 1
         if wary <= 0 and (joined := last.pieces_count):
-            near = last.rows_count <= YOUNG_ROWS and last.level <= level_of(rows_count) + 1
-            if near or joined > 1:
-                if joined < JOINED_MAX and last.rows_count + rows_count <= INLINE_ROWS:
+            held = last.rows_count
+            if joined > 1 or (held <= YOUNG_ROWS and last.level <= level_of(rows_count) + 1):
+                if joined < JOINED_MAX and held + rows_count <= INLINE_ROWS:
                     grown = last.joined(trace.layout, updates, epoch + 1)
                     return Trace(trace.layout, (*layers[:-1], grown)), 0
                 last.fill()

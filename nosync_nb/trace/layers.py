@@ -100,7 +100,8 @@ class Layer:
         if pieces is None:
             self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
         else:  # of a small epoch
-            self.rows_count, self.level = pieces[2], (pieces[2] | 1).bit_length() >> 1
+            self.rows_count = rows_count = pieces[2]
+            self.level = (rows_count | 1).bit_length() >> 1
 
     def claim(self) -> None:
         """The worker has it in hand: nobody else merges it."""
@@ -156,7 +157,11 @@ class Layer:
 
     def joined(self, layout: Layout, updates: Updates, upper: int) -> Layer:
         """A young layer of this one's updates, and of more; this one stays as it is."""
-        pieces, count = self._loose()
+        young = self._pieces
+        if young is not None:
+            _, pieces, count = young
+        else:  # another thread has put them in order meanwhile
+            pieces, count = tuple(p.updates for p in self._parts), sum(map(len, self._parts))
         grown = (layout, (*pieces, updates), count + len(updates.diff))
         layer = Layer(self.lower, upper, (), pieces=grown)
         layer._source, self._source = self, None
@@ -188,14 +193,6 @@ class Layer:
         """Its updates; those of a young layer are neither in order nor added up."""
         young = self._pieces
         return [part.updates for part in self.parts] if young is None else young[1]
-
-    def _loose(self) -> tuple[tuple[Updates, ...], int]:
-        """The updates and how many there are; another thread may put them in order meanwhile."""
-        young = self._pieces
-        if young is not None:
-            return young[1], young[2]
-        parts = self._parts
-        return tuple(part.updates for part in parts), sum(map(len, parts))
 
 
 def level_of(rows_count: int, files: Sequence[PartRef] = ()) -> int:

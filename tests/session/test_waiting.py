@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
@@ -278,8 +279,20 @@ def test_what_came_with_rows_that_were_taken_away_is_not_kept_until_somebody_loo
     data.insert([(n,) for n in range(5000)])
     data.remove([(1,)])
     changes = owners_of(session).transactions.current.inputs["data"]
-    ((_, parts, _),) = removals.Removals().due([changes], 1)
-    assert [part.diff.tolist() for part in parts] == [[-1]]
+    made = changes.delta(inside(session).snapshot.contents("data"))
+    ((_, updates, _),) = removals.Removals().due([removals.Removing(changes, made)], 1)
+    assert updates.diff.tolist() == [-1]
+
+
+def test_what_waits_to_be_looked_at_is_what_the_trace_has_of_it(session: Session) -> None:
+    data = session.input("data", "n bigint")
+    data.insert([(n,) for n in range(5)])
+    data.remove([(1,), (7,)])
+    changes = owners_of(session).transactions.current.inputs["data"]
+    made = changes.delta(inside(session).snapshot.contents("data"))
+    assert made is not None
+    ((_, updates, _),) = removals.Removals().due([removals.Removing(changes, made)], 1)
+    assert updates is made.updates
 
 
 def _looked(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:

@@ -20,7 +20,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session, StageError
-from nosync_nb.dataflow import runner
+from nosync_nb.dataflow import delta, runner
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.session import inputs
 from nosync_nb.session.calls import InputChanges
@@ -71,8 +71,8 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "submit", lambda *_: None)
     monkeypatch.setattr(store, "SPILL_ROWS", 40)
     monkeypatch.setattr(inputs, "LOAD_BYTES", 1000)
-    monkeypatch.setattr(inputs, "SMALL_ROWS", 40)
-    monkeypatch.setattr(runner, "SMALL_ROWS", 40)
+    for module in (inputs, runner, delta):
+        monkeypatch.setattr(module, "SMALL_ROWS", 40)
 
 
 Said = list[tuple[int, int, list[tuple[Any, ...]], bytes]]

@@ -109,7 +109,7 @@ class Aggregate(Operator):
         if delta is None:
             updates = Updates([rows.empty(t) for t in self.schema.types], np.zeros(0, np.int64))
         else:
-            updates = Updates(delta.columns, delta.diff)
+            updates = delta if isinstance(delta, Updates) else delta.updates
         arguments = evaluate(self.arguments, self.schema, updates, step) if self.arguments else []
         keys = [updates.columns[i] for i in self.keys]
         if self.few is not None and step.memo is not None:

@@ -92,7 +92,7 @@ def encode_small(
     if plain:
         raw = list(map(_tobytes, columns))
         if sum(map(len, raw)) != _WORD * rows * width:  # some are narrower
-            assert all(len(column) == rows for column in columns)
+            assert [*map(len, columns)] == [rows] * width
             raw = [one + _PADDING[len(one) & 7] for one in raw]
         data = b"".join((_HEADER.pack(FORMAT, form, width, rows), tags, *parts, *raw))
         return data if len(data) <= most else None

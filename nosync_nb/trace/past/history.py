@@ -122,12 +122,13 @@ class History:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def append(self, trace: int, epoch: int, change: Batch | Encoded) -> None:
-        """Adds the change of a trace at an epoch, not below its last one. Cost: below 1 us."""
+    def append(self, trace: int, epoch: int, made: Batch | Encoded, *, again: bool = False) -> None:
+        """Adds the change of a trace at an epoch, `again` if it may be there. Cost: below 1 us."""
         tail = self._view.tails.get(trace)
         if tail is None:
             tail = self._view.tails[trace] = []
-        tail.append((epoch, change))
+        if not (again and tail and tail[-1][0] >= epoch):
+            tail.append((epoch, made))
 
     def last(self, trace: int) -> int:
         """The last epoch of a trace that was appended and not packed yet, -1 if there is none."""
