@@ -30,7 +30,13 @@ from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts import FRAME
 
 RANGES_PER_SLOT = 4
-"""Ranges of a DataFrame of which Spark cannot tell how large it is, or says that it is large."""
+"""Ranges of a DataFrame that Spark says is large."""
+
+RANGES_UNTOLD = 2
+"""Those of one of which Spark cannot tell how large it is: many are small."""
+
+UNTOLD_BYTES = 1 << 62
+"""So much Spark says of what it knows nothing of, as of rows that came from this process."""
 
 SMALL_BYTES = 16 << 20
 """By Spark's estimate, which may be of compressed files; a slot takes so much in one range."""
@@ -102,8 +108,9 @@ def ingest(
 def _ranges_count(frame: Any, slots: int) -> int:
     """Into how many ranges to cut; each takes a task, which costs some 30 ms and a sync."""
     size = estimated_bytes(frame)
-    wanted = RANGES_PER_SLOT * slots if size is None else -(-size // SMALL_BYTES)
-    return min(max(wanted, slots), RANGES_PER_SLOT * slots)
+    if size is None or size >= UNTOLD_BYTES:
+        return RANGES_UNTOLD * slots
+    return min(max(-(-size // SMALL_BYTES), slots), RANGES_PER_SLOT * slots)
 
 
 def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:

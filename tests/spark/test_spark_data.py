@@ -152,7 +152,7 @@ def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
 def test_a_small_frame_is_written_by_a_task_a_slot(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("id bigint")
     slots = workers.check(spark).slots
-    for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 4 * slots)):
+    for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 2 * slots)):
         (refs,) = ingest(spark, frame, schema, [Layout(schema.types)], str(tmp_path)).outputs
         assert sum(ref.rows for ref in refs) == 1000
         assert len(refs) == ranges
