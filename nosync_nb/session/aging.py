@@ -15,7 +15,7 @@ from nosync_nb.session.limits import Limits
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.retention import Retention
 from nosync_nb.trace.past.archive import total
-from nosync_nb.trace.past.packing import Packed, PackPlan
+from nosync_nb.trace.past.packing import Packed, PackPlan, Rest
 from nosync_nb.trace.past.thinning import Keep
 
 
@@ -29,7 +29,7 @@ class Aging:
     def pack(self, plan: PackPlan | None) -> None:
         """Writes a pack that was planned, and lets go of what no restart would bring back."""
         if plan is not None:
-            self._adopt(plan.perform())
+            self._adopt(plan.perform(self._rest()))
         self._shorten()
 
     def thin(self, needed: AbstractSet[str]) -> bool:
@@ -40,7 +40,7 @@ class Aging:
         """
         publisher, history = self._publisher, self._publisher.store.history
         keep = self._kept(publisher.snapshot)
-        while (tidy := history.tidy(keep, needed)) and self._adopt(tidy.perform()):
+        while (tidy := history.tidy(keep, needed)) and self._adopt(tidy.perform(self._rest())):
             keep = self._kept(publisher.snapshot)
         return keep is not None
 
@@ -63,11 +63,15 @@ class Aging:
             keep = self._least(publisher.snapshot)
             plans = (history.tidy(keep, needed, less=each) for each in beyond if keep is not None)
             plan = next((each for each in plans if each is not None), None)
-            if plan is None or not self._adopt(plan.perform(), bounded=True):
+            if plan is None or not self._adopt(plan.perform(self._rest()), bounded=True):
                 break
             fitted = True
         self._fitted = said
         return fitted
+
+    def _rest(self) -> Rest:
+        """How it rests: also as long as an epoch goes on, within bounds."""
+        return Rest(self._gate.give_way)
 
     def _shorten(self) -> None:
         """Lets go of the past of stages in memory that is more than a restart would bring back.

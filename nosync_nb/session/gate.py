@@ -26,6 +26,9 @@ from nosync_nb.session.worker import Worker
 
 Result = TypeVar("Result")
 
+WAY_S = 0.01
+"""How long at most others wait for the end of an epoch, again and again until they are done."""
+
 
 class Unfinished(Protocol):
     """What an interrupted call may leave."""
@@ -95,6 +98,17 @@ class Gate:
         if self._unfinished is not None:
             self._unfinished.finish()
             self._unfinished = None
+
+    def give_way(self) -> None:
+        """Waits until nobody has the lock, but for `WAY_S` at most.
+
+        Who works beside an epoch takes the interpreter and the cache away from it, and gets on as
+        little as it does; it may as well wait for its end. The main thread waits for nobody: it
+        could be interrupted with the lock in hand.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        if not main and self.lock.acquire(timeout=WAY_S):
+            self.lock.release()
 
     def begin(self, unfinished: Unfinished) -> None:
         """Keeps what is to be finished, whatever comes."""

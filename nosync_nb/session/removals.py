@@ -22,7 +22,7 @@ from nosync_nb.session.calls import InputChanges, taken
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Updates, row_of
 
-REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
+REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 8, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
 
 REMOVALS_ROWS = 1 << 17

@@ -31,6 +31,7 @@ from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, Merge, Trace, adopt, glance, place, plan
 from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX
 from nosync_nb.trace.merging import merge_ranges
+from nosync_nb.trace.past.packing import Rest
 
 CLEARING = 3
 """So many checkpoints, the one that names less of the past among them, until files are deleted."""
@@ -342,7 +343,7 @@ class Upkeep:
 
     def _settled(self, version: Version, graph: Graph, *, thinned: bool) -> Version:
         """A version of which large layers lie in files; those that are live do so from now on."""
-        traces = dict(version.traces)
+        traces, rest = dict(version.traces), Rest(self._gate.give_way)
         for number in restoring.trace_logs(graph).keys() & traces.keys():
             for layer, filed in self._publisher.store.settled(
                 number, traces[number], thinned=thinned
@@ -352,4 +353,5 @@ class Upkeep:
                 assert made is not None
                 traces[number] = made
                 self._replaced(number, (layer,), filed)
+            rest()
         return Version(version.epoch, traces)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from nosync_nb import rows
 from nosync_nb.rows.arrays import any_zero
 from nosync_nb.trace.batch import UNORDERED, Batch, Hashes, Layout, Updates, arrange, every
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 BITMAP_COLUMNS = 64
 """Up to so many columns a row has one bitmap of nulls, and a hash can be gone on with."""
@@ -74,14 +78,32 @@ class Hashed:
 
         None if two rows are equal, or might be: then sorting them is the way.
 
-        Cost: that of hashing the keys, and the rows if a key occurs twice; no sort.
+        Cost: that of hashing the keys, and the rows if a key occurs twice and whole numbers in them
+        do not tell them apart; no sort.
         """
         columns, diff = self.updates
         if any_zero(diff):
             return None
-        khash = rhash = self.of(layout.places)
-        if len(set(khash.tolist())) < len(diff):
+        khash = self.of(layout.places)
+        if not (_differ(khash) or self._numbers_differ(khash)):
             rhash = self.of_rows()
-            if rhash is khash or len(set(rhash.tolist())) < len(diff):
+            if rhash is khash or not _differ(rhash):
                 return None
-        return Batch(UNORDERED, columns, khash, rhash, diff)
+        return Batch(UNORDERED, columns, khash, khash, diff)
+
+    def _numbers_differ(self, khash: Hashes) -> bool:
+        """Whether key and whole numbers tell all rows apart; if not, texts might.
+
+        It takes some us a column, and hashing the texts of a row takes one each.
+        """
+        mixed = khash.copy()
+        for column in self.updates.columns:
+            if isinstance(column, np.ndarray) and column.dtype.kind == "i":
+                mixed *= _ODD
+                mixed += column.astype(np.int64, copy=False).view(np.uint64)
+        return _differ(mixed)
+
+
+def _differ(hashes: Hashes) -> bool:
+    """Whether no two are equal."""
+    return len(set(hashes.tolist())) == len(hashes)

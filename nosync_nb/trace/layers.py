@@ -29,6 +29,7 @@ from nosync_nb.trace.batch import (
     merge,
 )
 from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.prefixes import LARGE, SOME, found
 from nosync_nb.trace.seen import Seen, seen_in
 
 ROW_BYTES = 1024
@@ -307,12 +308,15 @@ class Trace:
         types, key = self.layout.types, self.layout.key
         order = khash.argsort() if len(khash) > MANY else None
         looked = khash if order is None else khash[order]
-        hits = [
-            (part.columns, part.diff, *hit)
-            for layer in self.layers
-            for part in layer.parts
-            if (hit := _hits(part, looked)) is not None
-        ]
+        if len(looked) < SOME:
+            hits = [
+                (part.columns, part.diff, *hit)
+                for layer in self.layers
+                for part in layer.parts
+                if (hit := _hits(part, looked)) is not None
+            ]
+        else:
+            hits = [*self._hits(looked)]
         if not hits:
             return None
         places = range(len(types)) if key is None else key
@@ -340,6 +344,20 @@ class Trace:
                 probe, diff = probe[keep], diff[keep]
                 held = {j: rows.take(c, keep) for j, c in held.items()}
         return Found(probe, [held[i] for i in need], diff)
+
+    def _hits(self, khash: Hashes) -> Iterator[tuple[list[Column], Diffs, Index, Index]]:
+        """For each part that has some of the hashes its rows, and (probe, row) numbers."""
+        for layer in self.layers:
+            for number, part in enumerate(layer.parts):
+                own, prefixes = part.khash, None
+                if len(own) >= LARGE:
+                    prefixes = layer.known().prefixes(number, own)
+                hit = found(own, khash, prefixes)
+                if hit is not None:
+                    probe, low, count = hit
+                    if count is not None:
+                        probe, low = probe.repeat(count), ranges(low, count)
+                    yield part.columns, part.diff, probe, low
 
 
 def _hits(part: Batch, khash: Hashes) -> tuple[Index, Index] | None:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from nosync_nb.trace.batch import Hashes
 from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.prefixes import Prefixes
 
 ORDERS_MAX = 3
 """Orders of which the first rows are remembered."""
@@ -23,13 +25,15 @@ class Rows:
     Attributes:
         counted: how many rows it adds, and the least count, if they were added up.
         first: by order, how many of its first rows were looked for, and those of each part.
+        prefixes: of the key hashes of its large parts, by the number of the part.
     """
 
-    __slots__ = ("__weakref__", "counted", "first")
+    __slots__ = ("__weakref__", "counted", "first", "prefixes")
 
     def __init__(self) -> None:
         self.counted: tuple[int, int] | None = None
         self.first: dict[Any, tuple[int, Sequence[Any]]] = {}
+        self.prefixes: dict[int, Prefixes] = {}
 
 
 class Seen:
@@ -54,6 +58,13 @@ class Seen:
         """Notes the first `n` rows of each part in an order; some orders are kept."""
         kept = [each for each in self.rows.first.items() if each[0] != order]
         self.rows.first = dict([*kept[-(ORDERS_MAX - 1) :], (order, (n, first))])
+
+    def prefixes(self, part: int, hashes: Hashes) -> Prefixes:
+        """The prefixes of the key hashes of a part of the layer, which keeps them."""
+        known = self.rows.prefixes.get(part)
+        if known is None:
+            known = self.rows.prefixes[part] = Prefixes(hashes)
+        return known
 
     def sum_up(self) -> None:
         """Notes that no row is there fewer than 0 times at the end of the layer."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from nosync_nb.session import gate as gate_module
+from nosync_nb.session.gate import Gate
 from nosync_nb.session.worker import SWITCH_S, Worker
 
 
@@ -78,3 +80,48 @@ def test_a_task_that_waits_is_not_queued_again() -> None:
     worker.close()
     assert done == [1, 3]
     assert not worker.submit("task", lambda: done.append(4))
+
+
+def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, worker = Gate(Worker(), "w"), Worker()
+    passed: list[bool] = []
+    monkeypatch.setattr(gate_module, "WAY_S", 60.0)
+
+    def beside() -> None:
+        gate.give_way()
+        passed.append(True)
+
+    with gate.lock:  # as an epoch has it
+        worker.submit("beside", beside)
+        worker.drain(0.2)
+        assert not passed
+    worker.settle()
+    assert passed == [True]
+    monkeypatch.setattr(gate_module, "WAY_S", 0.001)
+    with gate.lock:
+        worker.submit("beside", beside)
+        worker.settle()
+    assert passed == [True, True]
+    worker.close()
+
+
+def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, worker = Gate(Worker(), "w"), Worker()
+    held, ended, seen = threading.Event(), threading.Event(), list[bool]()
+    monkeypatch.setattr(gate_module, "WAY_S", 60.0)
+
+    def hold() -> None:
+        with gate.lock:
+            held.set()
+            seen.append(ended.wait(5))
+
+    worker.submit("hold", hold)
+    try:
+        assert held.wait(60)
+        gate.give_way()  # it could be interrupted with the lock in hand
+    finally:
+        ended.set()
+        worker.close()
+    assert seen == [True]

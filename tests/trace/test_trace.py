@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -43,9 +44,15 @@ def trace_of(layout: Layout, batches: list[Batch], cuts: list[int]) -> Trace:
     return trace
 
 
-@given(st.data(), st.sampled_from([None, 1, 2]))
-def test_a_lookup_finds_the_rows_of_its_keys(data: st.DataObject, buckets: int | None) -> None:
-    with weak_hashes(buckets) if buckets else nullcontext():
+@given(st.data(), st.sampled_from([None, 1, 2]), st.sampled_from([(0, 1), (0, 1000), (1000, 1)]))
+def test_a_lookup_finds_the_rows_of_its_keys(
+    data: st.DataObject, buckets: int | None, bounds: tuple[int, int]
+) -> None:
+    some, large = bounds  # many probes, and large parts, from these on
+    with (
+        weak_hashes(buckets) if buckets else nullcontext(),
+        mock.patch.multiple(layers, SOME=some, LARGE=large),
+    ):
         layout = data.draw(layouts())
         batches = data.draw(batches_of(layout))
         cuts = data.draw(st.lists(st.integers(0, 20), max_size=2))

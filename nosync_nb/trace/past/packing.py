@@ -60,15 +60,21 @@ class Rest:
     """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms.
 
     It goes by the work that was done, not by its steps: those of a small trace are many and short.
+
+    Args:
+        way: called after each rest: it may wait longer for somebody else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, way: Pause | None = None) -> None:
+        self._way = way
         self._due = time.perf_counter() + _WORK_S
 
     def __call__(self) -> None:
         """Rests, if that is due."""
         if time.perf_counter() >= self._due:
             time.sleep(_REST_S)
+            if self._way is not None:
+                self._way()
             self._due = time.perf_counter() + _WORK_S
 
 
