@@ -15,6 +15,7 @@ from nosync_nb.dataflow.delta import Delta, Held, young
 from nosync_nb.dataflow.graph import others
 from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, append_young, is_due, relieve
 from nosync_nb.trace.batch import Layout, Updates
+from nosync_nb.trace.compaction import INLINE_ROWS, JOINED_MAX
 
 ENDLESS = sys.maxsize
 """The rows of a layer in files, whatever they are."""
@@ -86,10 +87,19 @@ class Draft:
     def extend(self, number: int, empty: Trace, updates: Updates) -> None:
         """Appends few updates to a trace, in any order."""
         trace = self.traces.get(number) or empty
-        if trace.layers and trace.layers[-1].upper > self.epoch:
-            self.append(number, empty, young(updates, trace.layout, self.epoch))
-        else:
-            self._appended(number, trace, *append_young(trace, updates, self.epoch))
+        layers = trace.layers
+        if layers:
+            last, upper = layers[-1], self.epoch + 1
+            if last.upper >= upper:
+                self.append(number, empty, young(updates, trace.layout, self.epoch))
+                return
+            grown = last.grown(trace.layout, updates, upper, JOINED_MAX, INLINE_ROWS)
+            if grown is not None:
+                self.traces[number] = Trace(trace.layout, (*layers[:-1], grown))
+                if grown.rows_count > self.largest:
+                    self.largest = grown.rows_count
+                return
+        self._appended(number, trace, *append_young(trace, updates, self.epoch))
 
     def _appended(self, number: int, before: Trace, trace: Trace, merged: int) -> None:
         """Notes what has become of a trace."""

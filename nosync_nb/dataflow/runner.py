@@ -197,9 +197,10 @@ class Runner:
             done = done.with_late(deltas)
         if step.cleared:
             draft.clear(node.state)
-        for number, held in zip(node.state, done.emitted, strict=True):
-            if held is not None:
-                self._emit(number, held, draft)
+        if node.state:
+            for number, held in zip(node.state, done.emitted, strict=True):
+                if held is not None:
+                    self._emit(number, held, draft)
         if step.memo is not None and node.state[0] in draft.traces:
             draft.traces[node.state[0]].leave_memo(step.memo)
         rows_out = 0

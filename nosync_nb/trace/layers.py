@@ -16,7 +16,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.rows import Column
-from nosync_nb.rows.arrays import all_true, total
+from nosync_nb.rows.arrays import all_true
 from nosync_nb.trace.batch import (
     Batch,
     Diffs,
@@ -29,7 +29,7 @@ from nosync_nb.trace.batch import (
     merge,
 )
 from nosync_nb.trace.parts import PartRef
-from nosync_nb.trace.prefixes import LARGE, SOME, found
+from nosync_nb.trace.prefixes import LARGE, SOME, few_found, found
 from nosync_nb.trace.seen import Seen, seen_in
 
 ROW_BYTES = 1024
@@ -165,6 +165,25 @@ class Layer:
             pieces, count = tuple(p.updates for p in self._parts), sum(map(len, self._parts))
         grown = (layout, (*pieces, updates), count + len(updates.diff))
         layer = Layer(self.lower, upper, (), pieces=grown)
+        layer._source, self._source = self, None
+        return layer
+
+    def grown(
+        self, layout: Layout, updates: Updates, upper: int, pieces_max: int, rows_max: int
+    ) -> Layer | None:
+        """The same of one that has grown before, and may again; else None.
+
+        So many pieces and rows are the most. In small epochs most traces grow so: what `is_watched`
+        and `pieces_count` say is asked without a call.
+        """
+        young, source = self._pieces, self._source
+        if young is None or self.wary > 1 or (source is not None and source._pieces is None):
+            return None
+        _, pieces, count = young
+        count += len(updates.diff)
+        if not 1 < len(pieces) < pieces_max or count > rows_max:
+            return None
+        layer = Layer(self.lower, upper, (), pieces=(layout, (*pieces, updates), count))
         layer._source, self._source = self, None
         return layer
 
@@ -313,7 +332,7 @@ class Trace:
                 (part.columns, part.diff, *hit)
                 for layer in self.layers
                 for part in layer.parts
-                if (hit := _hits(part, looked)) is not None
+                if (hit := few_found(part.khash, looked)) is not None
             ]
         else:
             hits = [*self._hits(looked)]
@@ -354,24 +373,7 @@ class Trace:
                     prefixes = layer.known().prefixes(number, own)
                 hit = found(own, khash, prefixes)
                 if hit is not None:
-                    probe, low, count = hit
-                    if count is not None:
-                        probe, low = probe.repeat(count), ranges(low, count)
-                    yield part.columns, part.diff, probe, low
-
-
-def _hits(part: Batch, khash: Hashes) -> tuple[Index, Index] | None:
-    """The rows of one part whose key hash is that of a probe, as (probe, row) numbers."""
-    hashes = part.khash
-    low = hashes.searchsorted(khash)
-    high = hashes.searchsorted(khash, "right")
-    if low.tobytes() == high.tobytes():
-        return None
-    count = high - low
-    probe = count.nonzero()[0]
-    if total(count) == len(probe):
-        return probe, low[probe]
-    return np.arange(len(khash)).repeat(count), ranges(low, count)
+                    yield part.columns, part.diff, *hit
 
 
 def empty_batch(layout: Layout) -> Batch:
@@ -380,11 +382,3 @@ def empty_batch(layout: Layout) -> Batch:
     columns = [rows.empty(t) for t in layout.types]
     code = none if layout.order is not None else None
     return Batch(layout, columns, none, none, np.zeros(0, np.int64), code)
-
-
-def ranges(start: Index, count: Index) -> Index:
-    """Concatenates `arange(start[i], start[i] + count[i])`."""
-    ends = count.cumsum()
-    total = int(ends[-1]) if len(ends) else 0
-    positions: Index = np.arange(total) + (start - ends + count).repeat(count)
-    return positions

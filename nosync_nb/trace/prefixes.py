@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nosync_nb.rows.arrays import all_true, any_true
+from nosync_nb.rows.arrays import all_true, any_true, total
 from nosync_nb.trace.batch import Hashes, Index
 
 LARGE = 1 << 16
@@ -56,13 +56,11 @@ class Prefixes:
         return np.minimum(at, len(hashes))
 
 
-def found(
-    hashes: Hashes, wanted: Hashes, prefixes: Prefixes | None
-) -> tuple[Index, Index, Index | None] | None:
-    """Which of some hashes are in sorted ones, where, and how often; None if none is.
+def found(hashes: Hashes, wanted: Hashes, prefixes: Prefixes | None) -> tuple[Index, Index] | None:
+    """Where some hashes are in sorted ones: (number, place) for each place; None if nowhere.
 
-    Returns: their numbers ascending, the first place of each, and how many places each has; None
-        in place of these if each has one.
+    Args:
+        prefixes: those of the sorted ones, if they are many.
     """
     n = len(hashes)
     if not n or not len(wanted):
@@ -78,9 +76,31 @@ def found(
         low, wanted = low[probe], wanted[probe]
     after = low + 1
     if not any_true((hashes.take(after, mode="clip") == wanted) & (after < n)):
-        return probe, low, None
+        return probe, low
     if prefixes is None:
         high = hashes.searchsorted(wanted, "right")
     else:
         high = prefixes.places(hashes, wanted, behind=True)
-    return probe, low, high - low
+    count = high - low
+    return probe.repeat(count), ranges(low, count)
+
+
+def few_found(hashes: Hashes, wanted: Hashes) -> tuple[Index, Index] | None:
+    """What `found` says, for few hashes."""
+    low = hashes.searchsorted(wanted)
+    high = hashes.searchsorted(wanted, "right")
+    if low.tobytes() == high.tobytes():
+        return None
+    count = high - low
+    probe = count.nonzero()[0]
+    if total(count) == len(probe):
+        return probe, low[probe]
+    return np.arange(len(wanted)).repeat(count), ranges(low, count)
+
+
+def ranges(start: Index, count: Index) -> Index:
+    """Concatenates `arange(start[i], start[i] + count[i])`."""
+    ends = count.cumsum()
+    length = int(ends[-1]) if len(ends) else 0
+    positions: Index = np.arange(length) + (start - ends + count).repeat(count)
+    return positions

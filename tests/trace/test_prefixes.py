@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nosync_nb import rows
 from nosync_nb.trace import Trace, layers
 from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
-from nosync_nb.trace.prefixes import LARGE, SOME, Prefixes, found
+from nosync_nb.trace.prefixes import LARGE, SOME, Prefixes, few_found, found
 
 LAST = 2**64 - 1
 NUMBERS = st.integers(0, LAST) | st.integers(0, 40) | st.integers(LAST - 40, LAST)
@@ -55,15 +55,15 @@ def test_what_is_found_is_what_is_there(
     hashes = hashes_of(sorted(held))
     wanted = hashes_of(held[:40] if among else asked + held[:5])
     hit = found(hashes, wanted, Prefixes(hashes) if prefixed and held else None)
-    expected = {i: held.count(each) for i, each in enumerate(wanted.tolist()) if each in held}
-    if hit is None:
+    every = enumerate(wanted.tolist())
+    expected = [(i, at) for i, each in every for at, own in enumerate(sorted(held)) if own == each]
+    few = few_found(hashes, wanted)
+    if hit is None or few is None:
+        assert hit is few is None
         assert not expected
         return
-    probe, low, count = hit
-    counts = [1] * len(probe) if count is None else count.tolist()
-    assert dict(zip(probe.tolist(), counts, strict=True)) == expected
-    assert (low == hashes.searchsorted(wanted[probe])).all()
-    assert probe.tolist() == sorted(expected)
+    for numbers, places in (hit, few):
+        assert list(zip(numbers.tolist(), places.tolist(), strict=True)) == expected
 
 
 def large(rng: np.random.Generator) -> Trace:
