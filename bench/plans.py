@@ -98,7 +98,7 @@ def private(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
 
     Materialize's figures are of query 3 at scale factor 1, with decimals ("Delta Joins and Late
     Materialization"); "beside others" is what it calls delta queries. It keeps the numbers of a
-    group in one row; ours are with the rows of the result.
+    group in one row, and the ten rows of the result are not among them.
     """
     seen = run("-m", "bench.private", *map(str, flags))
     title = "TPC-H: rows that a query keeps for itself, and rows of inputs by all their keys"

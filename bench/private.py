@@ -1,7 +1,8 @@
 """What a query of TPC-H keeps for itself, as it is written and as it is planned; a line of JSON.
 
 Private are the rows of its parts, of what its operators remember and of its result; an aggregate
-remembers several numbers of each group as so many rows, which `by groups` counts as one. Shared are
+remembers several numbers of each group as so many rows, which `by groups` counts as one, without
+the rows of the result, which is what was asked for. Shared are
 those of the inputs, by every key that they are looked up by: other queries look them up, too. They
 are told of each query in a session of its own, and of all in one session, where a query looks up
 what others keep.
@@ -48,7 +49,8 @@ def kept(session: Any, name: str) -> dict[str, int]:
             rows["shared"] += count if node.operator is None else 0
             if held is not None and number in node.state:
                 count = len(np.unique(held.khash))
-            rows["by groups"] += count if number in own else 0
+            result = node.name == name and number not in node.state
+            rows["by groups"] += count if number in own and not result else 0
     return rows
 
 
