@@ -16,8 +16,8 @@ from nosync_nb.trace.compaction import (
     plan,
     relieve,
 )
+from nosync_nb.trace.finding import ranges
 from nosync_nb.trace.layers import Found, Layer, Trace, empty_batch
-from nosync_nb.trace.prefixes import ranges
 from nosync_nb.trace.seen import Seen
 
 __all__ = [

@@ -28,8 +28,8 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
+from nosync_nb.trace.finding import LARGE, SOME, few_found, found
 from nosync_nb.trace.parts import PartRef
-from nosync_nb.trace.prefixes import LARGE, SOME, few_found, found
 from nosync_nb.trace.seen import Seen, seen_in
 
 ROW_BYTES = 1024
@@ -368,10 +368,10 @@ class Trace:
         """For each part that has some of the hashes its rows, and (probe, row) numbers."""
         for layer in self.layers:
             for number, part in enumerate(layer.parts):
-                own, prefixes = part.khash, None
+                own, bits = part.khash, None
                 if len(own) >= LARGE:
-                    prefixes = layer.known().prefixes(number, own)
-                hit = found(own, khash, prefixes)
+                    bits = layer.known().bits(number, own)
+                hit = found(own, khash, bits)
                 if hit is not None:
                     yield part.columns, part.diff, *hit
 

@@ -12,8 +12,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from nosync_nb.trace.batch import Hashes
+from nosync_nb.trace.finding import FirstBits
 from nosync_nb.trace.parts import PartRef
-from nosync_nb.trace.prefixes import Prefixes
 
 ORDERS_MAX = 3
 """Orders of which the first rows are remembered."""
@@ -25,15 +25,15 @@ class Rows:
     Attributes:
         counted: how many rows it adds, and the least count, if they were added up.
         first: by order, how many of its first rows were looked for, and those of each part.
-        prefixes: of the key hashes of its large parts, by the number of the part.
+        bits: where the key hashes of its large parts are, by the number of the part.
     """
 
-    __slots__ = ("__weakref__", "counted", "first", "prefixes")
+    __slots__ = ("__weakref__", "bits", "counted", "first")
 
     def __init__(self) -> None:
         self.counted: tuple[int, int] | None = None
         self.first: dict[Any, tuple[int, Sequence[Any]]] = {}
-        self.prefixes: dict[int, Prefixes] = {}
+        self.bits: dict[int, FirstBits] = {}
 
 
 class Seen:
@@ -59,11 +59,11 @@ class Seen:
         kept = [each for each in self.rows.first.items() if each[0] != order]
         self.rows.first = dict([*kept[-(ORDERS_MAX - 1) :], (order, (n, first))])
 
-    def prefixes(self, part: int, hashes: Hashes) -> Prefixes:
-        """The prefixes of the key hashes of a part of the layer, which keeps them."""
-        known = self.rows.prefixes.get(part)
+    def bits(self, part: int, hashes: Hashes) -> FirstBits:
+        """Where the key hashes of a part of the layer are, which keeps it."""
+        known = self.rows.bits.get(part)
         if known is None:
-            known = self.rows.prefixes[part] = Prefixes(hashes)
+            known = self.rows.bits[part] = FirstBits(hashes)
         return known
 
     def sum_up(self) -> None:

@@ -27,6 +27,7 @@ from nosync_nb.store.log import codec, writer
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.trace import parts
 from nosync_nb.trace.past.packing import Packed, PackPlan
+from nosync_nb.trace.past.tails import Pause
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
@@ -803,8 +804,8 @@ def test_two_checkpoints_at_once_have_all_of_the_past(
     other = threading.Thread(target=checkpoint)
     perform, caller = PackPlan.perform, threading.current_thread()
 
-    def performed(plan: PackPlan) -> Packed:
-        packed = perform(plan)
+    def performed(plan: PackPlan, pause: Pause | None = None) -> Packed:
+        packed = perform(plan, pause)
         if threading.current_thread() is caller:
             session.inputs["numbers"].insert([(x,) for x in range(40, 50)])
             session.commit()

@@ -1,4 +1,4 @@
-"""Prefixes: where hashes are in sorted ones is what a search of all of them says."""
+"""Finding: where hashes are in sorted ones is what a search of all of them says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nosync_nb import rows
 from nosync_nb.trace import Trace, layers
 from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
-from nosync_nb.trace.prefixes import LARGE, SOME, Prefixes, few_found, found
+from nosync_nb.trace.finding import LARGE, SOME, FirstBits, few_found, found
 
 LAST = 2**64 - 1
 NUMBERS = st.integers(0, LAST) | st.integers(0, 40) | st.integers(LAST - 40, LAST)
@@ -25,10 +25,10 @@ def hashes_of(numbers: list[int]) -> Hashes:
 @given(st.lists(NUMBERS, min_size=1, max_size=400), st.lists(NUMBERS, max_size=60))
 def test_places_are_those_of_a_search(held: list[int], asked: list[int]) -> None:
     hashes, wanted = hashes_of(sorted(held)), hashes_of(asked + held[:20])
-    prefixes = Prefixes(hashes)
-    assert (prefixes.places(hashes, wanted) == hashes.searchsorted(wanted)).all()
+    bits = FirstBits(hashes)
+    assert (bits.places(hashes, wanted) == hashes.searchsorted(wanted)).all()
     behind = hashes.searchsorted(wanted, "right")
-    assert (prefixes.places(hashes, wanted, behind=True) == behind).all()
+    assert (bits.places(hashes, wanted, behind=True) == behind).all()
 
 
 @pytest.mark.parametrize("distinct", [1, 3, 1 << 40])
@@ -37,9 +37,9 @@ def test_hashes_that_are_not_spread_have_their_places(distinct: int) -> None:
     pool = rng.integers(0, LAST, min(distinct, 5000), np.uint64, endpoint=True)
     hashes = np.sort(rng.choice(pool, 5000))
     wanted = np.concatenate([pool[:50], rng.integers(0, LAST, 50, np.uint64), hashes[-1:]])
-    prefixes = Prefixes(hashes)
+    bits = FirstBits(hashes)
     for side, behind in (("left", False), ("right", True)):
-        places = prefixes.places(hashes, wanted, behind=behind)
+        places = bits.places(hashes, wanted, behind=behind)
         assert (places == np.searchsorted(hashes, wanted, side)).all()  # type: ignore[call-overload]
 
 
@@ -54,7 +54,7 @@ def test_what_is_found_is_what_is_there(
 ) -> None:
     hashes = hashes_of(sorted(held))
     wanted = hashes_of(held[:40] if among else asked + held[:5])
-    hit = found(hashes, wanted, Prefixes(hashes) if prefixed and held else None)
+    hit = found(hashes, wanted, FirstBits(hashes) if prefixed and held else None)
     every = enumerate(wanted.tolist())
     expected = [(i, at) for i, each in every for at, own in enumerate(sorted(held)) if own == each]
     few = few_found(hashes, wanted)
@@ -98,9 +98,9 @@ def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
     trace.lookup(khash[:1], [keys[:1]])
     assert trace.layers[0].seen is None  # few are looked for without them
     trace.lookup(khash, [keys])
-    assert [*trace.layers[0].known().rows.prefixes] == [0]
-    assert not trace.layers[1].known().rows.prefixes, "a small one needs none"
-    kept = trace.layers[0].known().rows.prefixes[0]
+    assert [*trace.layers[0].known().rows.bits] == [0]
+    assert not trace.layers[1].known().rows.bits, "a small one needs none"
+    kept = trace.layers[0].known().rows.bits[0]
     with mock.patch.object(layers, "found", wraps=found) as looked:
         trace.lookup(khash, [keys])
     assert looked.call_args_list[0].args[2] is kept

@@ -1,4 +1,4 @@
-"""Prefixes: where hashes are in the sorted hashes of a large part, by their first bits.
+"""Finding: where hashes are in the sorted hashes of a large part, by their first bits.
 
 To halve a part until one row is left is a miss of the cache each time, for each hash by itself.
 Hashes are spread evenly, so their first bits say within some dozens of rows where they are; the
@@ -22,7 +22,7 @@ SOME = 32
 _BUCKET = 64
 
 
-class Prefixes:
+class FirstBits:
     """The places where hashes with the same first bits begin.
 
     Args:
@@ -37,7 +37,8 @@ class Prefixes:
         bits = max(1, (len(hashes) // _BUCKET).bit_length() - 1)
         self._shift = np.uint64(64 - bits)
         self._starts = hashes.searchsorted(np.arange(1 << bits, dtype=np.uint64) << self._shift)
-        self._most = int(np.diff(self._starts, append=len(hashes)).max())
+        most = int(np.diff(self._starts, append=len(hashes)).max())
+        self._most = max(1, most)  # whatever a file of somebody else has
 
     def places(self, hashes: Hashes, wanted: Hashes, *, behind: bool = False) -> Index:
         """What `hashes.searchsorted(wanted)` gives; `behind`: as its side "right".
@@ -56,16 +57,16 @@ class Prefixes:
         return np.minimum(at, len(hashes))
 
 
-def found(hashes: Hashes, wanted: Hashes, prefixes: Prefixes | None) -> tuple[Index, Index] | None:
+def found(hashes: Hashes, wanted: Hashes, bits: FirstBits | None) -> tuple[Index, Index] | None:
     """Where some hashes are in sorted ones: (number, place) for each place; None if nowhere.
 
     Args:
-        prefixes: those of the sorted ones, if they are many.
+        bits: those of the sorted ones, if they are many.
     """
     n = len(hashes)
     if not n or not len(wanted):
         return None
-    low = hashes.searchsorted(wanted) if prefixes is None else prefixes.places(hashes, wanted)
+    low = hashes.searchsorted(wanted) if bits is None else bits.places(hashes, wanted)
     same = hashes.take(low, mode="clip") == wanted
     if all_true(same):
         probe = np.arange(len(wanted))
@@ -77,10 +78,10 @@ def found(hashes: Hashes, wanted: Hashes, prefixes: Prefixes | None) -> tuple[In
     after = low + 1
     if not any_true((hashes.take(after, mode="clip") == wanted) & (after < n)):
         return probe, low
-    if prefixes is None:
+    if bits is None:
         high = hashes.searchsorted(wanted, "right")
     else:
-        high = prefixes.places(hashes, wanted, behind=True)
+        high = bits.places(hashes, wanted, behind=True)
     count = high - low
     return probe.repeat(count), ranges(low, count)
 
