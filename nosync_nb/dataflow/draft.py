@@ -15,7 +15,7 @@ from nosync_nb.dataflow.delta import Delta, Held, young
 from nosync_nb.dataflow.graph import others
 from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, append_young, is_due, relieve
 from nosync_nb.trace.batch import Layout, Updates
-from nosync_nb.trace.compaction import INLINE_ROWS, JOINED_MAX
+from nosync_nb.trace.compaction import grow
 
 ENDLESS = sys.maxsize
 """The rows of a layer in files, whatever they are."""
@@ -86,20 +86,18 @@ class Draft:
 
     def extend(self, number: int, empty: Trace, updates: Updates) -> None:
         """Appends few updates to a trace, in any order."""
-        trace = self.traces.get(number) or empty
-        layers = trace.layers
-        if layers:
-            last, upper = layers[-1], self.epoch + 1
-            if last.upper >= upper:
-                self.append(number, empty, young(updates, trace.layout, self.epoch))
-                return
-            grown = last.grown(trace.layout, updates, upper, JOINED_MAX, INLINE_ROWS)
-            if grown is not None:
-                self.traces[number] = Trace(trace.layout, (*layers[:-1], grown))
-                if grown.rows_count > self.largest:
-                    self.largest = grown.rows_count
-                return
-        self._appended(number, trace, *append_young(trace, updates, self.epoch))
+        trace, epoch = self.traces.get(number) or empty, self.epoch
+        if trace.layers and trace.layers[-1].upper > epoch:
+            self.append(number, empty, young(updates, trace.layout, epoch))
+            return
+        grown = grow(trace, updates, epoch)
+        if grown is None:
+            self._appended(number, trace, *append_young(trace, updates, epoch))
+            return
+        self.traces[number] = grown
+        rows_count = grown.layers[-1].rows_count
+        if rows_count > self.largest:
+            self.largest = rows_count
 
     def _appended(self, number: int, before: Trace, trace: Trace, merged: int) -> None:
         """Notes what has become of a trace."""

@@ -59,21 +59,38 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     return Trace(trace.layout, layers), merged
 
 
+def grow(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
+    """Joins the change of an epoch to a layer that others were joined to; None if it is full.
+
+    It is the first that `append_young` tries, and what happens to most traces in a small epoch.
+    """
+    layers = trace.layers
+    if not layers:
+        return None
+    layer = layers[-1].grown(trace.layout, updates, epoch + 1, JOINED_MAX, INLINE_ROWS)
+    return None if layer is None else Trace(trace.layout, (*layers[:-1], layer))
+
+
 def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int]:
     """Appends the change of an epoch, in any order: to the layer before, or as a young one.
 
     Returns: as `append`. Cost: next to nothing while nobody looks into the trace.
     """
+    grown = grow(trace, updates, epoch)
+    if grown is not None:
+        return grown, 0
     layers, rows_count, wary = trace.layers, len(updates.diff), 0
     if layers:
         last = layers[-1]
         wary = WARY if last.is_watched else last.wary - 1
         if wary <= 0 and (joined := last.pieces_count):
             held = last.rows_count
-            if joined > 1 or (held <= YOUNG_ROWS and last.level <= level_of(rows_count) + 1):
-                if joined < JOINED_MAX and held + rows_count <= INLINE_ROWS:
-                    grown = last.joined(trace.layout, updates, epoch + 1)
-                    return Trace(trace.layout, (*layers[:-1], grown)), 0
+            if joined > 1:
+                last.fill()
+            elif held <= YOUNG_ROWS and last.level <= level_of(rows_count) + 1:
+                if held + rows_count <= INLINE_ROWS:
+                    layer = last.joined(trace.layout, updates, epoch + 1)
+                    return Trace(trace.layout, (*layers[:-1], layer)), 0
                 last.fill()
     layer = Layer.young(epoch, epoch + 1, trace.layout, (updates,), rows_count)
     if wary > 0:

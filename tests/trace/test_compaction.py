@@ -319,3 +319,42 @@ def test_what_is_claimed_is_in_hand_and_what_is_younger_is_planned_without_it() 
     for layer in trace.layers[:4]:
         layer.release()
     assert plan(Trace(LAYOUT, trace.layers[:7])) == compaction.Merge(0, 7)
+
+
+def test_a_layer_grows_until_it_is_full_or_somebody_looks() -> None:
+    one = numbers(LAYOUT, [((1, 1), 1)]).updates
+
+    def grown(epochs: int, rows: int = 1) -> Trace:
+        trace = Trace(LAYOUT)
+        for epoch in range(epochs):
+            some = numbers(LAYOUT, [((epoch, i), 1) for i in range(rows)]).updates
+            trace, _ = append_young(trace, some, epoch)
+        return trace
+
+    assert compaction.grow(Trace(LAYOUT), one, 0) is None
+    assert compaction.grow(grown(1), one, 1) is None, "nothing was joined to it yet"
+    two = grown(2)
+    more = compaction.grow(two, one, 2)
+    assert more is not None
+    assert [layer.pieces_count for layer in more.layers] == [3]
+    assert (more.layers[-1].lower, more.layers[-1].upper) == (0, 3)
+    assert two.layers[-1].pieces_count == 2, "what readers have stays"
+    assert list(more.parts())
+    assert compaction.grow(more, one, 3) is None, "somebody looked"
+    before = grown(2)
+    after = compaction.grow(before, one, 2)
+    assert after is not None
+    assert len(before.layers[-1].parts) == 1
+    assert compaction.grow(after, one, 3) is None, "somebody looked at what it was"
+    full = grown(JOINED_MAX)
+    assert full.layers[-1].pieces_count == JOINED_MAX
+    assert compaction.grow(full, one, JOINED_MAX) is None
+    rows = INLINE_ROWS // 8
+    large = grown(8, rows)
+    assert large.layers[-1].rows_count == 8 * rows == INLINE_ROWS
+    assert compaction.grow(large, one, 8) is None
+    wary = grown(2)
+    wary.layers[-1].watch(2)
+    assert compaction.grow(wary, one, 2) is None
+    wary.layers[-1].watch(1)
+    assert compaction.grow(wary, one, 2) is not None
