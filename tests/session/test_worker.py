@@ -115,7 +115,7 @@ def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) ->
     def hold() -> None:
         with gate.lock:
             held.set()
-            seen.append(ended.wait(5))
+            seen.append(ended.wait(30))
 
     worker.submit("hold", hold)
     try:
