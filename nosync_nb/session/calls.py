@@ -87,7 +87,7 @@ class InputChanges:
     def __init__(self, stage: Stage, contents: Trace) -> None:
         self.stage = stage
         self._taken = _CallsOver(contents, [])
-        self._plain = True  # no call may have a key or files, or it was not taken
+        self._plain = True  # no call has a key or files; else it is said before that is taken
 
     @property
     def calls(self) -> int:

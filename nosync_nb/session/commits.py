@@ -163,9 +163,10 @@ class Commits:
                 draft, meta = self._computed(transaction, label)
                 transaction.log()
                 removing = []
-                for name, changes in transaction.inputs.items():
+                for changes in transaction.inputs.values():
                     if changes.takes_away:
-                        node = publisher.snapshot.graph.named[name]
+                        seen = publisher.snapshot
+                        node = seen.graph.named[_still(seen, changes).name]
                         removing.append(Removing(changes, draft.deltas.get(node.id)))
                 unused = transaction.files
                 seq = publisher.epoch(draft, meta, transaction)
