@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
+from inside import inside
 
+from nosync_nb import Session
+from nosync_nb.session import aging, upkeep
 from nosync_nb.session import gate as gate_module
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.worker import SWITCH_S, Worker
+from nosync_nb.trace.past.packing import Rest
 
 
 @pytest.fixture
@@ -125,3 +131,45 @@ def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) ->
         ended.set()
         worker.close()
     assert seen == [True]
+
+
+class Restless:
+    """Rests whenever it is asked."""
+
+    def __init__(self, way: Callable[[], None] | None = None) -> None:
+        self._way = way
+
+    def __call__(self) -> None:
+        if self._way is not None:
+            self._way()
+
+
+@pytest.mark.parametrize("room", [aging, upkeep])
+def test_who_writes_a_checkpoint_gives_way_to_epochs(
+    session: Session, monkeypatch: pytest.MonkeyPatch, room: ModuleType
+) -> None:
+    passed: list[threading.Thread] = []
+    give_way = Gate.give_way
+
+    def noted(gate: Gate) -> None:
+        passed.append(threading.current_thread())
+        give_way(gate)
+
+    monkeypatch.setattr(Gate, "give_way", noted)
+    monkeypatch.setattr(room, "Rest", Restless)
+    numbers = session.input("numbers", "x int")
+    for number in range(3):
+        numbers.insert([(number,)])
+        session.commit()
+    inside(session).upkeep.plan_checkpoint()
+    inside(session).worker.settle()
+    assert passed
+    assert threading.main_thread() not in passed
+
+
+def test_who_rests_gives_way_each_time() -> None:
+    passed: list[int] = []
+    rest, ends = Rest(lambda: passed.append(1)), time.monotonic() + 60
+    while len(passed) < 2 and time.monotonic() < ends:
+        rest()
+    assert len(passed) == 2

@@ -77,6 +77,12 @@ def test_merging_adds_up(data: st.DataObject, buckets: int | None) -> None:
             merged()
 
 
+def test_none_at_all_are_updates_without_rows() -> None:
+    none = concat_updates([], ("bigint", "string"))
+    assert [len(column) for column in none.columns] == [0, 0]
+    assert not none
+
+
 @given(st.data())
 def test_merging_does_not_depend_on_how_updates_were_batched(data: st.DataObject) -> None:
     layout = data.draw(layouts())
