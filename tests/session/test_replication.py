@@ -196,6 +196,8 @@ def test_a_keeper_leaves_the_processors_to_who_commits(tmp_path: Path, urls: lis
         group = Path(f"/proc/{pid}/autogroup")
         if group.exists() and "autogroup-0 " not in group.read_text():
             assert group.read_text().endswith(f"nice {NICE}\n")
+        ours = sorted(os.sched_getaffinity(0))
+        assert sorted(os.sched_getaffinity(pid)) == ours[len(ours) // 2 :]
 
 
 def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -> None:
