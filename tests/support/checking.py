@@ -96,6 +96,7 @@ def merge_all(session: Session) -> None:
     def everything(trace: Trace) -> Merge | None:
         return Merge(0, len(trace.layers)) if len(trace.layers) > 1 else None
 
+    inside(session).worker.drain(60)  # what it has in hand nobody else merges
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(upkeep, "plan", everything)
         for number in inside(session).traces:
