@@ -295,11 +295,17 @@ def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A block without garbage collection: it makes thousands of objects, and all of them stay."""
+    """A block without garbage collection: it makes thousands of objects, and all of them stay.
+
+    They count as looked through when it ends, or it would take a sixth of an opening to do so.
+    """
     enabled = gc.isenabled()
     try:
         gc.disable()
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():  # nobody else froze what would be thawed here
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -103,6 +104,35 @@ def test_opening_twice_gives_the_same_session(
     for thread in threads:
         thread.join()
     assert all(each is session for each in found)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_an_opening_makes_is_not_looked_through_for_garbage(
+    opened: Callable[..., Session], frozen: bool
+) -> None:
+    with opened() as session:
+        numbers = session.input("numbers", "x int")
+        for x in range(200):
+            numbers.insert([(x,)])
+            session.commit()
+    begun: list[str] = []
+
+    def note(phase: str, _info: Any) -> None:
+        begun.append(phase)
+
+    gc.collect()
+    if frozen:
+        gc.freeze()
+    gc.callbacks.append(note)
+    try:
+        session = opened()
+        count, enabled = gc.get_count()[0], gc.isenabled()
+    finally:
+        gc.callbacks.remove(note)
+        still = gc.get_freeze_count() > 0
+        gc.unfreeze()
+    assert enabled and still == frozen and session.now == 200
+    assert frozen or (not begun and count < gc.get_threshold()[0])
 
 
 def test_a_closed_session_says_so_and_the_next_one_goes_on(opened: Callable[..., Session]) -> None:
