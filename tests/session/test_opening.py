@@ -131,7 +131,8 @@ def test_what_an_opening_makes_is_not_looked_through_for_garbage(
         gc.callbacks.remove(note)
         still = gc.get_freeze_count() > 0
         gc.unfreeze()
-    assert enabled and still == frozen and session.now == 200
+    assert enabled
+    assert (still, session.now) == (frozen, 200)
     assert frozen or (not begun and count < gc.get_threshold()[0])
 
 
