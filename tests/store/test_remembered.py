@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -56,6 +57,48 @@ def test_a_log_without_replicas_costs_the_same_whatever_others_have(
     for folder in others[1:]:
         assert remembered.forget(Files(), folder)
     assert calls(opened) == many
+
+
+def test_a_log_with_replicas_costs_the_same_whatever_others_have(
+    others: list[str], tmp_path: Path
+) -> None:
+    def opened() -> None:
+        note(others[0])
+
+    opened()
+    many = calls(opened)
+    for folder in others[1:]:
+        assert remembered.forget(Files(), folder)
+    assert calls(opened) == many
+
+
+def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None:
+    path = Path(remembered.path())
+    known = json.loads(path.read_text())
+    said: Any
+    for number, said in enumerate(
+        ([["ftp://x"], 1], [["file:///x"], 5], [["file:///x"]], 7, None, [7, 1], [[7], 1], {})
+    ):
+        known[others[number]] = said
+    path.write_text(json.dumps(known))
+    parent = os.path.dirname(others[0])
+    asked = [remembered.look(Files(), folder) for folder in others]
+    assert [each is None for each in asked] == [True] * 8 + [False] * 22
+    assert remembered.gone(Files(), parent) == others[8:]
+    note(others[0])
+    assert remembered.look(Files(), others[0]) is not None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 10_000])
+def test_a_file_that_makes_no_sense_says_nothing_and_is_written_anew(
+    others: list[str], text: str
+) -> None:
+    Path(remembered.path()).write_text(text)
+    assert remembered.look(Files(), others[0]) is None
+    assert not remembered.gone(Files(), os.path.dirname(others[0]))
+    note(others[1])
+    assert remembered.look(Files(), others[0]) is None
+    assert remembered.look(Files(), others[1]) is not None
 
 
 def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[str]) -> None:

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import DurabilityError, NosyncError
@@ -31,16 +32,18 @@ def path() -> str:
 
 def look(files: Files, folder: str) -> tuple[list[str], int] | None:
     """The URLs of the replicas of the log that lay in a folder, and its quorum; None: none."""
-    said = _read(files).get(folder)
-    return None if said is None else (said[0], said[1])
+    return _told(_read(files), folder)
 
 
 def gone(files: Files, parent: str) -> list[str]:
     """The folders in `parent` of logs that had replicas, and are not there any more."""
+    known = _read(files)
     return [
         folder
-        for folder in _read(files)
-        if os.path.dirname(folder) == parent and not files.exists(folder)
+        for folder in known
+        if os.path.dirname(folder) == parent
+        and _told(known, folder) is not None
+        and not files.exists(folder)
     ]
 
 
@@ -52,10 +55,13 @@ def below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
     where = os.path.join(folder, BRANCHES)
     if json.dumps(where).encode()[:-1] not in _text(files):
         return {}
+    known = _read(files)
     return {
         os.path.basename(each): said
-        for each, said in _read(files).items()
-        if os.path.dirname(each) == where and not files.exists(each)
+        for each in known
+        if os.path.dirname(each) == where
+        and (said := _told(known, each)) is not None
+        and not files.exists(each)
     }
 
 
@@ -64,16 +70,18 @@ def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> No
 
     Raises:
         NosyncError: it cannot be written.
+
+    Cost: a millisecond at most for a log that is noted, however many others are.
     """
     if not settings.replicas:
         forget(files, folder)
         return
-    urls = [f"{each.url}#{log_id.hex()}" for each in settings.replicas]
-    if _read(files).get(folder) == (urls, settings.quorum):
+    said = [f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum
+    if _read(files).get(folder) == [*said]:
         return
     with _changing(files) as known:
         known.pop(folder, None)
-        known[folder] = (urls, settings.quorum)
+        known[folder] = [*said]
 
 
 def forget(files: Files, folder: str) -> bool:
@@ -92,7 +100,8 @@ def forget(files: Files, folder: str) -> bool:
     return True
 
 
-_Known = dict[str, tuple[list[str], int]]
+_Known = dict[str, object]
+"""What the file says by folder: not believed before it is asked for, see `_told`."""
 
 
 @contextmanager
@@ -113,19 +122,24 @@ def _changing(files: Files) -> Iterator[_Known]:
 
 
 def _read(files: Files) -> _Known:
-    """What is known; nothing of it is believed that could not have been written here."""
+    """What is known, which costs no more than to parse it."""
     text = _text(files)
-    if not text:
-        return {}
     try:
-        said = json.loads(text)
-        known: _Known = {}
-        for folder, (urls, quorum) in said.items():
-            checked(urls, quorum, log=folder, look=False)
-            known[folder] = (urls, quorum)
-        return known
-    except (NosyncError, ValueError, TypeError, AttributeError, RecursionError):
+        said = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
         return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
+    """What is known of a log; nothing is believed that could not have been written here."""
+    said: Any = known.get(folder)
+    try:
+        urls, quorum = said
+        settings = checked(urls, quorum, log=folder, look=False)
+    except (NosyncError, ValueError, TypeError, AttributeError):
+        return None
+    return urls, settings.quorum
 
 
 def _text(files: Files) -> bytes:
