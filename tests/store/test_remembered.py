@@ -62,14 +62,16 @@ def test_a_log_without_replicas_costs_the_same_whatever_others_have(
 def test_a_log_with_replicas_costs_the_same_whatever_others_have(
     others: list[str], tmp_path: Path
 ) -> None:
-    def opened() -> None:
-        note(others[0])
+    asked = settings.checked([f"file://{others[0]}-copy"], None, log=others[0])
 
-    opened()
+    def opened() -> None:
+        remembered.remember(Files(), others[0], LOG_ID, asked)
+
     many = calls(opened)
     for folder in others[1:]:
         assert remembered.forget(Files(), folder)
     assert calls(opened) == many
+    assert remembered.look(Files(), others[0]) == ([asked.replicas[0].url + f"#{LOG_ID.hex()}"], 1)
 
 
 def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None:
