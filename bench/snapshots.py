@@ -50,6 +50,7 @@ MARKERS = 10
 """How many snapshots are taken in a run, at equal distances."""
 
 LONG_MS, LOOK_EPOCHS = 8.0, 20
+"""What the host takes is looked at after an epoch that takes so long, and after so many."""
 
 
 class Snapshots:

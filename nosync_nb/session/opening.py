@@ -297,7 +297,7 @@ def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:
 def _no_collection() -> Iterator[None]:
     """A block without garbage collection: it makes thousands of objects, and all of them stay.
 
-    They count as looked through when it ends, or it would take a sixth of an opening to do so.
+    They count as looked through when it ends, or it would take a tenth of an opening to do so.
     """
     enabled = gc.isenabled()
     try:

@@ -103,6 +103,13 @@ def test_a_file_that_makes_no_sense_says_nothing_and_is_written_anew(
     assert remembered.look(Files(), others[1]) is not None
 
 
+def test_a_file_that_was_cut_is_written_anew_though_the_log_stands_in_it(others: list[str]) -> None:
+    path = Path(remembered.path())
+    path.write_bytes(path.read_bytes()[:-20])
+    note(others[0])
+    assert remembered.look(Files(), others[0]) is not None
+
+
 def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[str]) -> None:
     note(f"{others[0]}/inner")
     assert remembered.forget(Files(), others[0])

@@ -71,17 +71,17 @@ def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> No
     Raises:
         NosyncError: it cannot be written.
 
-    Cost: as `forget` for a log that is noted, which is so whenever it is opened again.
+    Cost: to parse the file, for a log that is noted; so it is whenever it is opened again.
     """
     if not settings.replicas:
         forget(files, folder)
         return
-    said = [f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum
-    if json.dumps({folder: said})[1:-1].encode() in _text(files):
+    said = [[f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum]
+    if _read(files).get(folder) == said:
         return
     with _changing(files) as known:
         known.pop(folder, None)
-        known[folder] = [*said]
+        known[folder] = said
 
 
 def forget(files: Files, folder: str) -> bool:
