@@ -20,6 +20,7 @@ from nosync_nb.rows import Column
 from nosync_nb.rows.types import OBJECT_BYTES
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import (
+    NO_HASHES,
     UNORDERED,
     Batch,
     Layout,
@@ -31,6 +32,7 @@ from nosync_nb.trace.batch import (
 )
 from nosync_nb.trace.hashed import Hashed
 from nosync_nb.trace.parts import PartRef, frame_rows
+from nosync_nb.trace.summing import FEW_ROWS, summed
 
 SMALL_ROWS = 4096
 """A change of at most so many rows is small: it stays in this process, in the log's frame."""
@@ -90,6 +92,7 @@ class Delta:
         "_from_frame",
         "_hashed",
         "_hashes",
+        "_summed",
         "_updates",
         "held",
         "later",
@@ -114,6 +117,7 @@ class Delta:
         self.held = held if held is not None else {}
         self._hashed: dict[Layout, Batch | None] = {}
         self._hashes: Hashed | None = None
+        self._summed: Batch | None = None
         self.loose = loose
         self.later = later
         self.pending = pending
@@ -262,6 +266,27 @@ class Delta:
             self._hashes = Hashed(self.types, self.updates)
         return self._hashes
 
+    def summed(self) -> Batch | None:
+        """Few rows consolidated, in no order and without hashes; None: others are hashed.
+
+        From then on these are its updates.
+        """
+        if self.held or self.loose is not None or len(self) > FEW_ROWS:
+            return None
+        few = self._summed
+        if few is None:
+            given = self.updates
+            updates = summed(self.types, given)
+            if updates is None:
+                return None
+            if updates is not given:
+                self._updates, self._hashes = updates, None
+                self._hashed.clear()
+            few = self._summed = Batch(
+                UNORDERED, updates.columns, NO_HASHES, NO_HASHES, updates.diff
+            )
+        return few
+
     def hashed(self, layout: Layout) -> Batch:
         """The change with the hashes that a layout asks for, in no order if it is small."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
@@ -269,6 +294,10 @@ class Delta:
         known = self._hashed
         if layout in known:
             batch = known[layout]
+        elif self.summed() is not None:
+            columns, diff = self.updates
+            khash = self._marked().of(layout.places)
+            batch = known[layout] = Batch(UNORDERED, columns, khash, khash, diff)
         else:
             batch = known[layout] = self._marked().unordered(layout)
         return self.batch(layout) if batch is None else batch

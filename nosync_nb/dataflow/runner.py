@@ -353,7 +353,8 @@ class Runner:
         if distinct and not delta.held and len(delta) <= SMALL_ROWS:
             columns, diff = delta.updates
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
-        return delta.hashed(layout)
+        few = delta.summed()
+        return delta.hashed(layout) if few is None else few
 
 
 def _row_wise(node: Node) -> bool:

@@ -14,18 +14,12 @@ from nosync_nb import rows
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import add_at
-from nosync_nb.rows.ddl import INTERVALS
-from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace import Trace, ranges
 from nosync_nb.trace.batch import Batch, Index
+from nosync_nb.trace.summing import PLAIN_TYPES
 
 _FEW = 16
 """Up to so many rows Python compares values: a search of numpy for each layer is left."""
-
-_PLAIN = frozenset(
-    (*INTEGERS, *INTERVALS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
-)
-"""Types whose values are equal in Python when they are equal rows; NaN is not."""
 
 _LIMIT = 1 << 62
 _ndarray = np.ndarray
@@ -42,7 +36,7 @@ def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index
         return count
     touched = 0
     if trace.layout.key is None:
-        if len(batch) <= _FEW and _PLAIN.issuperset(batch.layout.types):
+        if len(batch) <= _FEW and PLAIN_TYPES.issuperset(batch.layout.types):
             few = _few_counts(trace, batch)
             if few is not None:
                 if step is not None:
