@@ -99,16 +99,19 @@ class Gate:
             self._unfinished.finish()
             self._unfinished = None
 
-    def give_way(self) -> None:
-        """Waits until nobody has the lock, but for `WAY_S` at most.
+    def give_way(self) -> bool:
+        """Waits until nobody has the lock, but for `WAY_S` at most; says whether somebody had it.
 
         Who works beside an epoch takes the interpreter and the cache away from it, and gets on as
         little as it does; it may as well wait for its end. The main thread waits for nobody: it
         could be interrupted with the lock in hand.
         """
-        main = threading.current_thread() is threading.main_thread()
-        if not main and self.lock.acquire(timeout=WAY_S):
+        if threading.current_thread() is threading.main_thread():
+            return False
+        free = self.lock.acquire(blocking=False)
+        if free or self.lock.acquire(timeout=WAY_S):
             self.lock.release()
+        return not free
 
     def begin(self, unfinished: Unfinished) -> None:
         """Keeps what is to be finished, whatever comes."""

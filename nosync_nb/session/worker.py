@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError
 from nosync_nb.rows import cores
 
-SWITCH_S = 0.00005
+SWITCH_S = 0.00002
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
 that commits lets go of it more often than Python's 5 ms, and takes it back before the waiting
-thread is awake, which starves: checkpoints would never keep up with such a loop."""
+thread is awake, which starves: checkpoints would never keep up with such a loop. The sooner it is
+done, the fewer epochs work beside it."""
 
 
 class Turns:

@@ -16,6 +16,7 @@ from nosync_nb.session import aging, upkeep
 from nosync_nb.session import gate as gate_module
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.worker import SWITCH_S, Worker
+from nosync_nb.trace.past import packing
 from nosync_nb.trace.past.packing import Rest
 
 
@@ -96,8 +97,7 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
     monkeypatch.setattr(gate_module, "WAY_S", 60.0)
 
     def beside() -> None:
-        gate.give_way()
-        passed.append(True)
+        passed.append(gate.give_way())
 
     with gate.lock:  # as an epoch has it
         worker.submit("beside", beside)
@@ -110,6 +110,9 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
         worker.submit("beside", beside)
         worker.settle()
     assert passed == [True, True]
+    worker.submit("beside", beside)  # nobody has it
+    worker.settle()
+    assert passed == [True, True, False]
     worker.close()
 
 
@@ -173,3 +176,14 @@ def test_who_rests_gives_way_each_time() -> None:
     while len(passed) < 2 and time.monotonic() < ends:
         rest()
     assert len(passed) == 2
+
+
+def test_who_met_somebody_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(packing, "_WORK_S", 0.0)
+    monkeypatch.setattr(time, "sleep", rests.append)
+    met = iter([True, False, True])
+    rest = Rest(lambda: next(met))
+    for _ in range(3):
+        rest()
+    assert rests[0] == rests[2] < rests[1]

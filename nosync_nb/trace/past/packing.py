@@ -7,7 +7,7 @@ too late, since epochs were rewound meanwhile, its file is nobody's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
@@ -31,8 +31,8 @@ from nosync_nb.trace.past.tree import PackNode, to_sum
 Less = Literal["bytes", "files"]
 """What the past is to take less of."""
 
-_REST_S = 0.0002
-_WORK_S = 0.0005
+_REST_S, _LONG_REST_S = 0.0002, 0.001
+_WORK_S = 0.0003
 
 
 class Packed(NamedTuple):
@@ -60,21 +60,23 @@ class Rest:
     """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms.
 
     It goes by the work that was done, not by its steps: those of a small trace are many and short.
+    While somebody else works, he has most of the time; three small epochs of four are left alone.
 
     Args:
-        way: called after each rest: it may wait longer for somebody else.
+        way: called after each rest: it may wait longer for somebody else, and says whether it did.
     """
 
-    def __init__(self, way: Pause | None = None) -> None:
+    def __init__(self, way: Callable[[], object] | None = None) -> None:
         self._way = way
+        self._met = False  # whether it had to wait for somebody the last time
         self._due = time.perf_counter() + _WORK_S
 
     def __call__(self) -> None:
         """Rests, if that is due."""
         if time.perf_counter() >= self._due:
-            time.sleep(_REST_S)
+            time.sleep(_LONG_REST_S if self._met else _REST_S)
             if self._way is not None:
-                self._way()
+                self._met = bool(self._way())
             self._due = time.perf_counter() + _WORK_S
 
 
