@@ -308,11 +308,11 @@ def test_an_epoch_that_looks_up_half_of_a_large_trace_has_spread() -> None:
     held = Trace.of(arrange(layout, Updates(columns, np.ones(keys, np.int64))))
     known = Outside(layout)
     known.begin(held)
-    known.learn((key,) for key in range(keys // 2))
+    known.learn([(key,) for key in range(keys // 2)])
     with pytest.raises(AbandonedError):
-        known.learn((key,) for key in range(keys // 2, keys // 2 + 2))
+        known.learn([(key,) for key in range(keys // 2, keys // 2 + 2)])
     slow = Outside(layout)
     for start in range(0, keys, keys // 10):  # an epoch after the other may learn all of it
         slow.begin(held)
-        slow.learn((key,) for key in range(start, start + keys // 10))
+        slow.learn([(key,) for key in range(start, start + keys // 10)])
     assert len(slow.by_key) == keys

@@ -8,7 +8,7 @@ and strings, nulls included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -79,14 +79,11 @@ def updates_of(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Update
         OverflowError: if a count has more than 64 bits.
     """
     made, diff = zip(*pairs, strict=True)
-    return _updates_of(zip(*made, strict=True), diff, types)
+    return Updates(_columns(made, types), np.array(diff, np.int64))
 
 
-def _updates_of(
-    values: Iterable[Sequence[Any]], diff: Sequence[int], types: Sequence[str]
-) -> Updates:
-    columns = [_column(column, type_) for column, type_ in zip(values, types, strict=True)]
-    return Updates(columns, np.array(diff, np.int64))
+def _columns(made: Sequence[Row], types: Sequence[str]) -> list[Column]:
+    return [_column([*map(itemgetter(i), made)], type_) for i, type_ in enumerate(types)]
 
 
 def _column(values: Sequence[Any], type_: str) -> Column:
@@ -97,12 +94,6 @@ def _column(values: Sequence[Any], type_: str) -> Column:
     if len(values) > rows.SMALL:
         return rows.from_arrow(rows.to_arrow(column, type_), type_)
     return column
-
-
-def _loose(layout: Layout, values: Iterable[Sequence[Any]], diffs: Sequence[int]) -> Batch:
-    """Distinct rows, by column, as a batch in no order: sorted when somebody looks at it."""
-    columns, diff = _updates_of(values, diffs, layout.types)
-    return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
 
 
 class KnownKeys(Generic[Place]):
@@ -127,7 +118,7 @@ class KnownKeys(Generic[Place]):
         self.whole = False
         self._looked = 0  # rows, by this epoch
 
-    def learn(self, keys: Iterable[Row]) -> None:
+    def learn(self, keys: Collection[Row]) -> None:
         """Looks up the keys that are not known.
 
         Raises:
@@ -137,9 +128,9 @@ class KnownKeys(Generic[Place]):
         Cost: one lookup for all of them, and none if all are known.
         """
         by_key = self.by_key
-        missing = list({key: None for key in keys if key not in by_key})
-        if not missing:
+        if all(map(by_key.__contains__, keys)):
             return
+        missing = list({key: None for key in keys if key not in by_key})
         if not self.whole and self.trace.rows_count <= WHOLE_ROWS:
             self._learn_all()
             missing = [key for key in missing if key not in by_key]
@@ -266,16 +257,19 @@ class Timed(KnownKeys[tuple[Row, Time]]):
                 change = sums
             by_time[time] = change
         made: list[Row] = []
-        times: list[Time] = []
         diffs: list[int] = []
-        for time, change in by_time.items():
+        for change in by_time.values():
             made += change
-            times += [time] * len(change)
             diffs += change.values()
         if not made:
             return None
-        values = [*zip(*made, strict=True), *zip(*times, strict=True)]
-        return _loose(self.layout, values, diffs)
+        types, width = self.layout.types, self.width
+        columns = _columns(made, types[:width])
+        lengths = [*map(len, by_time.values())]
+        for rounds, type_ in zip(zip(*by_time, strict=True), types[width:], strict=True):
+            columns.append(np.array(rounds, FIXED[type_]).repeat(lengths))
+        # Distinct rows in no order: they are sorted when somebody looks at them.
+        return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, np.array(diffs, np.int64))
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[tuple[Row, Time]]:
         width, shared = self.width, self._times
