@@ -39,7 +39,7 @@ ROW_BYTES = 1024
 Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
 """Updates of several epochs in any order, the layout that is wanted, and how many rows they are."""
 
-MANY = 1024
+MANY = 64
 """More probes than these are looked up in their order, which runs through a part once."""
 
 
