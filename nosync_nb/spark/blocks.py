@@ -74,8 +74,10 @@ def key_hash(layout: Layout, updates: Updates) -> Hashes:
     return rows.hash_columns(columns, types, len(updates.diff))
 
 
-def cut(updates: Updates, layout: Layout, ranges: HashRanges, port: int) -> Iterator[Block]:
-    """Sends each row to the range of its key hash.
+def cut(
+    updates: Updates, layout: Layout, ranges: HashRanges, port: int, most: int = BLOCK_BYTES
+) -> Iterator[Block]:
+    """Sends each row to the range of its key hash, in blocks of about so many bytes at most.
 
     Cost: one hash and one copy of the rows.
     """
@@ -89,7 +91,7 @@ def cut(updates: Updates, layout: Layout, ranges: HashRanges, port: int) -> Iter
         updates = updates.take(places.astype(kind).argsort(kind="stable"))
     arrays = [rows.to_arrow(c, t) for c, t in zip(updates.columns, layout.types, strict=True)]
     record = pa.record_batch([*arrays, pa.array(updates.diff)], schema=_schema(layout.types))
-    rows_max = max(1, n * BLOCK_BYTES // max(record.nbytes, 1))
+    rows_max = max(1, n * most // max(record.nbytes, 1))
     ends = counts.cumsum().tolist()
     start = 0
     for place, end in enumerate(ends):

@@ -19,7 +19,7 @@ from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
-from nosync_nb.spark import blocks, bulk, failures, months, tasks
+from nosync_nb.spark import batches, blocks, bulk, failures, months, tasks
 from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.reports import BulkResult, collected, result
 from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
@@ -98,8 +98,10 @@ def ingest(
     plan = TaskPlan(
         name, identity, False, folder, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
-    with described(spark, name, "ingest") as jobs:
-        query = bulk.mapped(frame, _cutter(plan, schema.types, sign))
+    counts = batches.may_count(spark, frame, schema.types)
+    most = batches.BLOCK_BYTES if counts else blocks.BLOCK_BYTES
+    with described(spark, name, "ingest") as jobs, batches.counted(spark, wanted=counts):
+        query = bulk.mapped(frame, _cutter(plan, schema.types, sign, most))
         query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
         reports = collected(spark, query, name, folder)
     return result(plan, reports, jobs)
@@ -171,7 +173,7 @@ def _fits(type_: str, wanted: str) -> bool:
 
 
 def _cutter(
-    plan: TaskPlan, types: tuple[str, ...], sign: int
+    plan: TaskPlan, types: tuple[str, ...], sign: int, most: int
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     def cut(records: Records) -> Iterator[pa.RecordBatch]:
         given = (_updates(record, types, sign) for record in records)
@@ -179,7 +181,7 @@ def _cutter(
             block
             for updates in tasks.gathered(given, types)
             for port, layout in enumerate(plan.outputs)
-            for block in blocks.cut(updates, layout, plan.ranges, port)
+            for block in blocks.cut(updates, layout, plan.ranges, port, most)
         )
         yield from blocks.to_records(tasks.guarded(0, made))
 
