@@ -17,6 +17,7 @@ from nosync_nb import rows
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.linear import kept
 from nosync_nb.rows import Column
+from nosync_nb.rows.arrays import any_true
 from nosync_nb.trace import Trace, ranges
 from nosync_nb.trace.batch import Hashes, Index, Updates, concat_updates, no_updates
 
@@ -54,13 +55,14 @@ def heads(
     for part in trace.parts():
         low = part.khash.searchsorted(khash)
         high = part.khash.searchsorted(khash, "right")
-        count = np.minimum(high - low, look)
-        if not count.any():
+        if low.tobytes() == high.tobytes():
             continue
         assert part.code is not None
+        size = high - low
+        count = np.minimum(size, look)
         start = high - count if last else low
-        more = high - low > look
-        if more.any():
+        more = size > look
+        if any_true(more):
             open_ |= more
             edge = part.code[(start if last else start + count - 1)[more]]
             horizon[more] = (np.maximum if last else np.minimum)(horizon[more], edge)

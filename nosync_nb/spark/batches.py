@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nosync_nb.rows.types import FIXED
+from nosync_nb.spark.sessions import optimized
 from nosync_nb.spark.starting import Spark, is_connect
 
 ROWS = 1000
@@ -46,7 +47,7 @@ def may_count(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
         if _ROWS in said or _BYTES in said:
             return False
         spark.conf.get(_BYTES)  # who does not know it does not look
-        plan = frame._jdf.queryExecution().optimizedPlan().toString()
+        plan = optimized(frame).toString()
     except Exception:  # what is wrong with a DataFrame shows when it is executed
         return False
     return _PYTHON.search(str(plan)) is None

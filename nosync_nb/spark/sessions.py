@@ -322,15 +322,21 @@ def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
     return months.meant(frame, schema.names, schema.types)
 
 
+def optimized(frame: Any) -> Any:
+    """Spark's plan of a DataFrame in the JVM, which is not executed; None on Connect."""
+    classic = getattr(frame, "_jdf", None)
+    return None if classic is None else classic.queryExecution().optimizedPlan()
+
+
 def estimated_bytes(frame: Any) -> int | None:
     """How large Spark expects the result of a DataFrame to be, without executing it; None: unknown.
 
     Cost: some ms. On Connect Spark tells it in a text for people alone, which takes ten times that.
     """
     try:
-        classic = getattr(frame, "_jdf", None)
+        classic = optimized(frame)
         if classic is not None:
-            return int(str(classic.queryExecution().optimizedPlan().stats().sizeInBytes()))
+            return int(str(classic.stats().sizeInBytes()))
         plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
     except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
         return None

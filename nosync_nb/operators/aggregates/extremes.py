@@ -8,6 +8,7 @@ while order codes do not tell: text whose first 8 bytes are equal, equal orders 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from nosync_nb.operators.heads import heads
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Index
+from nosync_nb.trace.summing import FEW_ROWS, PLAIN_TYPES
 
 _FIRST_LOOK = 4
 
@@ -72,6 +74,10 @@ def _winners(
     """The first row of each probe whose equal rows add up to a positive count."""
     if not len(probe):
         return probe
+    if len(probe) <= FEW_ROWS and len(types) == 1 and types[0] in PLAIN_TYPES:
+        (value,) = values
+        if type(value) is np.ndarray:
+            return _few_winners(probe.tolist(), value.tolist(), diff.tolist(), greatest)
     by_value = rows.sort_indices(values, types)
     last = len(by_value) - 1
     step = np.ones(len(by_value), np.int64)
@@ -91,3 +97,20 @@ def _winners(
     positive = starts[np.add.reduceat(diff[order], starts) > 0]
     _, first = np.unique(p[positive], return_index=True)
     return order[positive[first]]
+
+
+def _few_winners(probe: list[int], values: list[Any], diff: list[int], greatest: bool) -> Index:
+    """The same for few rows of one value that Python orders as Spark does."""
+    counts: dict[tuple[int, Any], int] = {}
+    places: dict[tuple[int, Any], int] = {}
+    for place, (number, value, count) in enumerate(zip(probe, values, diff, strict=True)):
+        row = number, value
+        counts[row] = counts.get(row, 0) + count
+        places.setdefault(row, place)
+    best: dict[int, Any] = {}
+    for (number, value), count in counts.items():
+        if count > 0 and (
+            number not in best or (value > best[number] if greatest else value < best[number])
+        ):
+            best[number] = value
+    return np.array([places[row] for row in sorted(best.items())], np.int64)
