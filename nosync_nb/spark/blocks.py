@@ -75,9 +75,12 @@ def key_hash(layout: Layout, updates: Updates) -> Hashes:
 
 
 def cut(
-    updates: Updates, layout: Layout, ranges: HashRanges, port: int, most: int = BLOCK_BYTES
+    updates: Updates, layout: Layout, ranges: HashRanges, port: int, most: int | None = None
 ) -> Iterator[Block]:
     """Sends each row to the range of its key hash, in blocks of about so many bytes at most.
+
+    Args:
+        most: `BLOCK_BYTES` unless it is said.
 
     Cost: one hash and one copy of the rows.
     """
@@ -91,7 +94,7 @@ def cut(
         updates = updates.take(places.astype(kind).argsort(kind="stable"))
     arrays = [rows.to_arrow(c, t) for c, t in zip(updates.columns, layout.types, strict=True)]
     record = pa.record_batch([*arrays, pa.array(updates.diff)], schema=_schema(layout.types))
-    rows_max = max(1, n * most // max(record.nbytes, 1))
+    rows_max = max(1, n * (most or BLOCK_BYTES) // max(record.nbytes, 1))
     ends = counts.cumsum().tolist()
     start = 0
     for place, end in enumerate(ends):

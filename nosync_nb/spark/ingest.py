@@ -99,7 +99,7 @@ def ingest(
         name, identity, False, folder, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
     counts = batches.may_count(spark, frame, schema.types)
-    most = batches.BLOCK_BYTES if counts else blocks.BLOCK_BYTES
+    most = batches.BLOCK_BYTES if counts else None
     with described(spark, name, "ingest") as jobs, batches.counted(spark, wanted=counts):
         query = bulk.mapped(frame, _cutter(plan, schema.types, sign, most))
         query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
@@ -173,7 +173,7 @@ def _fits(type_: str, wanted: str) -> bool:
 
 
 def _cutter(
-    plan: TaskPlan, types: tuple[str, ...], sign: int, most: int
+    plan: TaskPlan, types: tuple[str, ...], sign: int, most: int | None
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     def cut(records: Records) -> Iterator[pa.RecordBatch]:
         given = (_updates(record, types, sign) for record in records)
