@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nosync_nb.operators.aggregates import adding
 from nosync_nb.operators.aggregates.accumulators import Slots
-from nosync_nb.operators.aggregates.adding import AT_ONCE, added
+from nosync_nb.operators.aggregates.adding import AT_ONCE, Fed, added, all_added
 from nosync_nb.operators.aggregates.plans import Feed
 from nosync_nb.rows.counts import CountError
 
@@ -55,15 +55,40 @@ def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> No
         assert plain(of(type_, drawn)) == plain(at_once)
 
 
-@given(st.data())
-def test_few_doubles_are_cut_as_many_are(data: st.DataObject) -> None:
+@pytest.mark.parametrize("bins_max", [0, adding.BINS_MAX], ids=["bin by bin", "at once"])
+@given(data=st.data())
+def test_few_doubles_are_cut_as_many_are(bins_max: int, data: st.DataObject) -> None:
     each = st.tuples(st.one_of(values["double"], st.floats(-1e6, 1e6)), counts, st.integers(0, 3))
     drawn = data.draw(st.lists(each, min_size=1, max_size=adding.FEW))
     few = of("double", drawn)
-    with mock.patch.object(adding, "FEW", 0):
+    with mock.patch.multiple(adding, FEW=0, BINS_MAX=bins_max):
         many = of("double", drawn)
     # Of many the products alone may be too much, though they fit together.
     assert plain(few) == plain(many) or (many == "too many" != few)
+
+
+@given(st.data(), st.integers(1, 4))
+def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: int) -> None:
+    """Also beside an integer, and where one of them is not finite."""
+    numbers = st.one_of(values["double"], st.floats(-1e6, 1e6))
+    n = data.draw(st.integers(1, 12))
+    given_: list[Fed] = []
+    for place in range(width):
+        type_ = data.draw(st.sampled_from(["double", "float", "bigint"]))
+        of_type = st.floats(width=32) if type_ == "float" else numbers
+        drawn = data.draw(st.lists(values.get(type_, of_type), min_size=n, max_size=n))
+        dtype = {"double": np.float64, "float": np.float32, "bigint": np.int64}[type_]
+        slots = {"count": 1 + 200 * place, "sum": 2 + 200 * place}
+        given_.append(Fed(Feed(place, -1, -1, slots), [np.array(drawn, dtype)], type_))
+    small = st.integers(-2, 2)
+    diff = np.array(data.draw(st.lists(small, min_size=n, max_size=n)), np.int64)
+    number = np.array([at % GROUPS for at in range(n)], np.int64)
+    with mock.patch.object(adding, "FEW", 0):
+        together = all_added(given_, diff, number, GROUPS)
+    each: Slots = {}
+    for feed, columns, type_ in given_:
+        each |= added(feed, columns, type_, diff, number, GROUPS)
+    assert plain(together) == plain(each)
 
 
 def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:

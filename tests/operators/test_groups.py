@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from batch_model import encoded, layouts, pools, updates_of, weak_hashes
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
@@ -103,7 +103,36 @@ def test_a_group_by_nothing_is_one_group() -> None:
     found = group([], (), 3)
     assert found.starts.tolist() == [0]
     assert sorted(found.order.tolist()) == [0, 1, 2]
-    assert group_few([], (), 3) is None
+    few = group_few([], (), 3)
+    assert few is not None
+    assert few.values == [()]
+    check(few, [], (), 3)
+    assert few.khash.tolist() == found.khash.tolist()
+    assert group_few([], (), 0) is None  # whose group is there as well, see `Aggregate`
+
+
+@given(st.data(), st.integers(FEW + 1, 3 * FEW), st.integers(0, 99))
+def test_many_rows_of_few_keys_are_grouped_without_hashes(
+    data: st.DataObject, n: int, seed: int
+) -> None:
+    kinds = data.draw(layouts()).types
+    few = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=4))
+    assume(len(few.diff))
+    at = np.random.default_rng(seed).integers(0, len(few.diff), n)
+    columns = [rows.take(column, at) for column in few.columns]
+    found = group_few(columns, kinds, n)
+    if found is None:
+        plain = [type(c) is np.ndarray for c in columns]
+        assert not all(plain) or {"float", "double"} & set(kinds)
+        return
+    check(found, columns, kinds, n)
+    assert found.values is not None
+    assert found.khash.tolist() == rows.hash_columns(found.keys, kinds, len(found)).tolist()
+
+
+def test_many_keys_behind_few_are_hashed() -> None:
+    column = np.concatenate((np.zeros(FEW, np.int64), np.arange(2 * FEW)))
+    assert group_few([column], ("bigint",), len(column)) is None
 
 
 def test_no_rows_make_no_groups() -> None:

@@ -52,6 +52,8 @@ SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
 SLOTS |= {"cubes": 230, "fourths": 300, "products": 160, "doubles 2": 100, "squares 2": 150}
 """How many slots a kind of contribution may use; `2` are those of a second argument."""
 _HALF_BITS = 27
+TOGETHER = 4096
+"""So many numbers are added up for all slots at once: of more, their bound would leave 64 bits."""
 _SHORT = frozenset(("tinyint", "smallint", "int", *YEAR_MONTHS))
 
 Parts = dict[int, tuple[Ints, Ints]]
@@ -73,18 +75,18 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
         n: how many values there are.
     """
     if kind == "bits":
-        return _bits(_numbers(column, np.int64), type_)
+        return _bits(numbers_of(column, np.int64), type_)
     if kind == "squares":
-        return _squares(_numbers(column, np.float64))
+        return _squares(numbers_of(column, np.float64))
     if kind == "cubes":
-        return _powers(_numbers(column, np.float64), 3, LOWEST_CUBE)
+        return _powers(numbers_of(column, np.float64), 3, LOWEST_CUBE)
     if kind == "fourths":
-        return _powers(_numbers(column, np.float64), 4, LOWEST_FOURTH)
+        return _powers(numbers_of(column, np.float64), 4, LOWEST_FOURTH)
     if kind == "doubles" or type_ in FLOATS:
-        return _bins(_numbers(column, np.float64))
+        return _bins(numbers_of(column, np.float64))
     if type_.startswith("decimal"):
         return _limbs(unscaled.load(column, type_)[0], n)
-    values = _numbers(column, np.int64)
+    values = numbers_of(column, np.int64)
     every = np.arange(n)
     if limbs(type_) == 1:
         return {0: (every, values)}
@@ -96,14 +98,14 @@ def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
     if kind != "products":
         column = second if kind.endswith(" 2") else first
         return contributions(kind.removesuffix(" 2"), column, "double", len(column))
-    x, y = _numbers(first, np.float64), _numbers(second, np.float64)
+    x, y = numbers_of(first, np.float64), numbers_of(second, np.float64)
     numbers = (np.isfinite(x) & np.isfinite(y)).nonzero()[0]
     (a, p), (b, q) = _whole(x[numbers]), _whole(y[numbers])
     wholes = [v * w for v, w in zip(a.tolist(), b.tolist(), strict=True)]
     return _cut(numbers, wholes, p + q + LOWEST_PRODUCT)
 
 
-def _numbers(column: Column, dtype: Any) -> Any:
+def numbers_of(column: Column, dtype: Any) -> Any:
     """A null-free column as a numpy array of numbers."""
     if isinstance(column, pa.Array):
         column = bridge.values_of(column)
@@ -210,14 +212,28 @@ def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
     return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
 
 
+def thirds(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Finite doubles as a bin each, and what they add to that bin and to the next two, by row."""
+    whole, exponent = _whole(values)
+    place, chunks = _thirds(np.abs(whole), exponent + LOWEST)
+    chunks *= np.sign(whole)
+    return place, chunks
+
+
+def _thirds(whole: Ints, lowest: Ints) -> tuple[Ints, Ints]:
+    """Numbers of up to 60 bits, times 2**lowest, as `thirds` has them."""
+    place, shift = np.divmod(lowest, BIN_BITS)
+    chunks = np.empty((3, len(whole)), np.int64)
+    high = whole >> (BIN_BITS - shift)
+    np.bitwise_and(whole << shift, _BIN, out=chunks[0])
+    np.bitwise_and(high, _BIN, out=chunks[1])
+    np.right_shift(high, BIN_BITS, out=chunks[2])
+    return place, chunks
+
+
 def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) -> None:
     """Adds sign * whole * 2**lowest, in chunks of bins, to `result`; whole has up to 60 bits."""
-    place, shift = np.divmod(lowest, BIN_BITS)
-    chunks = (
-        (whole << shift) & _BIN,
-        (whole >> (BIN_BITS - shift)) & _BIN,
-        whole >> (2 * BIN_BITS - shift),
-    )
+    place, chunks = _thirds(whole, lowest)
     for offset, chunk in enumerate(chunks):
         used = chunk.nonzero()[0]
         if not len(used):
@@ -251,11 +267,15 @@ def stored(
     if matches is None:
         return {}
     step.add_touched(len(matches.diff))
-    slots = np.asarray(matches.columns[0])
+    slots, place, numbers = np.asarray(matches.columns[0]), matches.probe, matches.diff
+    if len(slots) <= TOGETHER:
+        there, number = np.unique(slots, return_inverse=True)
+        added = _added(number * n + place, numbers, len(there) * n)
+        return dict(zip(there.tolist(), added.reshape(-1, n), strict=True))
     result: Slots = {}
-    for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():
+    for slot in np.unique(slots).tolist():
         index = (slots == slot).nonzero()[0]
-        result[slot] = _added(matches.probe[index], matches.diff[index], n)
+        result[slot] = _added(place[index], numbers[index], n)
     return result
 
 

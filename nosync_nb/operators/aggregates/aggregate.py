@@ -18,7 +18,7 @@ from nosync_nb import rows
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators.aggregates import accumulators, results
 from nosync_nb.operators.aggregates.accumulators import Slots
-from nosync_nb.operators.aggregates.adding import added
+from nosync_nb.operators.aggregates.adding import Fed, added, all_added
 from nosync_nb.operators.aggregates.few import FewCounts
 from nosync_nb.operators.aggregates.looks import looked
 from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
@@ -29,7 +29,7 @@ from nosync_nb.operators.counts import counts
 from nosync_nb.operators.keys import Groups, group, group_few, key_values
 from nosync_nb.operators.linear import evaluate
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.arrays import all_true, any_zero
+from nosync_nb.rows.arrays import all_true
 from nosync_nb.rows.counts import add_at, add_runs, sums
 from nosync_nb.rows.types import FIXED
 from nosync_nb.trace.batch import (
@@ -41,7 +41,6 @@ from nosync_nb.trace.batch import (
     Updates,
     arrange,
     arrange_distinct,
-    concat_updates,
 )
 
 Looks = dict[tuple[int, object], Column]
@@ -148,6 +147,7 @@ class Aggregate(Operator):
         number = np.zeros(len(order), np.int64)
         number[starts[1:]] = 1
         number = number.cumsum()
+        whole: list[Fed] = []
         for feed in self.by_rows:
             type_ = self.arguments[feed.argument].type
             columns = [rows.take(arguments[i], order) for i in feed.arguments]
@@ -159,8 +159,8 @@ class Aggregate(Operator):
                 columns = [rows.take(column, some) for column in columns]
                 changes |= added(feed, columns, type_, diff[some], number[some], len(starts))
             elif len(feed.slots) > 1:
-                changes |= added(feed, columns, type_, diff, number, len(starts))
-        return changes
+                whole.append(Fed(feed, columns, type_))
+        return changes | all_added(whole, diff, number, len(starts))
 
     def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
         """What the held traces tell: results before and after, and contributions to `changes`."""
@@ -204,29 +204,21 @@ class Aggregate(Operator):
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
-        parts = []
-        owners: list[Index | None] = []
-        for slot, numbers in changes.items():
-            keys, index = groups.keys, None
-            if any_zero(numbers):
-                index = numbers.nonzero()[0]
-                if not len(index):
-                    continue
-                keys, numbers = [rows.take(k, index) for k in keys], numbers[index]
-            slots = np.empty(len(numbers), self.slot_type)
-            slots.fill(slot)
-            parts.append(Updates([*keys, slots], numbers))
-            owners.append(index)
-        if not parts:
+        numbers = np.concatenate([*changes.values()])
+        at = numbers.nonzero()[0]
+        if not len(at):
             return None
-        layout = self.state[0]
+        n, slots, layout = len(groups), np.array([*changes], self.slot_type), self.state[0]
+        used = np.count_nonzero(numbers.reshape(-1, n), axis=1)
+        owner = at - (np.arange(len(slots)) * n).repeat(used)
+        columns = [*(rows.take(key, owner) for key in groups.keys), slots.repeat(used)]
+        change = Updates(columns, numbers[at])
         if groups.values is not None:  # few, and no two are equal: they can wait for their order
-            columns, diff = concat_updates(parts, layout.types)
-            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
-        hashes = [groups.khash if index is None else groups.khash[index] for index in owners]
-        if len(parts) == 1:
-            return arrange_distinct(layout, parts[0], hashes[0])
-        return arrange(layout, concat_updates(parts, layout.types), khash=np.concatenate(hashes))
+            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, change.diff)
+        khash = groups.khash[owner]
+        if len(slots) == 1:
+            return arrange_distinct(layout, change, khash)
+        return arrange(layout, change, khash=khash)
 
     def _arranged(
         self,
