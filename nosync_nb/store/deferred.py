@@ -9,7 +9,7 @@ from typing import Any
 from nosync_nb.trace import Layer, Seen, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
-from nosync_nb.trace.layers import level_of
+from nosync_nb.trace.layer import level_of
 from nosync_nb.trace.parts import PartRef, refs_from_json
 from nosync_nb.trace.past.history import History
 

@@ -17,7 +17,8 @@ from nosync_nb.trace.compaction import (
     relieve,
 )
 from nosync_nb.trace.finding import ranges
-from nosync_nb.trace.layers import Found, Layer, Trace, empty_batch
+from nosync_nb.trace.layer import Layer
+from nosync_nb.trace.layers import Found, Trace, empty_batch
 from nosync_nb.trace.seen import Seen
 
 __all__ = [

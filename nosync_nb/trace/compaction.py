@@ -18,8 +18,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.trace.batch import Layout, Updates, merge
-from nosync_nb.trace.layers import Layer, Trace, level_of
+from nosync_nb.trace.batch import Layout, Updates
+from nosync_nb.trace.layer import Layer, level_of, merged
+from nosync_nb.trace.layers import Trace
 
 WIDTH = 4
 INLINE_ROWS = 4096
@@ -156,10 +157,7 @@ def _fewer(layout: Layout, layers: tuple[Layer, ...], merged: int) -> tuple[tupl
 
 def _merged(layout: Layout, layers: tuple[Layer, ...], start: int, stop: int) -> tuple[Layer, ...]:
     """The layers with those of `[start, stop)` as one."""
-    run = layers[start:stop]
-    batch = merge(layout, [part for each in run for part in each.parts])
-    layer = Layer(run[0].lower, run[-1].upper, (batch,), wary=run[-1].wary)
-    return (*layers[:start], layer, *layers[stop:])
+    return (*layers[:start], merged(layout, layers[start:stop]), *layers[stop:])
 
 
 def _run(layers: Sequence[Layer], rows_max: int) -> int:

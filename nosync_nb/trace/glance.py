@@ -35,7 +35,8 @@ from nosync_nb.trace.batch import (
     merge,
     no_updates,
 )
-from nosync_nb.trace.layers import Layer, Trace
+from nosync_nb.trace.layer import Layer
+from nosync_nb.trace.layers import Trace
 
 _BLOCK = 1 << 15
 _TIES_MAX = 1 << 13

@@ -1,8 +1,7 @@
 """Traces: all layers of one collection in one order, and what can be asked of them.
 
-A `Layer` is a batch in its place: it covers the epochs `[lower, upper)`. Its rows may be split into
-parts, disjoint and ascending in key hash, each in memory or mapped from a file. A `Trace` is an
-immutable tuple of layers that tile `[0, upper)`; the collection is the sum of its layers.
+A `Trace` is an immutable tuple of layers (layer.py) that tile the epochs `[0, upper)`; the
+collection is the sum of its layers.
 
 Readers hold a trace as long as they like; appending or compacting makes a new one.
 """
@@ -10,7 +9,7 @@ Readers hold a trace as long as they like; appending or compacting makes a new o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,202 +23,14 @@ from nosync_nb.trace.batch import (
     Index,
     Layout,
     Updates,
-    arrange,
     concat_updates,
     merge,
 )
 from nosync_nb.trace.finding import LARGE, SOME, few_found, found
-from nosync_nb.trace.parts import PartRef
-from nosync_nb.trace.seen import Seen, seen_in
-
-ROW_BYTES = 1024
-"""From so many bytes a row on a layer is as large as its bytes, not as its rows."""
-
-
-Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
-"""Updates of several epochs in any order, the layout that is wanted, and how many rows they are."""
+from nosync_nb.trace.layer import Layer
 
 MANY = 64
 """More probes than these are looked up in their order, which runs through a part once."""
-
-
-class Layer:
-    """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
-
-    `files` names the part files that hold it, one for each part, or is empty while the layer
-    lives in memory (and in the frames of the log) alone. `level` grows by one when its rows grow
-    fourfold.
-
-    A layer may be `young`: its updates are put into order when somebody looks at its `parts`, and
-    until then it can be joined with the next. So a trace that nobody looks into costs an epoch
-    next to nothing. `rows_count` is an upper bound until then. One that is `full` is joined with no
-    more; one that is `claimed` is being merged by the worker.
-
-    `wary`: for how many epochs no layer is joined to it; see `is_watched`. `encoded`: the layer as
-    a checkpoint holds it, once one does.
-    """
-
-    __slots__ = (
-        "_parts",
-        "_pieces",
-        "_source",
-        "claimed",
-        "encoded",
-        "files",
-        "full",
-        "level",
-        "lower",
-        "rows_count",
-        "seen",
-        "upper",
-        "wary",
-    )
-
-    def __init__(
-        self,
-        lower: int,
-        upper: int,
-        parts: tuple[Batch, ...],
-        files: tuple[PartRef, ...] = (),
-        *,
-        wary: int = 0,
-        seen: Seen | None = None,
-        pieces: Pieces | None = None,
-    ) -> None:
-        assert lower < upper, (lower, upper)
-        self.lower = lower
-        self.upper = upper
-        self.files = files
-        self.full = False
-        self.claimed = False
-        self.seen = seen
-        self.wary = wary
-        self.encoded: bytes | None = None
-        self._parts = parts
-        self._source: Layer | None = None
-        self._pieces = pieces
-        if pieces is None:
-            self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
-        else:  # of a small epoch
-            self.rows_count = rows_count = pieces[2]
-            self.level = (rows_count | 1).bit_length() >> 1
-
-    def claim(self) -> None:
-        """The worker has it in hand: nobody else merges it."""
-        self.claimed = True
-
-    def known(self) -> Seen:
-        """What readers found out about it, for whoever finds out more."""
-        if self.seen is None:
-            self.seen = seen_in(self.files)
-        return self.seen
-
-    def watch(self, epochs: int) -> None:
-        """For so many epochs no layer is joined to it."""
-        self.wary = epochs
-
-    def fill(self) -> None:
-        """It is joined with no more."""
-        self.full = True
-
-    def keep_encoded(self, data: bytes) -> bytes:
-        """Keeps the layer as a checkpoint holds it, and gives it back."""
-        self.encoded = data
-        return data
-
-    def release(self) -> None:
-        """The worker is done with it."""
-        self.claimed = False
-
-    def _count(self, rows_count: int) -> None:
-        self.rows_count = rows_count
-        bits = (rows_count | 1).bit_length()
-        self.level = level_of(rows_count, self.files) if self.files else bits >> 1
-
-    @classmethod
-    def young(
-        cls, lower: int, upper: int, layout: Layout, pieces: tuple[Updates, ...], rows_count: int
-    ) -> Layer:
-        """A layer of updates in any order."""
-        return cls(lower, upper, (), pieces=(layout, pieces, rows_count))
-
-    @property
-    def parts(self) -> tuple[Batch, ...]:
-        """The rows in order. Cost: that of sorting a young layer, the first time."""
-        young = self._pieces
-        if young is not None:
-            layout, pieces, _ = young
-            batch = arrange(layout, concat_updates(pieces, layout.types))
-            self._count(len(batch))
-            # In this order: another thread that finds no pieces finds the parts.
-            self._parts = (batch,)
-            self._pieces = None
-        return self._parts
-
-    def joined(self, layout: Layout, updates: Updates, upper: int) -> Layer:
-        """A young layer of this one's updates, and of more; this one stays as it is."""
-        young = self._pieces
-        if young is not None:
-            _, pieces, count = young
-        else:  # another thread has put them in order meanwhile
-            pieces, count = tuple(p.updates for p in self._parts), sum(map(len, self._parts))
-        grown = (layout, (*pieces, updates), count + len(updates.diff))
-        layer = Layer(self.lower, upper, (), pieces=grown)
-        layer._source, self._source = self, None
-        return layer
-
-    def grown(
-        self, layout: Layout, updates: Updates, upper: int, pieces_max: int, rows_max: int
-    ) -> Layer | None:
-        """The same of one that has grown before, and may again; else None.
-
-        So many pieces and rows are the most. In small epochs most traces grow so: what `is_watched`
-        and `pieces_count` say is asked without a call.
-        """
-        young, source = self._pieces, self._source
-        if young is None or self.wary > 1 or (source is not None and source._pieces is None):
-            return None
-        _, pieces, count = young
-        count += len(updates.diff)
-        if not 1 < len(pieces) < pieces_max or count > rows_max:
-            return None
-        layer = Layer(self.lower, upper, (), pieces=(layout, (*pieces, updates), count))
-        layer._source, self._source = self, None
-        return layer
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether somebody looked at what it was before the last epoch was joined to it.
-
-        Who looks each epoch, as an operator looks at the state before, would have it put into order
-        anew each time it grows.
-        """
-        source = self._source
-        return source is not None and source._pieces is None
-
-    @property
-    def is_young(self) -> bool:
-        """Whether its rows came in no order, and nobody has looked at them yet."""
-        return self._pieces is not None
-
-    @property
-    def pieces_count(self) -> int:
-        """Of how many epochs' changes it is made, while it is young; else 0."""
-        young = self._pieces
-        return 0 if young is None else len(young[1])
-
-    @property
-    def updates(self) -> Sequence[Updates]:
-        """Its updates; those of a young layer are neither in order nor added up."""
-        young = self._pieces
-        return [part.updates for part in self.parts] if young is None else young[1]
-
-
-def level_of(rows_count: int, files: Sequence[PartRef] = ()) -> int:
-    """The level of so many rows, in files or in memory: few rows may be many bytes."""
-    if files:
-        rows_count = max(rows_count, sum(ref.size_bytes for ref in files) // ROW_BYTES)
-    return (rows_count | 1).bit_length() >> 1
 
 
 class Found(NamedTuple):
@@ -331,7 +142,7 @@ class Trace:
             hits = [
                 (part.columns, part.diff, *hit)
                 for layer in self.layers
-                for part in layer.parts
+                for part in layer.keyed
                 if (hit := few_found(part.khash, looked)) is not None
             ]
         else:
@@ -367,7 +178,7 @@ class Trace:
     def _hits(self, khash: Hashes) -> Iterator[tuple[list[Column], Diffs, Index, Index]]:
         """For each part that has some of the hashes its rows, and (probe, row) numbers."""
         for layer in self.layers:
-            for number, part in enumerate(layer.parts):
+            for number, part in enumerate(layer.keyed):
                 own, bits = part.khash, None
                 if len(own) >= LARGE:
                     bits = layer.known().bits(number, own)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nosync_nb.trace import Layer, Trace, adopt, append, append_young, compaction, plan
+from nosync_nb.trace import layer as layer_module
 from nosync_nb.trace.batch import Batch, Layout, merge
 from nosync_nb.trace.compaction import (
     INLINE_ROWS,
@@ -144,7 +145,7 @@ def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
     trace = Trace(LAYOUT, (Layer(0, 1, (Sized(base),)),))
     copied = inline = 0
     epochs = 4000
-    with mock.patch.object(compaction, "merge", sized):
+    with mock.patch.object(layer_module, "merge", sized):
         for epoch in range(1, epochs):
             trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             assert merged <= INLINE_ROWS
@@ -162,7 +163,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
     random = np.random.default_rng(seed)
     trace = Trace(LAYOUT)
     appended = copied = 0
-    with mock.patch.object(compaction, "merge", sized):
+    with mock.patch.object(layer_module, "merge", sized):
         for epoch in range(2000):
             rows = int(2 ** random.uniform(0, 16))
             appended += rows
@@ -177,7 +178,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
 def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> None:
     random = np.random.default_rng(7)
     trace = Trace(LAYOUT)
-    with mock.patch.object(compaction, "merge", sized):
+    with mock.patch.object(layer_module, "merge", sized):
         for epoch in range(500):
             planned = plan(trace)
             inputs = () if planned is None else trace.layers[planned.start : planned.stop]
@@ -232,7 +233,7 @@ def test_a_full_young_layer_is_the_workers() -> None:
 
 def test_a_small_first_layer_keeps_none_behind_it_apart() -> None:
     trace, merged = Trace(LAYOUT), 0
-    with mock.patch.object(compaction, "merge", sized):
+    with mock.patch.object(layer_module, "merge", sized):
         for epoch, rows in enumerate([1, 8, 2, 1, 8]):
             assert (len(trace.layers), merged) == (epoch, 0)
             trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
@@ -248,7 +249,7 @@ def test_too_many_layers_are_merged_but_those_that_the_worker_has_in_hand() -> N
     made = [Layer(i, i + 1, (Sized(2000 + i),)) for i in range(STALL_LAYERS + 1)]
     for layer in made[:10]:
         layer.claim()
-    with mock.patch.object(compaction, "merge", sized):
+    with mock.patch.object(layer_module, "merge", sized):
         trace, merged = relieve(Trace(LAYOUT, tuple(made)))
         assert merged == sum(layer.rows_count for layer in made[10 : 10 + WIDTH])
         assert trace.layers[:10] == tuple(made[:10])
@@ -272,7 +273,7 @@ def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
 
 def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> None:
     layers = tuple(Layer(e, e + 1, (Sized(1000),)) for e in range(8))
-    with mock.patch.object(compaction, "merge", sized):
+    with mock.patch.object(layer_module, "merge", sized):
         trace, merged = append(Trace(LAYOUT, layers), Layer(8, 9, (Sized(1000),)))
     assert 0 < merged <= INLINE_ROWS
     assert trace.rows_count == 9000

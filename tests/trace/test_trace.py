@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from batch_model import (
     Count,
@@ -25,8 +26,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.trace import Layer, Trace, empty_batch, layers, ranges
-from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace import Layer, Trace, append_young, empty_batch, layer, layers, ranges
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, merge
+from nosync_nb.trace.compaction import LAYERS_MAX
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 
@@ -44,6 +46,17 @@ def trace_of(layout: Layout, batches: list[Batch], cuts: list[int]) -> Trace:
     return trace
 
 
+def young_of(layout: Layout, batches: list[Batch], looks: list[bool]) -> Trace:
+    """The same of changes that come in no order, merged and looked into on the way."""
+    trace = Trace(layout)
+    for epoch, (batch, looked) in enumerate(zip(batches, looks, strict=True)):
+        backwards = np.arange(len(batch))[::-1]
+        trace, _ = append_young(trace, batch.updates.take(backwards), epoch)
+        if looked:
+            assert sum(len(part) for each in trace.layers for part in each.keyed) or not len(batch)
+    return trace
+
+
 @given(st.data(), st.sampled_from([None, 1, 2]), st.sampled_from([(0, 1), (0, 1000), (1000, 1)]))
 def test_a_lookup_finds_the_rows_of_its_keys(
     data: st.DataObject, buckets: int | None, bounds: tuple[int, int]
@@ -52,15 +65,21 @@ def test_a_lookup_finds_the_rows_of_its_keys(
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
         mock.patch.multiple(layers, SOME=some, LARGE=large),
+        mock.patch.object(layer, "ALIKE_MAX", data.draw(st.sampled_from([1, 16]))),
     ):
         layout = data.draw(layouts())
         batches = data.draw(batches_of(layout))
-        cuts = data.draw(st.lists(st.integers(0, 20), max_size=2))
-        trace = trace_of(layout, batches, cuts)
+        if data.draw(st.booleans()):
+            cuts = data.draw(st.lists(st.integers(0, 20), max_size=2))
+            trace = trace_of(layout, batches, cuts)
+        else:
+            n = len(batches)
+            looks = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+            trace = young_of(layout, batches, looks)
         kinds = layout.types
         places = list(range(len(kinds)) if layout.key is None else layout.key)
         types = [kinds[i] for i in places]
-        total = trace.consolidated()
+        total = merge(layout, batches)
         # Probes: some keys that are there, each once, and null keys that may be.
         chosen = data.draw(st.sets(st.integers(0, max(len(total) - 1, 0)))) if len(total) else set()
         index = np.array(sorted(chosen), np.int64)
@@ -89,6 +108,44 @@ def test_a_lookup_finds_the_rows_of_its_keys(
             shown = range(len(kinds)) if wanted is None else wanted
             expected[probes[key], tuple(row[i] for i in shown)] += diff
     assert nonzero(expected) == nonzero(held)
+    assert nonzero(counted([trace.consolidated()])) == nonzero(counted(batches))
+
+
+WIDE = Layout(("bigint", "string"), (0,))
+
+
+def looked_up(epochs: int, keys: int) -> Trace:
+    """A trace of small epochs with texts, of so many keys, that is looked into after each."""
+    trace = Trace(WIDE)
+    for epoch in range(epochs):
+        own = np.array([(2 * epoch + at) % keys for at in (1, 0)])
+        texts = rows.from_arrow(pa.array([f"{epoch}", f"{epoch}"]), "string")
+        trace, _ = append_young(trace, Updates([own, texts], np.array([1, -1])), epoch)
+        asked = np.arange(keys)
+        assert trace.lookup(rows.hash_columns([asked], ["bigint"], keys), [asked]) is not None
+    return trace
+
+
+def test_who_looks_up_has_no_row_hashed() -> None:
+    with mock.patch.object(rows, "extend_hashes", side_effect=AssertionError):
+        trace = looked_up(64, 128)
+    assert max(each.rows_count for each in trace.layers) > 16, "they are merged all the same"
+    assert not any(each.is_ordered for each in trace.layers)
+    check(trace.consolidated())
+    assert all(each.is_ordered for each in trace.layers)
+
+
+def test_rows_of_a_key_that_come_and_go_do_not_pile_up() -> None:
+    """Of all epochs of a layer they would be found, each time, though they are none together."""
+    trace = Trace(WIDE)
+    asked = np.zeros(1, np.int64)
+    khash = rows.hash_columns([asked], ["bigint"], 1)
+    for epoch in range(1000):
+        texts = rows.from_arrow(pa.array(["a", "b"]), "string")
+        diff = np.array([1, -1]) if epoch % 2 else np.array([-1, 1])
+        trace, _ = append_young(trace, Updates([np.zeros(2, np.int64), texts], diff), epoch)
+        found = trace.lookup(khash, [asked])
+        assert found is None or len(found.diff) <= 2 * LAYERS_MAX + 16
 
 
 @pytest.mark.parametrize("n", [layers.MANY, layers.MANY + 1])

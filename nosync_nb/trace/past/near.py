@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.trace.batch import Batch, Layout, arrange, merge
-from nosync_nb.trace.layers import Layer, Trace
+from nosync_nb.trace.layer import Layer
+from nosync_nb.trace.layers import Trace
 from nosync_nb.trace.past.archive import Weight
 from nosync_nb.trace.past.history import History
 
