@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.rows import Column, cores
-from nosync_nb.rows.arrays import sorted_by
+from nosync_nb.rows.arrays import sorted_by, stably_sorted_by
 
 Numbers = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -72,4 +72,4 @@ def order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positi
 def _order(khash: Numbers, rhash: Numbers, code: Numbers | None) -> Positions:
     if code is not None:
         return np.lexsort((rhash, code, khash))
-    return khash.argsort() if rhash is khash else sorted_by(khash, rhash)
+    return stably_sorted_by(khash) if rhash is khash else sorted_by(khash, rhash)

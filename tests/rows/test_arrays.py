@@ -51,7 +51,37 @@ def test_leading_bits_that_are_alike_do_not_decide(runs: int) -> None:
     second[rng.integers(0, n, n // 2)] |= np.uint64(1 << 63)
     with mock.patch.object(arrays.np, "lexsort", wraps=np.lexsort) as slow:
         index = sorted_by(first, second)
-    assert slow.called == (runs > 1)  # one run leaves room for every bit
+    assert slow.called  # with the position behind them there is no room for the last bits
     wanted = np.lexsort((second, first))
     assert (first[index] == first[wanted]).all()
     assert (second[index] == second[wanted]).all()
+
+
+@pytest.mark.parametrize("most", [0, 2, 1000])
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
+def test_what_leading_bits_do_not_tell_is_mended(
+    most: int, seed: int, alike: int, equal: int
+) -> None:
+    """Few numbers that differ behind them alone, some equal, wherever they stand."""
+    rng, n = np.random.default_rng(seed), 1500
+    given_ = rng.integers(0, 2**64 - 1, n, np.uint64)
+    for _ in range(alike):
+        at = rng.integers(0, n, 3 + equal)
+        given_[at] = given_[at[0]] & ~np.uint64(7) | rng.integers(0, 8, len(at), np.uint64)
+        given_[at[-equal:]] = given_[at[0]]
+    wanted = given_.argsort(kind="stable")
+    other = rng.permutation(given_)
+    with mock.patch.object(arrays, "WRONG_MAX", most):
+        assert (stably_sorted_by(given_) == wanted).all()
+        for first, second in ((given_, other), (given_ >> np.uint64(60) << np.uint64(60), given_)):
+            index, order = sorted_by(first, second), np.lexsort((second, first))
+            assert (first[index] == first[order]).all()
+            assert (second[index] == second[order]).all()
+
+
+def test_hashes_are_sorted_without_lexsort() -> None:
+    rng = np.random.default_rng(1)
+    first = rng.integers(0, 2**64 - 1, ROWS, np.uint64)[rng.integers(0, ROWS // 4, ROWS)]
+    second = rng.integers(0, 2**64 - 1, ROWS, np.uint64)
+    with mock.patch.object(arrays.np, "lexsort", side_effect=AssertionError):
+        sorted_by(first, second)
