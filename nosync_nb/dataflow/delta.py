@@ -32,6 +32,7 @@ from nosync_nb.trace.batch import (
 )
 from nosync_nb.trace.hashed import Hashed
 from nosync_nb.trace.parts import PartRef, frame_rows
+from nosync_nb.trace.rearranging import rearranged
 from nosync_nb.trace.summing import FEW_ROWS, summed
 
 SMALL_ROWS = 4096
@@ -237,9 +238,7 @@ class Delta:
             known = other.parts[0]
             batch = arrange(layout, known.updates, rhash=known.rhash)
         elif other is not None and len(self) > SMALL_ROWS:
-            columns, diff = concat_updates([part.updates for part in other.parts], self.types)
-            rhash = np.concatenate([part.rhash for part in other.parts])
-            batch = arrange(layout, Updates(columns, diff), rhash=rhash, consumed=True)
+            batch = rearranged(layout, other.parts)
         elif len(self.updates.diff) <= SMALL_ROWS:
             batch = self._marked().arranged(layout)
         else:

@@ -312,10 +312,10 @@ def _sorted(
         else:
             khash = khash[index]
         code = None if code is None else code[index]
-    return _consolidated(layout, columns, khash, rhash, diff, code)
+    return consolidate(layout, columns, khash, rhash, diff, code)
 
 
-def _consolidated(
+def consolidate(
     layout: Layout,
     columns: list[Column],
     khash: Hashes,

@@ -14,6 +14,9 @@ from nosync_nb import rows
 from nosync_nb.rows import Column, cores
 from nosync_nb.rows.arrays import sorted_by, stably_sorted_by
 
+GROUP = 1 << 16
+"""About so many rows are sorted together: what is made of them on the way stays in the cache."""
+
 Numbers = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int64]
@@ -52,21 +55,28 @@ def put_in_order(
 
 
 def order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
-    """Positions that sort by `khash`, then `code`, then `rhash`; equal ones stand in any order."""
-    parts = cores.count(len(khash))
-    if parts < 2:
+    """Positions that sort by `khash`, then `code`, then `rhash`; equal ones stand in any order.
+
+    Many are cut by their leading bits into groups that stay in the cache, which the cores sort.
+    """
+    n = len(khash)
+    bits = min(8, (n // GROUP).bit_length()) if n >= cores.MANY else 0
+    if not bits:
         return _order(khash, rhash, code)
-    share = ((khash >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.uint8)
-    ranges: list[Positions] = [np.zeros(0, np.int64)] * parts
+    leading = np.ascontiguousarray(khash).view(np.uint8)[7::8] >> np.uint8(8 - bits)
+    positions = leading.argsort(kind="stable")  # by radix, as they are of a byte
+    starts = leading[positions].searchsorted(np.arange(1 << bits, dtype=np.uint8)).tolist()
+    stops = [*starts[1:], n]
 
-    def sort(part: int) -> None:
-        at = (share == part).nonzero()[0]
-        own = khash[at]
-        other = own if rhash is khash else rhash[at]
-        ranges[part] = at[_order(own, other, None if code is None else code[at])]
+    def sort(group: int) -> None:
+        own = slice(starts[group], stops[group])
+        at = positions[own]
+        first = khash[at]
+        second = first if rhash is khash else rhash[at]
+        positions[own] = at[_order(first, second, None if code is None else code[at])]
 
-    cores.each(sort, parts, parts)
-    return np.concatenate(ranges)
+    cores.each(sort, len(starts), cores.count(n))
+    return positions
 
 
 def _order(khash: Numbers, rhash: Numbers, code: Numbers | None) -> Positions:

@@ -13,6 +13,7 @@ import pytest
 
 from nosync_nb.rows import cores
 from nosync_nb.trace import batch as batches
+from nosync_nb.trace import sorting
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 N = 5000
@@ -31,6 +32,7 @@ def few_are_many() -> Iterator[None]:
     with (
         mock.patch.object(cores, "MANY", 1000),
         mock.patch.object(batches, "MANY", 1000),
+        mock.patch.object(sorting, "GROUP", 100),
         mock.patch.object(cores, "usable", return_value=3),
     ):
         yield
