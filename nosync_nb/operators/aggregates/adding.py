@@ -146,9 +146,10 @@ def _sums_of_doubles(
     counts = np.tile(diff, len(chunks) * width)
     add_at(total, owners.ravel(), products(chunks.ravel(), counts))
     bins = total.reshape(bins_count, width, groups_count)
+    used = np.asarray(bins.any(axis=2))
     return {
         given[column].feed.slots["sum"] + least + bin_: bins[bin_, column]
-        for bin_, column in zip(*(at.tolist() for at in bins.any(axis=2).nonzero()), strict=True)
+        for bin_, column in np.argwhere(used).tolist()
     }
 
 
