@@ -9,7 +9,7 @@ Readers hold a trace as long as they like; appending or compacting makes a new o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,13 @@ MANY = 64
 """More probes than these are looked up in their order, which runs through a part once."""
 
 
+_KEPT_MAX = 4096
+"""Where so many probes were found is kept for who asks next."""
+
+Hit: TypeAlias = tuple[list[Column], Diffs, Index, Index]
+"""The columns and diffs of a part, and numbers of probes with those of the rows they found."""
+
+
 class Found(NamedTuple):
     """Rows of a trace that match probes: `probe[i]` is the probe of row i."""
 
@@ -48,7 +55,7 @@ class Trace:
     alone, and leaves it to the trace that follows. It is no part of the value.
     """
 
-    __slots__ = ("layers", "layout", "memos")
+    __slots__ = ("_last", "layers", "layout", "memos")
 
     def __init__(
         self, layout: Layout, layers: tuple[Layer, ...] = (), memos: list[Any] | None = None
@@ -56,6 +63,7 @@ class Trace:
         self.layout = layout
         self.layers = layers
         self.memos = memos
+        self._last: tuple[Hashes, Index | None, list[Hit]] | None = None  # what was found last
 
     def __reduce__(self) -> Any:
         return Trace, (self.layout, self.layers)
@@ -136,17 +144,7 @@ class Trace:
         Cost: O(layers x (probes x log rows) + rows found).
         """
         types, key = self.layout.types, self.layout.key
-        order = khash.argsort() if len(khash) > MANY else None
-        looked = khash if order is None else khash[order]
-        if len(looked) < SOME:
-            hits = [
-                (part.columns, part.diff, *hit)
-                for layer in self.layers
-                for part in layer.keyed
-                if (hit := few_found(part.khash, looked)) is not None
-            ]
-        else:
-            hits = [*self._hits(looked)]
+        order, hits = self._found(khash)
         if not hits:
             return None
         places = range(len(types)) if key is None else key
@@ -175,8 +173,30 @@ class Trace:
                 held = {j: rows.take(c, keep) for j, c in held.items()}
         return Found(probe, [held[i] for i in need], diff)
 
-    def _hits(self, khash: Hashes) -> Iterator[tuple[list[Column], Diffs, Index, Index]]:
-        """For each part that has some of the hashes its rows, and (probe, row) numbers."""
+    def _found(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
+        """The order in which hashes are looked for, and for each part that has some of them a hit.
+
+        Several operators look up one change, and those of one key ask for the same.
+        """
+        last = self._last
+        if last is not None and last[0] is khash:
+            return last[1:]
+        order = khash.argsort() if len(khash) > MANY else None
+        looked = khash if order is None else khash[order]
+        if len(looked) < SOME:
+            return order, [
+                (part.columns, part.diff, *hit)
+                for layer in self.layers
+                for part in layer.keyed
+                if (hit := few_found(part.khash, looked)) is not None
+            ]
+        hits = [*self._hits(looked)]
+        if len(looked) <= _KEPT_MAX:
+            self._last = khash, order, hits
+        return order, hits
+
+    def _hits(self, khash: Hashes) -> Iterator[Hit]:
+        """For each part that has some of the hashes a hit."""
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):
                 own, bits = part.khash, None

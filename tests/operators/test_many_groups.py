@@ -57,6 +57,29 @@ def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype:
     return same(to_pylist(quick, result), to_pylist(plain, result))
 
 
+@given(
+    st.lists(st.lists(st.one_of(doubles, near, near, st.floats(-1e9, 1e9)), max_size=6), max_size=8)
+)
+@example([[EXACT, 1.0]])
+@example([[EXACT, 1.0, 2.0**-60]])
+@example([[EXACT, 1.0, -(2.0**-113)]])
+@example([[1.7e308, 1.7e308, -1.7e308], [LEAST, LEAST]])
+def test_sums_that_are_doubles_in_parts_are_rounded_as_integers_are(
+    groups: list[list[float]],
+) -> None:
+    slots, count = slots_of(groups, "double", np.float64)
+    quick = totals.sums(slots, BASE, "double", "double", count)
+    with mock.patch.object(totals, "GREATEST", totals.LEAST - 1):
+        exact = totals.sums(slots, BASE, "double", "double", count)
+    assert same(quick, exact)
+
+
+def test_few_groups_are_summed_without_wide_integers() -> None:
+    slots, count = slots_of([[1.25, 2.5], [1e100, 3.0]], "double", np.float64)
+    with mock.patch.object(totals, "exact_sums", side_effect=AssertionError):
+        assert totals.sums(slots, BASE, "double", "double", count)[:3] == [3.75, 1e100, None]
+
+
 @given(st.lists(values, max_size=8), st.sampled_from(["sum", "avg"]))
 @example([[EXACT, 1.0, 2.0**-60]], "sum")  # above the middle by what no digit of 61 bits shows
 @example([[EXACT, 1.0]], "sum")  # the middle: to the even one

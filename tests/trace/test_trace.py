@@ -92,6 +92,11 @@ def test_a_lookup_finds_the_rows_of_its_keys(
         wanted = data.draw(st.none() | st.permutations(range(len(kinds))))
         khash = rows.hash_columns(keys, types, len(first))
         found = trace.lookup(khash, keys, wanted)
+        again = trace.lookup(khash, keys, wanted)  # of who asks for the same
+    assert (found is None) == (again is None)
+    if found is not None and again is not None:
+        assert (found.probe == again.probe).all()
+        assert (found.diff == again.diff).all()
     held: Counter[Any] = Counter()
     if found is not None:
         assert len(found.diff)

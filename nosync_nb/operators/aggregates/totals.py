@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from decimal import Context, Decimal
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ from nosync_nb.rows.types import FIXED, decimal_parts
 
 _WIDE = Context(prec=80)
 
+_EXACT = 1 << 53
+LEAST, GREATEST = -1022, 900
+"""Up to 2**53, and times a power of two between these, an integer is a double, and so are sums."""
+
 
 def column(values: list[Any], type_: str) -> Column:
     """A column of Python numbers or None."""
@@ -59,6 +64,9 @@ def sums(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[
         ExpressionError: if a final sum does not fit `result`.
     """
     if type_ in ("float", "double"):
+        rounded = _rounded(slots, base, count)
+        if rounded is not None:
+            return rounded
         return [None if exact is None else _float(exact) for exact in doubles(slots, base, count)]
     numbers = _whole(slots, base, type_, count)
     unscaled = [u if c else None for u, c in zip(numbers, count.tolist(), strict=True)]
@@ -184,6 +192,23 @@ def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None
             yield math.inf if inf else -math.inf
         else:
             yield exact
+
+
+def _rounded(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
+    """Sums of doubles by `math.fsum`, which rounds once too; None if a bin of one is no double."""
+    parts: list[list[float]] = []
+    for slot, numbers in slots.items():
+        if not base <= slot < base + SLOTS["doubles"]:
+            continue
+        exponent, values = BIN_BITS * (slot - base) - LOWEST, numbers.tolist()
+        if slot - base >= INF or not LEAST <= exponent <= GREATEST:
+            return None
+        if max(values) >= _EXACT or min(values) <= -_EXACT:
+            return None
+        scale = 2.0**exponent
+        parts.append([value * scale for value in values])
+    sums_ = map(math.fsum, zip(*parts, strict=True)) if parts else repeat(0.0)
+    return [each if some else None for some, each in zip(count.tolist(), sums_, strict=False)]
 
 
 def exact_sums(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
