@@ -42,14 +42,15 @@ def rearranged(layout: Layout, parts: Sequence[Batch]) -> Batch:
     def diffs() -> npt.NDArray[np.int64]:
         return np.concatenate([part.diff for part in parts])[index]
 
-    made = [partial(column, at) for at in range(len(types))]
     numbers = [khash, *([] if rhash is khash else [rhash]), *([] if code is None else [code])]
-    found = _each(
-        [*made, diffs, *(partial(np.ndarray.take, each, index) for each in numbers)], count
+    makers = [partial(column, at) for at in range(len(types))]
+    made = _each(
+        [*makers, diffs, *(partial(np.ndarray.take, each, index) for each in numbers)], count
     )
-    columns, diff, first = found[: len(types)], found[len(types)], found[len(types) + 1]
-    second = first if rhash is khash else found[len(types) + 2]
-    return consolidate(layout, columns, first, second, diff, None if code is None else found[-1])
+    columns, (diff, *numbers) = made[: len(types)], made[len(types) :]
+    second = numbers[0] if rhash is khash else numbers[1]
+    code = None if code is None else numbers[-1]
+    return consolidate(layout, columns, numbers[0], second, diff, code)
 
 
 def _keys(layout: Layout, part: Batch) -> Numbers:

@@ -103,4 +103,6 @@ def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
     kept = trace.layers[0].known().rows.bits[0]
     with mock.patch.object(layers, "found", wraps=found) as looked:
         trace.lookup(khash, [keys])
+        assert not looked.called, "the same was asked for before"
+        trace.lookup(khash.copy(), [keys])
     assert looked.call_args_list[0].args[2] is kept
