@@ -128,6 +128,7 @@ def test_many_rows_of_few_keys_are_grouped_without_hashes(
     check(found, columns, kinds, n)
     assert found.values is not None
     assert found.khash.tolist() == rows.hash_columns(found.keys, kinds, len(found)).tolist()
+    assert found.khash.tolist() == sorted(found.khash.tolist())
 
 
 def test_many_keys_behind_few_are_hashed() -> None:
