@@ -76,6 +76,7 @@ def test_sums_that_are_doubles_in_parts_are_rounded_as_integers_are(
 
 def test_few_groups_are_summed_without_wide_integers() -> None:
     slots, count = slots_of([[1.25, 2.5], [1e100, 3.0]], "double", np.float64)
+    slots[BASE - 1] = slots[BASE + 99] = count  # of how many values, here and of the next argument
     with mock.patch.object(totals, "exact_sums", side_effect=AssertionError):
         assert totals.sums(slots, BASE, "double", "double", count)[:3] == [3.75, 1e100, None]
 

@@ -198,7 +198,7 @@ def _rounded(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
     """Sums of doubles by `math.fsum`, which rounds once too; None if a bin of one is no double."""
     parts: list[list[float]] = []
     for slot, numbers in slots.items():
-        if not base <= slot < base + SLOTS["doubles"]:
+        if not base <= slot <= base + NAN:
             continue
         exponent, values = BIN_BITS * (slot - base) - LOWEST, numbers.tolist()
         if slot - base >= INF or not LEAST <= exponent <= GREATEST:
