@@ -53,7 +53,7 @@ def young_of(layout: Layout, batches: list[Batch], looks: list[bool]) -> Trace:
         backwards = np.arange(len(batch))[::-1]
         trace, _ = append_young(trace, batch.updates.take(backwards), epoch)
         if looked:
-            assert sum(len(part) for each in trace.layers for part in each.keyed) or not len(batch)
+            assert all(len(part.khash) == len(part) for each in trace.layers for part in each.keyed)
     return trace
 
 
