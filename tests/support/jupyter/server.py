@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -151,9 +150,19 @@ class Server:
         self.url = self._start()
 
     def stop(self) -> None:
-        """Ends it as Ctrl-C does."""
-        self._process.send_signal(signal.SIGINT)
-        self._process.send_signal(signal.SIGTERM)
+        """Ends it and its kernels, by force if need be.
+
+        SIGTERM alone: Ctrl-C leaves its loop where it is, and what it had still to send to a
+        kernel that is gone can keep the process for ever.
+        """
+        kernels = psutil.Process(self._process.pid).children()
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        for each in psutil.wait_procs(kernels, timeout=10)[1]:
+            each.kill()
         self._wait()
 
     def _wait(self) -> None:
