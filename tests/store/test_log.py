@@ -520,6 +520,42 @@ def test_reading_a_damaged_old_frame_names_the_file(path: str) -> None:
             first.verify()
 
 
+def test_a_checkpoint_of_an_earlier_frame_does_not_read_its_payload(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    read_at = File.read_at
+
+    def counted(self: File, offset: int, size: int) -> bytes:
+        sizes.append(size)
+        return read_at(self, offset, size)
+
+    with open_log(path) as first:
+        large = first.append(1, bytes(1_000_000))
+        first.append(1, b"after")
+        monkeypatch.setattr(File, "read_at", counted)
+        first.write_checkpoint(b"state", large)
+        assert 0 < sum(sizes) < 1000
+    with open_log(path) as again:
+        assert again.checkpoint == b"state"
+        assert [frame.payload for frame in again.frames()] == [b"after"]
+
+
+@pytest.mark.parametrize("at", [0, 20, -4])
+def test_a_checkpoint_of_a_damaged_frame_is_none(path: str, at: int) -> None:
+    with open_log(path) as first:
+        position = first.append(1, b"abc")
+        end = first.head.offset
+        first.append(1, b"def")
+        (file,) = segment_paths(path)
+        content = bytearray(file.read_bytes())
+        content[segments.HEADER_BYTES + (end + at if at < 0 else at)] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(CorruptLogError, match=r"segment-.* is damaged at byte 128: frame 1"):
+            first.write_checkpoint(b"state", position)
+        assert not [name for name in os.listdir(path) if name.startswith("checkpoint")]
+
+
 def test_a_wrong_position_is_an_error(path: str) -> None:
     with open_log(path) as first:
         position = first.append(1, b"abc")

@@ -664,6 +664,21 @@ def test_sections_number_rows_by_value_when_hashes_collide(data: st.DataObject) 
             assert counted(wanted) == counted(found)
 
 
+def test_rows_of_one_epoch_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(("bigint",), (0,))
+    monkeypatch.setattr(rows, "hash_columns", lambda *_: pytest.fail("rows are hashed"))
+    updates = Updates([np.array([7, 3, 5])], np.array([1, -2, 1]))
+    section = sections.build(layout, 0, 40, [9], [3], [updates])
+    read = section.updates(0, 40)
+    assert read is not None
+    assert [*zip(read.columns[0].tolist(), read.diff.tolist(), strict=True)] == [
+        (7, 1),
+        (3, -2),
+        (5, 1),
+    ]
+    assert section.updates(0, 9) is None and section.updates(10, 40) is None
+
+
 @given(st.data())
 def test_a_cover_is_disjoint_complete_and_small(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, 600))

@@ -185,10 +185,7 @@ def check_one(data: bytes, position: Position) -> Frame | int:
         CorruptLogError: the frame does not verify, or another one stands there.
     """
     seq, offset = position
-    header = _header(data, 0)
-    if header is None or header[6:8] != (seq, offset):
-        raise CorruptLogError(f"frame {seq}: {_explain(data, 0, Mark(seq - 1, offset, b''))}")
-    kind, length, generation = header[2], header[4], header[5]
+    kind, length, generation = _begun(data, position)
     need = frame_bytes(length)
     if len(data) < need:
         return need
@@ -197,6 +194,38 @@ def check_one(data: bytes, position: Position) -> Frame | int:
     if crc != zlib.crc32(payload) or mark != _END:
         raise CorruptLogError(f"frame {seq}: the payload does not fit its checksum")
     return Frame(position, kind, payload, generation, Mark(seq, offset + need, digest))
+
+
+def size_of(data: bytes, position: Position) -> int:
+    """The size in bytes of the frame whose header `data` begin with.
+
+    Raises:
+        CorruptLogError: the header does not verify, or another one stands there.
+    """
+    return frame_bytes(_begun(data, position)[1])
+
+
+def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
+    """The mark after a frame of so many bytes, of its trailer alone.
+
+    Raises:
+        CorruptLogError: that is not one.
+    """
+    if len(trailer) < TRAILER_BYTES:
+        raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
+    digest, _, mark = _TRAILER.unpack(trailer)
+    if mark != _END:
+        raise CorruptLogError(f"frame {position.seq}: its end is missing or overwritten")
+    return Mark(position.seq, position.offset + size, digest)
+
+
+def _begun(data: bytes, position: Position) -> tuple[int, int, int]:
+    """The kind, the payload's length and the generation of the frame that `data` begin with."""
+    header = _header(data, 0)
+    if header is None or header[6:8] != position:
+        before = Mark(position.seq - 1, position.offset, b"")
+        raise CorruptLogError(f"frame {position.seq}: {_explain(data, 0, before)}")
+    return header[2], header[4], header[5]
 
 
 def witnesses(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:

@@ -268,7 +268,7 @@ class Log:
         and files that are retired from now on may be some that the unread one names.
         """
         writer = self._writing()
-        mark = writer.head if position is None else self.read(position).end
+        mark = writer.head if position is None else self._lookup.mark(position, self._segments())
         writer.sync(mark.seq)
         writer.check()
         checkpoint.remove(self._files, self.path, self.unread)

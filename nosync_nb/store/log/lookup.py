@@ -9,18 +9,21 @@ from __future__ import annotations
 import bisect
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.files.several import close_all
 from nosync_nb.store.log import frames, segments
-from nosync_nb.store.log.frames import Frame, Position
+from nosync_nb.store.log.frames import Frame, Mark, Position
 from nosync_nb.store.log.segments import Segment
 
 _OPEN_FILES_MAX = 16
 _GUESS_BYTES = 4096
+
+Read = TypeVar("Read")
 
 
 class Lookup:
@@ -39,23 +42,34 @@ class Lookup:
             CorruptLogError: it is damaged, or its file is missing.
         Cost: one system call, 8 us, for a frame up to 4 KiB.
         """
+        return self._read(position, live, _whole)
+
+    def mark(self, position: Position, live: Sequence[Segment]) -> Mark:
+        """The mark after the frame at `position`; of a large one the payload is not read.
+
+        Raises:
+            CorruptLogError: it is damaged where it is read, or its file is missing.
+        """
+        return self._read(position, live, _ends)
+
+    def _read(
+        self,
+        position: Position,
+        live: Sequence[Segment],
+        read: Callable[[File, int, Position], Read],
+    ) -> Read:
+        """Reads of the file of a frame, from where it begins; errors name both."""
         with self._lock:
             segment = self._find(position.offset, live)
             at = segment.local(position.offset)
             try:
-                file = self._file(segment.name)
-                frame = frames.check_one(file.read_at(at, _GUESS_BYTES), position)
-                if isinstance(frame, int):
-                    frame = frames.check_one(file.read_at(at, frame), position)
-                if isinstance(frame, int):
-                    raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
+                return read(self._file(segment.name), at, position)
             except CorruptLogError as error:
                 path = os.path.join(self._folder, segment.name)
                 raise CorruptLogError(
                     f"'{path}' is damaged at byte {at}: {error}",
                     hint="restore the file from a copy",
                 ) from None
-            return frame
 
     def close(self) -> None:
         """Closes the files."""
@@ -91,3 +105,20 @@ class Lookup:
         if len(self._open) > _OPEN_FILES_MAX:
             self._open.popitem(last=False)[1].close()
         return file
+
+
+def _whole(file: File, at: int, position: Position) -> Frame:
+    """A frame of a file, from where it begins."""
+    frame = frames.check_one(file.read_at(at, _GUESS_BYTES), position)
+    if isinstance(frame, int):
+        frame = frames.check_one(file.read_at(at, frame), position)
+    if isinstance(frame, int):
+        raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
+    return frame
+
+
+def _ends(file: File, at: int, position: Position) -> Mark:
+    """The mark after it, by its header and its trailer."""
+    size = frames.size_of(file.read_at(at, frames.HEADER_BYTES), position)
+    trailer = file.read_at(at + size - frames.TRAILER_BYTES, frames.TRAILER_BYTES)
+    return frames.mark_after(trailer, position, size)

@@ -142,13 +142,16 @@ def build(
     epoch = np.array(epochs, np.int64).repeat(counts)
     diff = np.concatenate([u.diff for u in updates])
     pause()
-    if hashes is None:
-        rhash = rows.hash_columns(columns, layout.types, len(diff))
+    if len(epochs) == 1:  # as after a load: no row is there twice
+        number = np.arange(len(diff))
     else:
-        rhash = np.concatenate(hashes)
-    pause()
-    number, columns = _numbers(columns, layout.types, rhash)
-    pause()
+        if hashes is None:
+            rhash = rows.hash_columns(columns, layout.types, len(diff))
+        else:
+            rhash = np.concatenate(hashes)
+        pause()
+        number, columns = _numbers(columns, layout.types, rhash)
+        pause()
     levels = _levels(epoch, epoch, number, diff, 0, _shifts(start, stop, 0), pause)
     return Section(layout, start, stop, columns, levels, tuple(large))
 
