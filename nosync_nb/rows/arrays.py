@@ -48,6 +48,11 @@ def all_true(mask: Mask) -> bool:
     return bool(mask.all())
 
 
+def ascends(values: Numbers) -> bool:
+    """Whether no number is less than the one before it."""
+    return all_true(values[1:] >= values[:-1])
+
+
 def any_zero(values: npt.NDArray[np.int64]) -> bool:
     """Whether any number is 0."""
     if values.size <= 256:

@@ -1,9 +1,12 @@
 """Blocks: pieces of updates on their way through Spark's shuffle, and the hash ranges they go to.
 
 A block is a Spark row `(place, port, payload)`: the range of the key hash it belongs to, the input
-or output it is part of, and rows with their diffs as an Arrow record batch of at most about
-`BLOCK_BYTES`. A negative port carries no rows but a `REPORT` or an error, as data: `ERROR` is of
-the last plan of a chain, below `MARK` are those of the plans before.
+or output it is part of, and rows as an Arrow stream of one record batch, of at most about
+`BLOCK_BYTES`. Their diffs travel with them unless all are 1, as in every load; the hashes by which
+they are ordered do if the receiver puts them in that order.
+
+A negative port carries no rows but a `REPORT` or an error, as data: `ERROR` is of the last plan of
+a chain, below `MARK` are those of the plans before.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.rows.arrays import all_true
 from nosync_nb.trace.batch import Hashes, Layout, Updates, concat_updates
 
 BLOCKS_DDL = "place int, port int, payload binary"
@@ -24,7 +28,11 @@ BLOCK_BYTES = 8 << 20
 REPORT, ERROR, MARK = -1, -2, -3
 
 _ARROW = pa.schema([("place", pa.int32()), ("port", pa.int32()), ("payload", pa.binary())])
-_ONE = np.uint64(32)
+_HALF = np.uint64(32)
+_DIFF, _HASH = "diff", "hash"
+_EXTRA = {_DIFF: pa.int64(), _HASH: pa.uint64()}
+_MARGIN = 1 << 10
+"""Bytes of a stream that are neither its schema nor its rows, and more."""
 
 
 class Block(NamedTuple):
@@ -61,7 +69,7 @@ class HashRanges:
 
     def places(self, khash: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The range of each hash."""
-        numbers = ((khash >> _ONE) * np.uint64(self.count)) >> _ONE
+        numbers = ((khash >> _HALF) * np.uint64(self.count)) >> _HALF
         return numbers.astype(np.int64)
 
 
@@ -75,50 +83,93 @@ def key_hash(layout: Layout, updates: Updates) -> Hashes:
 
 
 def cut(
-    updates: Updates, layout: Layout, ranges: HashRanges, port: int, most: int | None = None
+    updates: Updates,
+    layout: Layout,
+    ranges: HashRanges,
+    port: int,
+    most: int | None = None,
+    *,
+    hashed: bool = True,
 ) -> Iterator[Block]:
     """Sends each row to the range of its key hash, in blocks of about so many bytes at most.
 
     Args:
         most: `BLOCK_BYTES` unless it is said.
+        hashed: the hashes travel with the rows.
 
-    Cost: one hash and one copy of the rows.
+    Cost: one hash and two copies of the rows.
     """
-    n = len(updates.diff)
+    columns, diff = updates
+    n = len(diff)
     if not n:
         return
-    places = ranges.places(key_hash(layout, updates))
+    khash = key_hash(layout, updates)
+    places = ranges.places(khash)
     counts = np.bincount(places, minlength=ranges.count)
+    extra: dict[str, Any] = {}
+    if not columns or not all_true(diff == 1):
+        extra[_DIFF] = diff
+    if hashed:
+        extra[_HASH] = khash
     if counts.max() < n:
         kind: Any = np.uint16 if ranges.count <= 1 << 16 else np.int64
-        updates = updates.take(places.astype(kind).argsort(kind="stable"))
-    arrays = [rows.to_arrow(c, t) for c, t in zip(updates.columns, layout.types, strict=True)]
-    record = pa.record_batch([*arrays, pa.array(updates.diff)], schema=_schema(layout.types))
+        order = places.astype(kind).argsort(kind="stable")
+        columns = [rows.take(c, order) for c in columns]
+        extra = {name: values.take(order) for name, values in extra.items()}
+    arrays = [rows.to_arrow(c, t) for c, t in zip(columns, layout.types, strict=True)]
+    arrays += map(pa.array, extra.values())
+    schema = _schema(layout.types, tuple(extra))
+    record = pa.record_batch(arrays, schema=schema)
     rows_max = max(1, n * (most or BLOCK_BYTES) // max(record.nbytes, 1))
     ends = counts.cumsum().tolist()
     start = 0
     for place, end in enumerate(ends):
         while start < end:
             stop = min(end, start + rows_max)
-            yield Block(place, port, record.slice(start, stop - start).serialize())
+            yield Block(place, port, _encoded(record.slice(start, stop - start)))
             start = stop
 
 
-def join(payloads: Sequence[Any], types: Sequence[str]) -> Updates:
-    """The updates of blocks, one after the other."""
-    return concat_updates([_decoded(p, tuple(types)) for p in payloads], types)
+def _encoded(record: pa.RecordBatch) -> pa.Buffer:
+    """A record batch as a stream. Cost: one copy."""
+    size = record.schema.serialize().size + pa.ipc.get_record_batch_size(record)
+    buffer = pa.allocate_buffer(size + _MARGIN, resizable=True)
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        with pa.ipc.new_stream(sink, record.schema) as stream:
+            stream.write_batch(record)
+        size = sink.tell()
+    return buffer.slice(0, size)
 
 
-def _decoded(payload: Any, types: tuple[str, ...]) -> Updates:
-    record = pa.ipc.read_record_batch(pa.py_buffer(payload), _schema(types))
+class Joined(NamedTuple):
+    """The updates of blocks, one after the other; and their hashes, if they have come with them."""
+
+    updates: Updates
+    khash: Hashes | None
+
+
+def join(payloads: Sequence[Any], types: Sequence[str]) -> Joined:
+    """What blocks hold, one after the other."""
+    each = [_decoded(payload, types) for payload in payloads]
+    hashes = [khash for _, khash in each if khash is not None]
+    khash = np.concatenate(hashes) if hashes and len(hashes) == len(each) else None
+    return Joined(concat_updates([updates for updates, _ in each], types), khash)
+
+
+def _decoded(payload: Any, types: Sequence[str]) -> Joined:
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
+        record = stream.read_next_batch()
     columns = [rows.from_arrow(record.column(i), t) for i, t in enumerate(types)]
-    return Updates(columns, record.column(len(types)).to_numpy())
+    names = record.schema.names[len(types) :]
+    extra = {name: record.column(len(types) + i).to_numpy() for i, name in enumerate(names)}
+    diff = extra[_DIFF] if _DIFF in extra else np.ones(record.num_rows, np.int64)
+    return Joined(Updates(columns, diff), extra.get(_HASH))
 
 
 @lru_cache(maxsize=256)
-def _schema(types: tuple[str, ...]) -> pa.Schema:
+def _schema(types: tuple[str, ...], extra: tuple[str, ...]) -> pa.Schema:
     fields = [pa.field(f"c{i}", rows.arrow_type(t)) for i, t in enumerate(types)]
-    return pa.schema([*fields, pa.field("diff", pa.int64())])
+    return pa.schema([*fields, *(pa.field(name, _EXTRA[name]) for name in extra)])
 
 
 def to_records(blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:

@@ -194,13 +194,13 @@ def _fused(given: BulkInput, operator: Linear) -> BulkInput:
 
 
 def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
-    """Into how many ranges to cut: one for each slot, more if they were too large.
+    """Into how many ranges to cut: one for each slot, or as many more if they were too large.
 
     Hashes are even, so ranges are; and Spark takes some 30 ms for a task that does nothing.
     """
     size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
     size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
-    return max(slots, -(-size // RANGE_BYTES))
+    return slots * max(1, -(-size // (RANGE_BYTES * slots)))
 
 
 def source_bytes(source: Source) -> int:

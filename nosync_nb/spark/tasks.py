@@ -196,7 +196,8 @@ def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Blo
     exchange = plan.inputs[port].exchange
     if exchange is not None:
         updates = narrowed(updates, exchange.types, plan.operator, port)
-        yield from blocks.cut(updates, exchange, plan.ranges, port)
+        hashed = plan.inputs[port].layout is not None
+        yield from blocks.cut(updates, exchange, plan.ranges, port, hashed=hashed)
         return
     deltas: list[Updates | Batch | None] = [None] * len(plan.inputs)
     deltas[port] = updates
@@ -271,12 +272,18 @@ def _delta(
     if given.layout is None:
         loose = [b.updates for b in arranged]
         if payloads:
-            loose.append(blocks.join(payloads, given.exchange.types))
+            loose.append(blocks.join(payloads, given.exchange.types).updates)
         return concat_updates(loose, given.exchange.types) if loose else None
     if payloads:
-        arranged.append(arrange(given.layout, blocks.join(payloads, given.layout.types)))
+        arranged.append(_arranged(given.layout, payloads))
     batch = merge(given.layout, arranged) if arranged else None
     return batch if batch is not None and len(batch) else None
+
+
+def _arranged(layout: Layout, payloads: Sequence[Any]) -> Batch:
+    """The rows of blocks in the order by which they were sent."""
+    updates, khash = blocks.join(payloads, layout.types)
+    return arrange(layout, updates, khash=khash)
 
 
 def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) -> Iterator[Block]:
@@ -337,7 +344,7 @@ def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterato
         if port == MARK:
             continue
         layout = plan.layouts[port]
-        batch = arrange(layout, blocks.join(payloads, layout.types))
+        batch = _arranged(layout, payloads)
         refs = write_parts(plan.folder, [batch], plan.stem)
         yield Block(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
 

@@ -205,7 +205,7 @@ def arrange(
     types, key, order = layout
     if key is None or key == every(len(types)):
         if rhash is None:
-            rhash = rows.hash_columns(columns, types, n)
+            rhash = rows.hash_columns(columns, types, n) if khash is None else khash
         khash = rhash
     else:
         if khash is None:

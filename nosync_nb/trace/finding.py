@@ -2,8 +2,8 @@
 
 To halve a part until one row is left is a miss of the cache each time, for each hash by itself.
 Hashes are spread evenly, so their first bits say within some dozens of rows where they are; the
-rest is halved for all of them together. Hashes that are not spread, as many rows have few keys,
-take as many steps as halving all rows would.
+rest is halved for all of them together. That pays while those that are wanted are far apart. Hashes
+that are not spread, as many rows have few keys, take as many steps as halving all rows would.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ SOME = 32
 """Fewer hashes than these are looked for one by one: each step for all costs some us."""
 
 _BUCKET = 64
+
+_DENSE = 7
+"""Of every 128 hashes more than one is wanted: whoever halves finds them where he was just now."""
 
 
 class FirstBits:
@@ -61,11 +64,14 @@ def found(hashes: Hashes, wanted: Hashes, bits: FirstBits | None) -> tuple[Index
     """Where some hashes are in sorted ones: (number, place) for each place; None if nowhere.
 
     Args:
+        wanted: ascending, if they are many.
         bits: those of the sorted ones, if they are many.
     """
     n = len(hashes)
     if not n or not len(wanted):
         return None
+    if bits is not None and len(wanted) > n >> _DENSE:
+        bits = None
     low = hashes.searchsorted(wanted) if bits is None else bits.places(hashes, wanted)
     same = hashes.take(low, mode="clip") == wanted
     if all_true(same):

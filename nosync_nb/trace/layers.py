@@ -15,7 +15,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.rows import Column
-from nosync_nb.rows.arrays import all_true
+from nosync_nb.rows.arrays import all_true, ascends, stably_sorted_by
 from nosync_nb.trace.batch import (
     Batch,
     Diffs,
@@ -181,7 +181,10 @@ class Trace:
         last = self._last
         if last is not None and last[0] is khash:
             return last[1:]
-        order = khash.argsort() if len(khash) > MANY else None
+        n = len(khash)
+        order = None
+        if n > MANY and (n <= _KEPT_MAX or not ascends(khash)):
+            order = stably_sorted_by(khash)
         looked = khash if order is None else khash[order]
         if len(looked) < SOME:
             return order, [

@@ -125,7 +125,7 @@ def test_small_blocks_are_the_same_rows() -> None:
     for place in (0, 1):
         assert {b.place for b in small} == {0, 1}
         one, other = (
-            blocks.join([b.payload for b in made if b.place == place], layout.types)
+            blocks.join([b.payload for b in made if b.place == place], layout.types).updates
             for made in (whole, small)
         )
         assert one.columns[0].tolist() == other.columns[0].tolist()

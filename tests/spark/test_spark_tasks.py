@@ -9,25 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from batch_model import check, count, counted
+from batch_model import check, count, counted, encoded, pools, updates_of
 from hypothesis import given
 from hypothesis import strategies as st
+from row_strategies import types as any_type
 
 from nosync_nb import Session, rows
 from nosync_nb.errors import DurabilityError, NosyncError, StageError
 from nosync_nb.expressions import compile_aggregates
 from nosync_nb.operators import Aggregate, Filter, Join, Linear, Negate, Operator, Step
 from nosync_nb.rows import Schema
+from nosync_nb.rows.counts import CountError
 from nosync_nb.spark import blocks, bulk, failures, shipping, tasks
 from nosync_nb.spark.blocks import ERROR, MARK, Block, HashRanges
 from nosync_nb.spark.bulk import BulkInput, BulkResult
-from nosync_nb.spark.narrowing import narrowed
+from nosync_nb.spark.narrowing import added_up, narrowed
 from nosync_nb.spark.sessions import Jobs
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.trace.parts import open_part, write_parts
+from nosync_nb.trace.parts import PartRef, open_part, write_parts
 
 SCHEMA = Schema.parse("k bigint, s string")
 TYPES = SCHEMA.types
@@ -94,11 +97,37 @@ def test_blocks_carry_rows_to_their_ranges(size: int, monkeypatch: Any) -> None:
     assert list(places) == sorted(places)
     total = []
     for place, ports in places.items():
-        part = blocks.join(ports[3], TYPES)
+        part, khash = blocks.join(ports[3], TYPES)
         found = blocks.key_hash(Layout(TYPES, (0,)), part)
+        assert khash is not None
+        assert khash.tolist() == found.tolist()
         assert set(HashRanges(5).places(found).tolist()) == {place}
         total.append(part)
     assert count(concat_updates(total, TYPES), TYPES) == count(delta, TYPES)
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+@pytest.mark.parametrize("ones", [True, False])
+def test_diffs_travel_unless_all_are_one_and_hashes_where_they_are_used(
+    ones: bool, hashed: bool
+) -> None:
+    delta = updates(1, 3000)
+    if ones:
+        delta = Updates(delta.columns, np.ones(3000, np.int64))
+    made = blocks.cut(delta, Layout(TYPES), HashRanges(1), 0, hashed=hashed)
+    (block,) = over_the_wire([*made])
+    names = pa.ipc.open_stream(block.payload).schema.names
+    assert names == ["c0", "c1", *([] if ones else ["diff"]), *(["hash"] if hashed else [])]
+    part, khash = blocks.join([block.payload], TYPES)
+    assert count(part, TYPES) == count(delta, TYPES)
+    assert (khash is not None) == hashed
+    assert khash is None or (khash == rows.hash_columns(delta.columns, TYPES, 3000)).all()
+
+
+def test_rows_without_columns_travel_as_their_diffs() -> None:
+    made = [*blocks.cut(Updates([], np.ones(3, np.int64)), Layout(()), HashRanges(2), 0)]
+    part, _ = blocks.join([block.payload for block in over_the_wire(made)], ())
+    assert part.diff.tolist() == [1, 1, 1]
 
 
 def aggregate() -> Aggregate:
@@ -174,6 +203,29 @@ def test_what_is_not_used_does_not_travel() -> None:
     nothing = compile_aggregates({"n": "count(*)"}, SCHEMA, [])
     total = Aggregate(SCHEMA, (), nothing.calls, nothing.outputs, nothing.inner)
     assert narrowed(delta, TYPES, total, 0).diff.tolist() == [int(delta.diff.sum())]
+
+
+@given(st.data())
+def test_rows_are_added_up_as_arranging_adds_them_up(data: st.DataObject) -> None:
+    types = data.draw(st.lists(any_type, max_size=3).map(tuple))
+    delta = data.draw(updates_of(types, data.draw(pools(types)), 20))
+    added = added_up(delta, types)
+    assert count(added, types) == count(arrange(Layout(types), delta).updates, types)
+    assert 0 not in added.diff.tolist()
+    assert len(added.diff) == len(set(encoded(added.columns, types, len(added.diff))))
+
+
+def test_counts_that_are_too_large_name_their_row() -> None:
+    most = np.array([2**62, 2**62], np.int64)
+    with pytest.raises(CountError) as error:
+        added_up(Updates([np.array([7, 7])], most), ("bigint",))
+    assert error.value.row == (7,)
+
+
+@pytest.mark.parametrize(("size", "ranges"), [(0, 2), (1, 2), (64 << 20, 2), (65 << 20, 4)])
+def test_every_slot_gets_as_many_ranges(size: int, ranges: int) -> None:
+    part = PartRef("part", 1, 0, 1, size, "")
+    assert bulk.ranges_count([BulkInput([part], TYPES)], 2) == ranges
 
 
 def test_pieces_are_cut_and_gathered_to_even_work() -> None:

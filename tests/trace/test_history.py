@@ -676,7 +676,8 @@ def test_rows_of_one_epoch_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
         (3, -2),
         (5, 1),
     ]
-    assert section.updates(0, 9) is None and section.updates(10, 40) is None
+    assert section.updates(0, 9) is None
+    assert section.updates(10, 40) is None
 
 
 @given(st.data())

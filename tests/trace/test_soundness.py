@@ -330,7 +330,7 @@ def worked(what: str, work: bytes) -> None:
             if block.port == blocks.ERROR:
                 raise failures.unpack(block.payload)
         types = given[0].outputs[0].types
-        found = blocks.join([b.payload for b in made if b.port >= 0], types)
+        found = blocks.join([b.payload for b in made if b.port >= 0], types).updates
         for column, type_ in zip(found.columns, types, strict=True):
             nosync_nb.rows.to_pylist(column, type_)
     elif what == "cut":
