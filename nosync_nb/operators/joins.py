@@ -36,6 +36,8 @@ from nosync_nb.trace.batch import (
     concat_updates,
 )
 
+_ORDERS_MAX = 1 << 10
+
 Spot = tuple[int, int]
 """A column of an input: the number of the input, and the column's place in it."""
 
@@ -148,6 +150,7 @@ class Joins(Operator):
         self.layouts = tuple(Layout(self.inputs[port.input], port.key) for port in ports)
         self.same = {place: number for number, places in enumerate(same) for place in places}
         self._routes: dict[tuple[int, ...], Route] = {}
+        self._orders: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
 
     def step(self, step: Step) -> Updates | None:
         parts = [
@@ -216,17 +219,29 @@ class Joins(Operator):
 
     def order(self, source: int, sizes: Sequence[int]) -> tuple[int, ...]:
         """The ports at which an input's change is looked up; none if one of them has no rows."""
-        bound, known, order = {source}, self._known(source), list[int]()
-        if any(not n for n, port in zip(sizes, self.ports, strict=True) if port.input != source):
+        ports = self.ports
+        if 0 in sizes and any(
+            not n for n, port in zip(sizes, ports, strict=True) if port.input != source
+        ):
             return ()
+        # What is smaller goes first; of the same size what has more columns to go by.
+        first = tuple(sorted(range(len(ports)), key=lambda at: (sizes[at], -len(ports[at].key))))
+        order = self._orders.get((source, first))
+        if order is None:
+            if len(self._orders) >= _ORDERS_MAX:
+                self._orders.clear()
+            order = self._orders[source, first] = self._ordered(source, first)
+        return order
+
+    def _ordered(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
+        """The same, of ports by how soon they are to be looked into."""
+        bound, known, order = {source}, self._known(source), list[int]()
         while len(bound) < len(self.inputs):
-            at = min(
-                (
-                    at
-                    for at, (number, key) in enumerate(self.ports)
-                    if number not in bound and known.issuperset(self.same[number, k] for k in key)
-                ),
-                key=lambda at: (sizes[at], -len(self.ports[at].key), at),
+            at = next(
+                at
+                for at in first
+                if self.ports[at].input not in bound
+                and known.issuperset(self.same[self.ports[at].input, k] for k in self.ports[at].key)
             )
             order.append(at)
             bound.add(self.ports[at].input)

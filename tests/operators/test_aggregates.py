@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aggregate_model
 import model
@@ -21,6 +22,7 @@ from strategies import all_types, types
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.errors import ExpressionError
+from nosync_nb.operators.aggregates import aggregate
 
 INTEGERS = st.sampled_from(["tinyint", "smallint", "int", "bigint"])
 
@@ -57,6 +59,19 @@ def agrees(
     inputs = {"a": of, "b": of} if negative else {"a": of}
     pools = None if pool is None else dict.fromkeys(inputs, pool)
     run(data, inputs, build, oracle, pools=pools, max_epochs=3)
+
+
+@given(st.data(), st.sampled_from([0, 2]))
+def test_numbers_are_added_up_slot_by_slot_as_they_are_together(
+    data: st.DataObject, together: int
+) -> None:
+    calls: dict[str, Call] = {
+        "sum(c1)": ("sum", 1),
+        "count(c1)": ("count", 1),
+        "avg(c2)": ("avg", 2),
+    }
+    with mock.patch.object(aggregate, "_TOGETHER", together):
+        agrees(data, ("string", "int", "double"), calls)
 
 
 @given(st.data(), all_types, types)

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import model
 import pytest
@@ -21,6 +22,8 @@ import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
 from nosync_nb.collections.host import definition_of, host_of
 from nosync_nb.operators import join as kernel
+from nosync_nb.operators import joins
+from nosync_nb.operators.joins import Joins, Keyed
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
 SPARKS = {"semi": "left_semi", "anti": "left_anti"}
@@ -95,6 +98,41 @@ def test_right_join_by_differently_named_keys_shows_the_left_name(session: Sessi
         (None, 8, None, 7, "alone"): 1,
         (None, None, None, 2, "half"): 1,
     }
+
+
+# -- many inputs -------------------------------------------------------------------------------
+
+
+def chain() -> Joins:
+    """Four inputs of two columns, each joined with the next one."""
+    middle = [Keyed(i, key) for i in (1, 2) for key in ((0,), (1,), (0, 1))]
+    ports = [Keyed(0, (1,)), *middle, Keyed(3, (0,))]
+    same = [[(i, 1), (i + 1, 0)] for i in range(3)]
+    return Joins([("int", "int")] * 4, ports, same, [], [(0, 0), (3, 1)])
+
+
+SIZES = st.lists(st.integers(0, 3), min_size=8, max_size=8)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), SIZES)))
+def test_what_is_looked_into_first_goes_by_sizes_alone(asked: list[tuple[int, list[int]]]) -> None:
+    joined = chain()
+    with mock.patch.object(joins, "_ORDERS_MAX", 2):
+        for source, sizes in asked:
+            order = joined.order(source, sizes)
+            assert order == chain().order(source, sizes)
+            if 0 in [n for n, p in zip(sizes, joined.ports, strict=True) if p.input != source]:
+                assert order == ()
+                continue
+            assert sorted(joined.ports[at].input for at in order) == sorted({0, 1, 2, 3} - {source})
+            if source in (1, 2):  # both neighbours have a key: the smaller one is first
+                next_to = [at for at, port in enumerate(joined.ports) if port in near(source)]
+                assert sizes[order[0]] == min(sizes[at] for at in next_to)
+
+
+def near(source: int) -> set[Keyed]:
+    """By what the neighbours of an input in the middle are looked up."""
+    return {Keyed(source - 1, (1,)), Keyed(source + 1, (0,))}
 
 
 # -- several joins, several changes ------------------------------------------------------------

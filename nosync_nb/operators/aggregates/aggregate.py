@@ -46,6 +46,9 @@ from nosync_nb.trace.batch import (
 Looks = dict[tuple[int, object], Column]
 """(held trace, kernel) -> results before and after, for every group."""
 
+_TOGETHER = 1 << 12
+"""The numbers of so many groups are added up in one array, rather than slot by slot."""
+
 
 class Aggregate(Operator):
     """Aggregates by key.
@@ -254,12 +257,7 @@ class Aggregate(Operator):
         """Retracts the rows before and inserts the rows after."""
         n = len(groups)
         before = self._stored(groups, step)
-        slots: Slots = {}
-        for slot in before.keys() | changes.keys():
-            old = before.get(slot)
-            old = np.zeros(n, np.int64) if old is None else old
-            change = changes.get(slot)
-            slots[slot] = np.concatenate((old, old if change is None else sums(old, change)))
+        slots = _before_and_after(before, changes, n)
         if step.memo is not None:
             step.memo.keep(slots, n)
         if self.global_row:
@@ -340,6 +338,23 @@ class Aggregate(Operator):
             same = rows.equal(rows.slice_(column, 0, n), rows.slice_(column, n, 2 * n), output.type)
             changed = ~same if changed is None else changed | ~same
         return np.zeros(n, bool) if changed is None else changed
+
+
+def _before_and_after(before: Slots, changes: Slots, n: int) -> Slots:
+    """The numbers of `n` groups before an epoch, and behind them those after it."""
+    every = {**before, **changes}
+    if n > _TOGETHER:
+        none = np.zeros(n, np.int64)
+        olds = {slot: before.get(slot, none) for slot in every}
+        return {s: np.concatenate((o, sums(o, changes.get(s, none)))) for s, o in olds.items()}
+    both = np.zeros((2, len(every), n), np.int64)
+    for given, there in zip((before, changes), both, strict=True):
+        for number, slot in enumerate(every):
+            if slot in given:
+                there[number] = given[slot]
+    old, change = both
+    new = sums(old.ravel(), change.ravel()).reshape(old.shape)
+    return dict(zip(every, np.concatenate((old, new), axis=1), strict=True))
 
 
 def _either(masks: Iterable[npt.NDArray[np.bool_] | None]) -> npt.NDArray[np.bool_] | None:
