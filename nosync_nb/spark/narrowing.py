@@ -59,8 +59,7 @@ def added_up(updates: Updates, types: tuple[str, ...]) -> Updates:
         kept = sums.nonzero()[0]
         groups, sums = groups.take(kept), sums[kept]
     each = (_one(groups.column(name)) for name in names)
-    found = [rows.from_arrow(array, type_) for array, type_ in zip(each, types, strict=True)]
-    return Updates(found, sums)
+    return Updates([rows.from_arrow(a, type_) for a, type_ in zip(each, types, strict=True)], sums)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
