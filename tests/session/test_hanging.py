@@ -6,11 +6,13 @@ answers. No call of the system to it ends, and none can be given up but by endin
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +206,35 @@ def test_who_waits_for_a_replica_can_interrupt_it(
     hanging.over.set()
     with nosync_nb.open(**lost) as session:
         assert len(session["numbers"].rows()) == 2
+
+
+def test_an_interrupt_that_comes_just_before_the_wait_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its flag is set, and no call of the system is interrupted: the wait has not begun."""
+    monkeypatch.setattr(asking, "SILENT_S", WAIT_S)
+    monkeypatch.setattr(asking, "TOLD_S", WAIT_S)
+    over, waits = threading.Event(), threading.Event()
+
+    def call(_beat: Any) -> None:
+        waits.set()
+        over.wait()
+
+    def interrupt() -> None:
+        assert waits.wait(WAIT_S)
+        _thread.interrupt_main()
+
+    for wait in (lambda: ask("one", call), lambda: ask_all([("other", call)])):
+        waits.clear()
+        thread, begun = threading.Thread(target=interrupt), time.monotonic()
+        thread.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+        finally:
+            thread.join()
+        assert time.monotonic() - begun < WAIT_S / 2
+    over.set()
 
 
 def test_who_hangs_is_not_asked_again_and_again_and_is_when_he_is_back(

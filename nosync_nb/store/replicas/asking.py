@@ -24,6 +24,10 @@ TOLD_S = 3.0
 
 _AGAIN_S = 60.0
 
+_LOOK_S = 0.25
+"""How often who waits looks whether he was interrupted: an interrupt that comes between his last look
+and the wait does not end that."""
+
 Answer = TypeVar("Answer")
 Beat = Callable[..., None]
 Call = Callable[[Beat], Answer]
@@ -99,8 +103,11 @@ class _Waited(Generic[Answer]):
 
     def ended(self, wait_s: float) -> bool:
         """Waits for the end; returns whether it has come."""
+        until = time.monotonic() + wait_s
         with self._news:
-            return self._news.wait_for(lambda: self._ended, wait_s)
+            while not self._ended and (left := until - time.monotonic()) > 0:
+                self._news.wait(min(left, _LOOK_S))
+            return self._ended
 
     def wait(self, silent_s: float) -> Answer:
         """Waits as long as there is progress."""
@@ -114,7 +121,7 @@ class _Waited(Generic[Answer]):
                         f"{self._what} has not answered for {silent_s:g} s",
                         hint="look whether its disk or its network is there",
                     )
-                self._news.wait(left)
+                self._news.wait(min(left, _LOOK_S))
         if self._error is not None:
             raise self._error
         return self._answer  # type: ignore[return-value]
