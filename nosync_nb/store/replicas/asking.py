@@ -25,8 +25,10 @@ TOLD_S = 3.0
 _AGAIN_S = 60.0
 
 _LOOK_S = 0.25
-"""How often who waits looks whether he was interrupted: an interrupt that comes between his last look
-and the wait does not end that."""
+"""How often who waits looks whether he was interrupted.
+
+An interrupt that comes between his last look and the wait does not end that.
+"""
 
 Answer = TypeVar("Answer")
 Beat = Callable[..., None]
