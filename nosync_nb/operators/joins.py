@@ -37,6 +37,7 @@ from nosync_nb.trace.batch import (
 )
 
 _ORDERS_MAX = 1 << 10
+"""So many orders are remembered: which one is taken changes with the sizes, slowly."""
 
 Spot = tuple[int, int]
 """A column of an input: the number of the input, and the column's place in it."""

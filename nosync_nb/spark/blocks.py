@@ -133,7 +133,7 @@ def cut(
 def _encoded(record: pa.RecordBatch) -> pa.Buffer:
     """A record batch as a stream. Cost: one copy."""
     size = record.schema.serialize().size + pa.ipc.get_record_batch_size(record)
-    buffer = pa.allocate_buffer(size + _MARGIN, resizable=True)
+    buffer = pa.allocate_buffer(size + _MARGIN)
     with pa.FixedSizeBufferWriter(buffer) as sink:
         with pa.ipc.new_stream(sink, record.schema) as stream:
             stream.write_batch(record)

@@ -200,7 +200,12 @@ def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
     """
     size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
     size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
-    return slots * max(1, -(-size // (RANGE_BYTES * slots)))
+    return even(size, RANGE_BYTES, slots)
+
+
+def even(size_bytes: int, most: int, slots: int) -> int:
+    """How many ranges of at most so many bytes: as many for each slot, or some had none at last."""
+    return slots * max(1, -(-size_bytes // (most * slots)))
 
 
 def source_bytes(source: Source) -> int:

@@ -108,14 +108,11 @@ def ingest(
 
 
 def _ranges_count(frame: Any, slots: int) -> int:
-    """Into how many ranges to cut: each takes a task, which costs some 30 ms and a sync.
-
-    As many for each slot, or some had nothing to do at the end.
-    """
+    """Into how many ranges to cut; each takes a task, which costs some 30 ms and a sync."""
     size = estimated_bytes(frame)
     if size is None or size >= UNTOLD_BYTES:
         return RANGES_UNTOLD * slots
-    return slots * min(max(-(-size // (SMALL_BYTES * slots)), 1), RANGES_PER_SLOT)
+    return min(bulk.even(size, SMALL_BYTES, slots), RANGES_PER_SLOT * slots)
 
 
 def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:

@@ -21,8 +21,15 @@ SOME = 32
 
 _BUCKET = 64
 
-_DENSE = 7
-"""Of every 128 hashes more than one is wanted: whoever halves finds them where he was just now."""
+_APART = 7
+
+
+def sparse(held: int, wanted: int) -> bool:
+    """Whether so few of many hashes are wanted that their first bits are worth asking for.
+
+    Where more than one of every 128 is, in their order, whoever halves is where he was just now.
+    """
+    return held >= LARGE and wanted <= held >> _APART
 
 
 class FirstBits:
@@ -64,14 +71,11 @@ def found(hashes: Hashes, wanted: Hashes, bits: FirstBits | None) -> tuple[Index
     """Where some hashes are in sorted ones: (number, place) for each place; None if nowhere.
 
     Args:
-        wanted: ascending, if they are many.
-        bits: those of the sorted ones, if they are many.
+        bits: those of the sorted ones, if they are `sparse`.
     """
     n = len(hashes)
     if not n or not len(wanted):
         return None
-    if bits is not None and len(wanted) > n >> _DENSE:
-        bits = None
     low = hashes.searchsorted(wanted) if bits is None else bits.places(hashes, wanted)
     same = hashes.take(low, mode="clip") == wanted
     if all_true(same):

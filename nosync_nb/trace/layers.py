@@ -26,7 +26,7 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
-from nosync_nb.trace.finding import LARGE, SOME, few_found, found
+from nosync_nb.trace.finding import SOME, few_found, found, sparse
 from nosync_nb.trace.layer import Layer
 
 MANY = 64
@@ -203,7 +203,7 @@ class Trace:
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):
                 own, bits = part.khash, None
-                if len(own) >= LARGE:
+                if sparse(len(own), len(khash)):
                     bits = layer.known().bits(number, own)
                 hit = found(own, khash, bits)
                 if hit is not None:

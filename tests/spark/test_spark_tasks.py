@@ -226,6 +226,7 @@ def test_counts_that_are_too_large_name_their_row() -> None:
 def test_every_slot_gets_as_many_ranges(size: int, ranges: int) -> None:
     part = PartRef("part", 1, 0, 1, size, "")
     assert bulk.ranges_count([BulkInput([part], TYPES)], 2) == ranges
+    assert bulk.even(size // 2, bulk.RANGE_BYTES // 2, 2) == ranges
 
 
 def test_pieces_are_cut_and_gathered_to_even_work() -> None:

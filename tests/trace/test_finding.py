@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.trace import Trace, finding, layers
+from nosync_nb.trace import Trace, layers
 from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
 from nosync_nb.trace.finding import LARGE, SOME, FirstBits, few_found, found
 
@@ -48,15 +48,13 @@ def test_hashes_that_are_not_spread_have_their_places(distinct: int) -> None:
     st.lists(NUMBERS, max_size=40),
     st.booleans(),
     st.booleans(),
-    st.booleans(),
 )
 def test_what_is_found_is_what_is_there(
-    held: list[int], asked: list[int], prefixed: bool, among: bool, far: bool
+    held: list[int], asked: list[int], prefixed: bool, among: bool
 ) -> None:
     hashes = hashes_of(sorted(held))
     wanted = hashes_of(held[:40] if among else asked + held[:5])
-    with mock.patch.object(finding, "_DENSE", 0 if far else 7):
-        hit = found(hashes, wanted, FirstBits(hashes) if prefixed and held else None)
+    hit = found(hashes, wanted, FirstBits(hashes) if prefixed and held else None)
     every = enumerate(wanted.tolist())
     expected = [(i, at) for i, each in every for at, own in enumerate(sorted(held)) if own == each]
     few = few_found(hashes, wanted)
@@ -66,17 +64,6 @@ def test_what_is_found_is_what_is_there(
         return
     for numbers, places in (hit, few):
         assert list(zip(numbers.tolist(), places.tolist(), strict=True)) == expected
-
-
-@pytest.mark.parametrize("every", [100, 200])
-def test_first_bits_are_asked_for_what_is_far_apart(every: int) -> None:
-    hashes = np.arange(20_000, dtype=np.uint64) << np.uint64(40)
-    bits = FirstBits(hashes)
-    with mock.patch.object(FirstBits, "places", side_effect=bits.places) as asked:
-        hit = found(hashes, hashes[::every], bits)
-    assert hit is not None
-    assert hit[1].tolist() == [*range(0, 20_000, every)]
-    assert asked.called == (every == 200)
 
 
 def large(rng: np.random.Generator) -> Trace:
@@ -102,6 +89,17 @@ def test_a_look_up_in_a_large_layer_finds_what_one_of_each_key_finds(n: int) -> 
             rows_ = zip(one.columns[0].tolist(), one.diff.tolist(), strict=True)
             expected += [(i, *row) for row in rows_]
     assert got == sorted(expected)
+
+
+@pytest.mark.parametrize(("every", "bits"), [(100, []), (200, [0])])
+def test_first_bits_are_asked_for_what_is_far_apart(every: int, bits: list[int]) -> None:
+    trace = large(np.random.default_rng(1))
+    part = trace.layers[0].parts[0]
+    few = part.take(np.arange(0, len(part), every))
+    hit = trace.lookup(few.khash, few.columns[:1])
+    assert hit is not None
+    assert set(hit.probe.tolist()) == set(range(len(few)))
+    assert [*trace.layers[0].known().rows.bits] == bits
 
 
 def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.trace import Layer, Trace, append_young, empty_batch, layer, layers, ranges
+from nosync_nb.trace import Layer, Trace, append_young, empty_batch, finding, layer, layers, ranges
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, merge
 from nosync_nb.trace.compaction import LAYERS_MAX
 
@@ -64,7 +64,8 @@ def test_a_lookup_finds_the_rows_of_its_keys(
     some, large = bounds  # many probes, and large parts, from these on
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
-        mock.patch.multiple(layers, SOME=some, LARGE=large),
+        mock.patch.object(layers, "SOME", some),
+        mock.patch.multiple(finding, LARGE=large, _APART=0),
         mock.patch.object(layer, "ALIKE_MAX", data.draw(st.sampled_from([1, 16]))),
     ):
         layout = data.draw(layouts())

@@ -47,7 +47,8 @@ Looks = dict[tuple[int, object], Column]
 """(held trace, kernel) -> results before and after, for every group."""
 
 _TOGETHER = 1 << 12
-"""The numbers of so many groups are added up in one array, rather than slot by slot."""
+"""The numbers of so many groups at most are added up in one array: of more it would be one copy too
+many of all of them, and a call for each slot costs nothing."""
 
 
 class Aggregate(Operator):
