@@ -27,6 +27,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, Nosy
 from nosync_nb.session.behind import Backlog, ReplicaStatus, backlog_of, status_of
 from nosync_nb.session.merges import Merges
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.store import waiting
 from nosync_nb.store.replicas import remembered
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.progress import Progress, Told, told_in
@@ -203,12 +204,12 @@ class Replication:
         with self.heard:
             return backlog_of(self._told, self.settings.quorum, end)
 
-    def wait(self, seq: int, epoch: int, timeout: float | None, waiting: Activity) -> None:
+    def wait(self, seq: int, epoch: int, timeout: float | None, activity: Activity) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
 
         Args:
-            waiting: is told who is waited for, and why, whenever there are news, and how many bytes
-                the quorum lacks.
+            activity: is told who is waited for, and why, whenever there are news, and how many
+                bytes the quorum lacks.
 
         Raises:
             DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
@@ -220,10 +221,10 @@ class Replication:
                 left = None if until is None else until - time.monotonic()
                 if self._lost() or self._closing.is_set() or (left is not None and left <= 0):
                     raise DurabilityError(self._short(seq, epoch, timeout))
-                waiting.say(f"waits: {self._short(seq, epoch, None)}")
+                activity.say(f"waits: {self._short(seq, epoch, None)}")
                 if backlog := self.backlog():
-                    waiting.left(backlog.owed)
-                self.heard.wait(left)
+                    activity.left(backlog.owed)
+                waiting.wait(self.heard, left)
 
     def _short(self, seq: int, epoch: int, timeout: float | None) -> str:
         """Says which replicas lack an epoch; with the lock."""

@@ -35,6 +35,7 @@ from nosync_nb.files import given
 from nosync_nb.files.given import FileMark
 from nosync_nb.rows import tables
 from nosync_nb.session.input import Input, mark_of, watches_of
+from nosync_nb.store import waiting
 
 if TYPE_CHECKING:
     from nosync_nb.dataflow.doing import Doing
@@ -114,7 +115,7 @@ class FolderWatch:
         self._unsubscribe()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            waiting.join(thread)
         self.tell()
 
     def begin(self) -> None:

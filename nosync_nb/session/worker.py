@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError
 from nosync_nb.rows import cores
+from nosync_nb.store import waiting
 
 SWITCH_S = 0.00002
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
@@ -125,7 +126,7 @@ class Worker:
     def drain(self, seconds: float | None = None) -> None:
         """Waits until nothing waits or runs, or so long."""
         with self._lock:
-            self._news.wait_for(lambda: not self._tasks, seconds)
+            waiting.wait_for(self._news, lambda: not self._tasks, seconds)
 
     def left(self) -> BaseException | None:
         """What failed and nobody was told, in a session that ended; the next one does the work.
@@ -143,7 +144,7 @@ class Worker:
             self._news.notify_all()
             thread = self._thread
         if thread is not None:
-            thread.join()
+            waiting.join(thread)
             self._thread = None
 
     def _run(self) -> None:

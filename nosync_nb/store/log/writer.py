@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.files.several import close_all
+from nosync_nb.store import waiting
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.frames import Mark, Position
 from nosync_nb.store.log.generation import HEARTBEAT_S, Lease
@@ -172,7 +173,7 @@ class Writer:
                     self._idle = False
                     self._work.notify()
                     try:
-                        self._news.wait()
+                        waiting.wait(self._news)
                     finally:
                         self._waiting -= 1
 
@@ -237,7 +238,7 @@ class Writer:
             self._work.notify_all()
             self._news.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            waiting.join(self._thread)
         close_all([*self._rotated, self._file])
 
     def _run(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from nosync_nb.errors import DurabilityError, NosyncError, warn
+from nosync_nb.store import waiting
 
 SILENT_S = 10.0
 """After how long without any progress somebody is taken for gone."""
@@ -23,12 +24,6 @@ TOLD_S = 3.0
 """After how long the user is told for whom an opening waits."""
 
 _AGAIN_S = 60.0
-
-_LOOK_S = 0.25
-"""How often who waits looks whether he was interrupted.
-
-An interrupt that comes between his last look and the wait does not end that.
-"""
 
 Answer = TypeVar("Answer")
 Beat = Callable[..., None]
@@ -108,7 +103,7 @@ class _Waited(Generic[Answer]):
         until = time.monotonic() + wait_s
         with self._news:
             while not self._ended and (left := until - time.monotonic()) > 0:
-                self._news.wait(min(left, _LOOK_S))
+                waiting.wait(self._news, left)
             return self._ended
 
     def wait(self, silent_s: float) -> Answer:
@@ -123,7 +118,7 @@ class _Waited(Generic[Answer]):
                         f"{self._what} has not answered for {silent_s:g} s",
                         hint="look whether its disk or its network is there",
                     )
-                self._news.wait(min(left, _LOOK_S))
+                waiting.wait(self._news, left)
         if self._error is not None:
             raise self._error
         return self._answer  # type: ignore[return-value]

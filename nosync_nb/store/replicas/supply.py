@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
+from nosync_nb.store import waiting
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import bringing
 from nosync_nb.store.replicas.address import Address
@@ -108,7 +109,7 @@ class Supply:
                 seen = -1
                 while not task.done and not self._closed and seen != self.bytes_read:
                     seen = self.bytes_read
-                    self._news.wait_for(lambda: task.done or self._closed, stall_s)
+                    waiting.wait_for(self._news, lambda: task.done or self._closed, stall_s)
             finally:
                 task.left = not task.done
         if task.left and self._closed:

@@ -129,7 +129,7 @@ class LabPage:
         """Kills the kernel, dismisses the dialog, waits for the next; returns the dialog's text."""
         os.kill(pid, signal.SIGKILL)
         dialog = self.page.locator(".jp-Dialog")
-        dialog.wait_for()
+        expect(dialog).to_contain_text("appears to have died")  # or says what another one says
         text = dialog.locator(".jp-Dialog-content").inner_text()
         dialog.get_by_role("button", name="Ok").click()
         indicator = self.page.locator(".jp-Notebook-ExecutionIndicator")
