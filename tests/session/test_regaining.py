@@ -12,14 +12,25 @@ from typing import Any
 import pytest
 
 import nosync_nb
+from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, SchemaError
 from nosync_nb.session import regaining
 from nosync_nb.session.session import owners_of
+from nosync_nb.store.replicas.examining import Copy
 
 WAIT_S = 120.0
 
 
 pytestmark = pytest.mark.usefixtures("own_key")
+
+
+def level(session: Session) -> None:
+    """Waits until all replicas have everything."""
+    replication = owners_of(session).replication
+    with replication.heard:
+        assert replication.heard.wait_for(
+            lambda: all(each.state == "level" for each in replication.status()), WAIT_S
+        )
 
 
 @pytest.fixture
@@ -33,12 +44,7 @@ def lost(tmp_path: Path) -> dict[str, Any]:
         for i in range(3):
             edges.insert([(i, i)])
             session.commit()
-        session.sync("replicas", timeout=WAIT_S)
-        replication = owners_of(session).replication
-        with replication.heard:
-            assert replication.heard.wait_for(
-                lambda: all(each.state == "level" for each in replication.status()), WAIT_S
-            )
+        level(session)
     shutil.rmtree(path)
     for i in (1, 2):
         os.rename(tmp_path / f"replica-{i}", tmp_path / f"away-{i}")
@@ -129,3 +135,30 @@ def test_a_wait_ends_when_it_was_told_to(lost: dict[str, Any]) -> None:
             nosync_nb.open(**lost, on_loss="wait", timeout=0.01)
     assert any("waited for 0.01 s" in note for note in caught.value.__notes__)
     assert not lost["path"].exists()
+
+
+def test_who_is_asked_in_vain_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of five cannot be read, of which the second is the furthest: three are enough."""
+    path, urls = tmp_path / "x.nosync", [f"file://{tmp_path}/replica-{i}" for i in range(5)]
+    with nosync_nb.open(path, replicas=urls) as session:
+        session.input("numbers", "x int").insert([(1,)])
+        session.commit()
+        level(session)
+    shutil.rmtree(path)
+    asked = []
+
+    def goes_away(copy: Copy, other: Copy) -> bool:
+        if not asked:
+            os.rename(other.url.removeprefix("file://"), tmp_path / "away")
+            asked.append(copy.url)
+        if copy.url in asked:
+            raise DurabilityError("it does not answer")
+        return False
+
+    monkeypatch.setattr(Copy, "continues", goes_away)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session["numbers"].rows() == [(1,)]
+        (why,) = [note for note in session.recovery.notes if asked[0] in note]
+        assert why.count("it does not answer") == 1

@@ -475,6 +475,33 @@ def test_a_copy_that_was_deleted_is_begun_anew_and_acknowledges_nothing_meanwhil
     assert again.incarnation != first
 
 
+def test_who_promises_himself_a_copy_that_is_begun_anew_meanwhile_has_what_it_holds_then() -> None:
+    """The place of his record is taken by one that follows nothing of what he has read."""
+    later = Term(2, "later")
+
+    def old() -> MemoryStore:
+        store = MemoryStore()
+        begun(Failing(store)).store(TERM, PART, 0, b"old", last=True)
+        return store
+
+    counted = Failing(old())
+    begun(counted, later)
+    for at in range(counted.made - 1):  # the last one looks what is left over, and is after it
+        store = old()
+
+        def anew(store: MemoryStore = store) -> None:
+            store.delete([each["path"] for each in store.list().collect()])
+            other = begun(Failing(store))
+            other.store(TERM, SEGMENT, 0, b"begin", last=True)
+            for i in range(5):
+                other.append(TERM, SEGMENT, 5 + i, b"x")
+                other.sync(TERM, i)
+
+        replica = ObjectReplica(Failing(store, at, then=anew), ID)
+        assert replica.promise(later, NAME).files == {SEGMENT: 10}
+        assert contents(ObjectReplica(Failing(store), ID)) == {SEGMENT: b"beginxxxxx"}
+
+
 @pytest.mark.fault(12, 14)
 def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing() -> None:
     store = MemoryStore()

@@ -189,22 +189,28 @@ class Account:
     def _read(self) -> CopyState | None:
         """What the chain says; None if it is empty."""
         for _ in range(_TRIES_MAX):
+            there = self._there()
+            if not there:
+                return None
+            last = max(there)
             try:
-                return self._read_once()
+                return self._read_once(there, last)
             except _PrunedError:
                 continue
+            except CorruptLogError:  # or the copy was deleted and begun anew while it was read
+                if self._there().get(last) == there[last]:
+                    raise
         raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
 
-    def _read_once(self) -> CopyState | None:
-        listed = self._bucket.listed(self.path("state"))
-        there = {
+    def _there(self) -> dict[int, ObjectName]:
+        """The records that there are, by their numbers."""
+        return {
             slot: each
-            for each in listed
+            for each in self._bucket.listed(self.path("state"))
             if (slot := records.slot_of(each.key.removeprefix(f"{self._root}/"))) is not None
         }
-        if not there:
-            return None
-        last = max(there)
+
+    def _read_once(self, there: Mapping[int, ObjectName], last: int) -> CopyState | None:
         if self._known[0] == there[last]:
             return self._known[1]
         read: list[bytes | None] = []
