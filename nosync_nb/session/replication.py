@@ -208,8 +208,7 @@ class Replication:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
 
         Args:
-            activity: is told who is waited for, and why, whenever there are news, and how many
-                bytes the quorum lacks.
+            activity: is told who is waited for, and why, and how many bytes the quorum lacks.
 
         Raises:
             DurabilityError: it took longer than `timeout` seconds, or it cannot come about.

@@ -3,6 +3,8 @@
 The interpreter sees an interrupt between two steps of Python, and the system ends a wait that one
 comes into. One that comes after the last step and before the wait does neither. Who may wait for
 long looks from time to time, so it is late and not lost.
+
+Short, and on its own: rooms that share nothing else wait alike.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ SHORT_MODULES = {  # below that, for a reason that the module says
     "nosync_nb/session/limits.py",
     "nosync_nb/keeper.py",
     "nosync_nb/replica.py",
+    "nosync_nb/store/waiting.py",
     "nosync_nb/verify.py",
 }
 FUNCTION_LINES_MAX = 60

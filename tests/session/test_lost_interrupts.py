@@ -7,13 +7,13 @@ never come.
 from __future__ import annotations
 
 import _thread
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from inside import sleeps
 
 import nosync_nb
 from nosync_nb import Session
@@ -22,16 +22,6 @@ from nosync_nb.session.worker import Worker
 from nosync_nb.store import waiting
 
 WAIT_S = 60.0
-
-
-def sleeps(thread: threading.Thread) -> bool:
-    """Whether a thread waits for another one."""
-    assert thread.ident is not None
-    frame = sys._current_frames().get(thread.ident)
-    return frame is not None and frame.f_code in (
-        threading.Condition.wait.__code__,
-        threading.Thread._wait_for_tstate_lock.__code__,
-    )
 
 
 def interrupted(wait: Callable[[], object]) -> None:

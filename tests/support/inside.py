@@ -7,6 +7,7 @@ holds the others to it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -449,3 +450,13 @@ def files_with(session: Session, name: str) -> set[str]:
     held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
     found = {file for trace in held if trace is not None for file in needs(trace)}
     return found | set(files_of_log(inside(session).store.history, node.log))
+
+
+def sleeps(thread: threading.Thread) -> bool:
+    """Whether a thread waits for another one."""
+    assert thread.ident is not None
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and frame.f_code in (
+        threading.Condition.wait.__code__,
+        threading.Thread._wait_for_tstate_lock.__code__,
+    )
