@@ -131,7 +131,9 @@ class LabPage:
         dialog = self.page.locator(".jp-Dialog")
         expect(dialog).to_contain_text("appears to have died")  # or says what another one says
         text = dialog.locator(".jp-Dialog-content").inner_text()
-        dialog.get_by_role("button", name="Ok").click()
+        button = dialog.get_by_role("button")
+        expect(button).to_have_text("Ok")
+        button.click()
         indicator = self.page.locator(".jp-Notebook-ExecutionIndicator")
         expect(indicator).to_have_attribute("data-status", "idle")
         self.wait_until_ready()
@@ -151,6 +153,11 @@ def write_notebook(path: Path, cells: Sequence[str]) -> None:
     nbformat.write(notebook, path)
 
 
+def _go_on(lost: Locator) -> None:
+    """Closes what JupyterLab shows when one request has not come through; it tries again."""
+    lost.get_by_role("button", name="Close").click()
+
+
 @contextmanager
 def browser_page(chromium: str) -> Iterator[Page]:
     """A page of a headless Chromium."""
@@ -161,6 +168,8 @@ def browser_page(chromium: str) -> Iterator[Page]:
                 viewport={"width": 1080, "height": 1158}, device_scale_factor=1.5
             )
             page.set_default_timeout(60_000)
+            lost = page.locator(".jp-Dialog", has_text="Server Connection Error")
+            page.add_locator_handler(lost, _go_on)
             yield page
         finally:
             browser.close()
