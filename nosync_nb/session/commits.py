@@ -120,6 +120,7 @@ class Commits:
         if wait is not None:
             self._check_level(wait)
         before, started = self._publisher.now, time.perf_counter()
+        self._worker.stir()
         try:
             draft, seq, unused, looked = self._committed(transaction, label)
         except CorruptLogError as error:
@@ -143,6 +144,7 @@ class Commits:
             tell(absent(looked, self._publisher.snapshot))
         if self._removals.lacking:
             self._tell()
+        self._worker.stir()
         epoch, large = draft.epoch, draft.largest == ENDLESS
         del draft  # it holds what is given back
         if large:

@@ -104,7 +104,7 @@ class Upkeep:
 
     def plan_giving_back(self) -> None:
         """Queues giving the system the memory that a large run has left free."""
-        self._worker.submit("memory", give_back)
+        self._worker.submit("memory", give_back, later=True)
 
     def keep_up(self, draft: Draft, seconds: float) -> None:
         """Lets the worker run after a large epoch that took so long, if it is behind.
@@ -115,7 +115,7 @@ class Upkeep:
         if draft.largest <= INLINE_ROWS or not draft.due:
             return
         if max(len(draft.traces[number].layers) for number in draft.due) > LAYERS_MAX:
-            self._worker.drain(seconds * LENT)
+            self._worker.catch_up(seconds * LENT)
 
     def plan_due(self) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
@@ -129,7 +129,7 @@ class Upkeep:
     def plan_checkpoint(self) -> None:
         """Queues a checkpoint; after a failed one, not before the log has grown again."""
         if self._publisher.store.log.head.seq >= self.patience:
-            self._worker.submit("checkpoint", self.checkpoint)
+            self._worker.submit("checkpoint", self.checkpoint, later=True)
 
     def merge(self, number: int) -> None:
         """Merges the layers of one trace that are planned, until nothing is left to plan.

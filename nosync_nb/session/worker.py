@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,13 @@ SWITCH_S = 0.00002
 that commits lets go of it more often than Python's 5 ms, and takes it back before the waiting
 thread is awake, which starves: checkpoints would never keep up with such a loop. The sooner it is
 done, the fewer epochs work beside it."""
+
+
+PAUSE_S = 0.05
+"""After so long without an epoch somebody is taken to pause."""
+
+DELAY_S = 1.0
+"""What waits for a pause waits for so long, not longer."""
 
 
 class Turns:
@@ -58,11 +66,18 @@ _TURNS = Turns()
 
 
 class Worker:
-    """Runs tasks one after the other in a thread that starts with the first."""
+    """Runs tasks one after the other in a thread that starts with the first.
+
+    Those that may as well be done later are begun in a pause, if one comes soon. Failure: a load is
+    followed by many small epochs, and each takes twice as long beside the checkpoint of the load.
+    """
 
     def __init__(self, name: str = "nosync worker") -> None:
         self._name = name
         self._tasks: dict[object, Callable[[], None]] = {}  # those that wait, and the one that runs
+        self._later: dict[object, float] = {}  # those of them that wait for a pause, and until when
+        self._stirred = 0.0  # when the last epoch began or ended
+        self._hurrying = 0  # how many wait for all of them
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -98,8 +113,12 @@ class Worker:
         if error is not None:
             raise DurabilityError(f"background work failed: {error!r}") from error
 
-    def submit(self, key: object, task: Callable[[], None]) -> bool:
-        """Queues a task unless one with that key waits or runs; returns whether it was queued."""
+    def submit(self, key: object, task: Callable[[], None], *, later: bool = False) -> bool:
+        """Queues a task unless one with that key waits or runs; returns whether it was queued.
+
+        Args:
+            later: it is begun in a pause, or after `DELAY_S`.
+        """
         with self._lock:
             if self._closed or key in self._tasks:
                 return False
@@ -107,7 +126,13 @@ class Worker:
                 self._start()
             self._news.notify_all()  # who wakes up waits for the lock
             self._tasks[key] = task
+            if later:
+                self._later[key] = time.monotonic() + DELAY_S
         return True
+
+    def stir(self) -> None:
+        """Is told that an epoch begins or ends: it is no pause."""
+        self._stirred = time.monotonic()
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -124,9 +149,19 @@ class Worker:
         self.raise_error()
 
     def drain(self, seconds: float | None = None) -> None:
-        """Waits until nothing waits or runs, or so long."""
+        """Waits until nothing waits or runs, or so long; nothing waits for a pause meanwhile."""
         with self._lock:
-            waiting.wait_for(self._news, lambda: not self._tasks, seconds)
+            self._hurrying += 1
+            try:
+                self._news.notify_all()
+                waiting.wait_for(self._news, lambda: not self._tasks, seconds)
+            finally:
+                self._hurrying -= 1
+
+    def catch_up(self, seconds: float) -> None:
+        """Waits until nothing runs, or waits for anything but a pause, or so long."""
+        with self._lock:
+            waiting.wait_for(self._news, lambda: len(self._tasks) == len(self._later), seconds)
 
     def left(self) -> BaseException | None:
         """What failed and nobody was told, in a session that ended; the next one does the work.
@@ -151,10 +186,12 @@ class Worker:
         cores.alone()  # the other ones are for who commits
         while True:
             with self._lock:
-                self._news.wait_for(lambda: self._tasks or self._closed)
-                if not self._tasks:
-                    return
-                key, task = next(iter(self._tasks.items()))
+                while (key := self._due()) is None:
+                    if self._closed and not self._tasks:
+                        return
+                    self._news.wait(self._until_due())
+                self._later.pop(key, None)
+                task = self._tasks[key]
             error: BaseException | None = None
             with _TURNS.shorter():
                 try:
@@ -165,3 +202,18 @@ class Worker:
                 self._error = self._error or error
                 del self._tasks[key]
                 self._news.notify_all()
+
+    def _due(self) -> object | None:
+        """The task that is to be run, if one is; with the lock."""
+        due = next((key for key in self._tasks if key not in self._later), None)
+        left = self._until_due()
+        if due is None and left is not None and (left <= 0 or self._hurrying or self._closed):
+            due = next(iter(self._later))
+        return due
+
+    def _until_due(self) -> float | None:
+        """In how many seconds a pause has come, or one is waited for no longer; with the lock."""
+        if not self._later:
+            return None
+        until = min(self._stirred + PAUSE_S, *self._later.values())
+        return until - time.monotonic()

@@ -44,7 +44,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the program merges and checkpoints
+    monkeypatch.setattr(
+        Worker, "submit", lambda *_, **__: False
+    )  # the program merges and checkpoints
     boots = itertools.count()
     identity = Machine.identity
     monkeypatch.setattr(

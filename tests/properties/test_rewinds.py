@@ -338,7 +338,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 4096)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the steps merge and checkpoint
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)  # the steps merge and checkpoint
 
 
 TWICE = ["commit"] * 3 + ["define"] * 2 + ["checkpoint", "burst"] + ["checkpoint"] * 3

@@ -908,7 +908,7 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But those of its segment; and these tell what all of them do."""
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 16 << 10)
     with nosync_nb.open(tmp_path / "many") as session:
         described(session)

@@ -63,7 +63,7 @@ def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_i
 ) -> None:
     merged: list[int] = []
     waiting: list[Callable[[], None]] = []
-    monkeypatch.setattr(Worker, "submit", lambda _, key, task: waiting.append(task))
+    monkeypatch.setattr(Worker, "submit", lambda _, key, task, **_later: waiting.append(task))
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = {}
         for name, rows in (("large", 40_000), ("small", 2000), ("middle", 9000)):

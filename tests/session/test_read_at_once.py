@@ -32,7 +32,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 32)
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the test merges and checkpoints
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)  # the test merges and checkpoints
     return numbers
 
 

@@ -410,7 +410,7 @@ def test_it_is_made_or_not_wherever_it_is_struck(
     monkeypatch: pytest.MonkeyPatch,
     was: dict[int, dict[str, list[Any]]],
 ) -> None:
-    monkeypatch.setattr(Worker, "submit", lambda _, key, task: Tasks.all.append(task))
+    monkeypatch.setattr(Worker, "submit", lambda _, key, task, **_later: Tasks.all.append(task))
     session.close()
     shutil.copytree(folder, folder.parent / "begun")
     made: list[Session] = []

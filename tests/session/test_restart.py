@@ -561,7 +561,7 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
 def test_what_a_checkpoint_needed_last_goes_with_the_next_one_after_a_restart(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Worker, "submit", lambda *_: None)  # it is merged here, and once
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: None)  # it is merged here, and once
     session = opened()
     assert [*insert_by_ten(session, 60)][-1] == 50
     inside(session).upkeep.merge(next(iter(inside(session).traces)))
@@ -583,7 +583,7 @@ def test_what_a_rewind_has_left_goes_after_a_restart(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A merge or a checkpoint behind it would have them already, if it were in time.
-    monkeypatch.setattr(Worker, "submit", lambda *_: None)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: None)
     session = opened()
     steps = insert_by_ten(session, 60)
     while next(steps) < 20:
@@ -832,7 +832,7 @@ def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_l
 ) -> None:
     for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
     session = opened()
     rows = session.input("rows", "a int, b int")
 

@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing happens in other threads."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
 
 
 @pytest.fixture

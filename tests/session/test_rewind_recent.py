@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker does nothing: tests merge and make checkpoints."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 1 << 12)
 
 

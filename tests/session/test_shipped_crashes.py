@@ -45,7 +45,7 @@ def not_started(*_: Any) -> Any:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens elsewhere, and little is a file or a segment already."""
     monkeypatch.setattr(replication, "start_keeper", not_started)
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 2048)

@@ -45,7 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         Machine, "identity", lambda self: identity(self)._replace(boot=f"boot {next(boots)}")
     )
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 4096)

@@ -14,6 +14,7 @@ from inside import inside
 from nosync_nb import Session
 from nosync_nb.session import aging, upkeep
 from nosync_nb.session import gate as gate_module
+from nosync_nb.session import worker as worker_module
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.worker import SWITCH_S, Worker
 from nosync_nb.trace.past import packing
@@ -87,6 +88,61 @@ def test_a_task_that_waits_is_not_queued_again() -> None:
     worker.close()
     assert done == [1, 3]
     assert not worker.submit("task", lambda: done.append(4))
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, list[str]]]:
+    """A worker that waits for a pause for ever, and what it has done."""
+    monkeypatch.setattr(worker_module, "PAUSE_S", 3600.0)
+    monkeypatch.setattr(worker_module, "DELAY_S", 3600.0)
+    worker = Worker()
+    worker.stir()
+    yield worker, []
+    worker.close()
+
+
+def test_what_may_be_done_later_waits_for_a_pause_and_others_do_not_wait_for_it(
+    order: tuple[Worker, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, done = order
+    assert worker.submit("later", lambda: done.append("later"), later=True)
+    assert not worker.submit("later", lambda: done.append("again"), later=True)
+    worker.submit("now", lambda: done.append("now"))
+    worker.catch_up(30)
+    assert done == ["now"]
+    assert worker.tasks_count == 1
+    monkeypatch.setattr(worker_module, "PAUSE_S", 0.0)
+    worker.submit("other", lambda: done.append("other"))  # it looks again
+    worker.settle()
+    assert done == ["now", "other", "later"]
+
+
+def test_a_pause_is_not_waited_for_without_end(
+    order: tuple[Worker, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, ended = order[0], threading.Event()
+    monkeypatch.setattr(worker_module, "DELAY_S", 0.05)
+    worker.submit("later", ended.set, later=True)
+    assert ended.wait(30)
+
+
+@pytest.mark.parametrize("hurry", [Worker.settle, Worker.close])
+def test_who_waits_for_all_waits_for_no_pause(
+    order: tuple[Worker, list[str]], hurry: Callable[[Worker], None]
+) -> None:
+    worker, done = order
+    worker.submit("later", lambda: done.append("later"), later=True)
+    hurry(worker)
+    assert done == ["later"]
+
+
+def test_an_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    stirs: list[int] = []
+    monkeypatch.setattr(Worker, "stir", lambda _self: stirs.append(1))
+    session.input("numbers", "n bigint").insert([(1,)])
+    before = len(stirs)
+    session.commit()
+    assert len(stirs) == before + 2
 
 
 def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(

@@ -68,7 +68,7 @@ def loaded(session: Session) -> None:
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large here is so from some rows on, and nothing is merged behind, nor removed."""
-    monkeypatch.setattr(Worker, "submit", lambda *_: None)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: None)
     monkeypatch.setattr(store, "SPILL_ROWS", 40)
     monkeypatch.setattr(inputs, "LOAD_BYTES", 1000)
     for module in (inputs, runner, delta):
