@@ -156,7 +156,7 @@ def test_memory_is_given_back_after_an_epoch_in_files_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Worker, "submit", lambda _, kind, *__: told.append(kind))
+    monkeypatch.setattr(Worker, "submit", lambda _, kind, *_task, **_later: told.append(kind))
     with nosync_nb.open(tmp_path / "log") as session:
         declared(session)
         for count in (10, ROWS):
