@@ -248,7 +248,7 @@ class Commits:
         if draft.due:
             self._upkeep.plan_merges(draft.due)
         self._audits.after(draft.epoch)
-        self._upkeep.plan_due()
+        self._upkeep.plan_due(draft)
         if self._removals.many:
             self._worker.submit("removals", self._look)
 

@@ -149,7 +149,7 @@ class Installation:
 
     def _after(self, draft: Draft) -> None:
         """Plans background work after a definition."""
-        self._upkeep.plan_due()
+        self._upkeep.plan_due(draft)
         if any(held.refs for _, _, held in draft.logged):
             self._upkeep.plan_giving_back()
 

@@ -117,19 +117,20 @@ class Upkeep:
         if max(len(draft.traces[number].layers) for number in draft.due) > LAYERS_MAX:
             self._worker.catch_up(seconds * LENT)
 
-    def plan_due(self) -> None:
+    def plan_due(self, draft: Draft) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
 
-        One after another frame alone: two of one frame would be one, and none the one before.
+        One after another frame alone: two of one frame would be one, and none the one before. That
+        of a large epoch waits for a pause: it takes long, and often small ones follow at once.
         """
         log = self._publisher.store.log
         if log.checkpoint_due or (self._clearing and log.head.seq > log.checkpoint_seq):
-            self.plan_checkpoint()
+            self.plan_checkpoint(later=draft.largest > INLINE_ROWS)
 
-    def plan_checkpoint(self) -> None:
+    def plan_checkpoint(self, *, later: bool = False) -> None:
         """Queues a checkpoint; after a failed one, not before the log has grown again."""
         if self._publisher.store.log.head.seq >= self.patience:
-            self._worker.submit("checkpoint", self.checkpoint, later=True)
+            self._worker.submit("checkpoint", self.checkpoint, later=later)
 
     def merge(self, number: int) -> None:
         """Merges the layers of one trace that are planned, until nothing is left to plan.

@@ -205,11 +205,11 @@ class Worker:
 
     def _due(self) -> object | None:
         """The task that is to be run, if one is; with the lock."""
-        due = next((key for key in self._tasks if key not in self._later), None)
-        left = self._until_due()
-        if due is None and left is not None and (left <= 0 or self._hurrying or self._closed):
-            due = next(iter(self._later))
-        return due
+        now = time.monotonic()
+        at_once = self._hurrying or self._closed
+        due = (key for key in self._tasks if at_once or self._later.get(key, now) <= now)
+        paused = self._stirred + PAUSE_S <= now
+        return next(due, next(iter(self._later), None) if paused else None)
 
     def _until_due(self) -> float | None:
         """In how many seconds a pause has come, or one is waited for no longer; with the lock."""

@@ -291,7 +291,7 @@ def test_nothing_is_let_go_because_a_strangers_log_says_so(
 ) -> None:
     session = filled(opened(), 400, every=10_000)
     with monkeypatch.context() as patch:
-        patch.setattr(Upkeep, "plan_checkpoint", lambda _: None)
+        patch.setattr(Upkeep, "plan_checkpoint", lambda *_, **__: None)
         session.retain = 5
     session.close()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another"))
