@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.draft import Draft, Version
+from nosync_nb.dataflow.draft import ENDLESS, Draft, Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.memory import give_back
@@ -121,11 +121,11 @@ class Upkeep:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
 
         One after another frame alone: two of one frame would be one, and none the one before. That
-        of a large epoch waits for a pause: it takes long, and often small ones follow at once.
+        of an epoch in files waits for a pause: it takes long, and often small ones follow at once.
         """
         log = self._publisher.store.log
         if log.checkpoint_due or (self._clearing and log.head.seq > log.checkpoint_seq):
-            self.plan_checkpoint(later=draft.largest > INLINE_ROWS)
+            self.plan_checkpoint(later=draft.largest == ENDLESS)
 
     def plan_checkpoint(self, *, later: bool = False) -> None:
         """Queues a checkpoint; after a failed one, not before the log has grown again."""
