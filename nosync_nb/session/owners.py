@@ -45,6 +45,7 @@ from nosync_nb.session.retaining import Retaining
 from nosync_nb.session.rewinding import Rewinding
 from nosync_nb.session.scaling import Scaling
 from nosync_nb.session.sealing import Signer
+from nosync_nb.session.streaming import Streams
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.verification import Verification
@@ -68,7 +69,7 @@ class Owners:
         self, store: Store, settings: Replicas, opens: Opens, spark: Any, spark_rows: int | None
     ) -> None:
         self.limits = limits = Limits(spark_rows)
-        self.works, self.worker = Works(), Worker()
+        self.works, self.worker, self.repeats = Works(), Worker(), Repeats()
         self.gate = gate = Gate(self.worker, store.log.mode)
         self.listeners = listeners = Listeners(gate.tell)
         self.names = names = Names(listeners)
@@ -119,10 +120,10 @@ class Owners:
         )  # fmt: skip
         self.inputs = inputs = Inputs(gate, publisher, transactions, link, repairs)
         self.following = Pursuit(gate, publisher, transactions, inputs, self.commits)
-        self.repeats = Repeats()
         self.loads = Loads(self.repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
-        self.watches = Watches(gate, publisher, listeners, self.blocks, inputs, self.loads)
+        feeds = gate, publisher, listeners, self.blocks, inputs, self.loads
+        self.watches, self.streams = Watches(*feeds), Streams(*feeds, self.commits)
         self._begin(opening, transactions, installation)
 
     def _look(self) -> None:

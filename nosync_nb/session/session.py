@@ -8,9 +8,9 @@
     session.commit()
     slow.rows()
 
-The session hands each call to who does it; none of them knows the session. Changes pass one gate.
-Readers take the current `Snapshot`, which never changes, once, and do not wait. An epoch is
-computed, written, and then published by one assignment; if it fails, everything is as it was.
+It hands each call to who does it, who does not know the session. Changes pass one gate; readers
+take the current `Snapshot`, which never changes, and do not wait. An epoch is computed, written,
+then published by one assignment; if it fails, everything is as it was.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.rewinding import RewindReport
+from nosync_nb.session.streaming import StreamFeed
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.listing import Branch
@@ -61,8 +62,6 @@ class Session:
     ) -> None:
         self._owners = Owners(store, replicas, opens, spark, spark_rows)
         self.recovery = self._owners.report
-
-    # -- inputs and epochs -------------------------------------------------------------------
 
     def input(
         self, name: str, schema: Any = None, *, key: str | Sequence[str] | None = None
@@ -117,6 +116,10 @@ class Session:
         """Drops what is pending; returns the updates dropped."""
         return self._owners.commits.discard(self._owners.transactions.current)
 
+    def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
+        """Has micro-batches of a streaming DataFrame become epochs; see `Streams.start`."""
+        return self._owners.streams.start(frame, into, **options)
+
     def sync(self, level: str = "disk", timeout: float | None = None) -> None:
         """Waits until all epochs are on disk, or for `timeout` seconds on a quorum of replicas."""
         self._owners.commits.sync(level, timeout)
@@ -132,9 +135,7 @@ class Session:
         of each, by name; all of them take a round at once. See `Collection.iterate`.
 
         Args:
-            body: gets the variables by their names, and returns a tuple of their next values in
-                that order, or a dict by name.
-            sources: any names but `rounds`, with what they start from.
+            body: gets them by their names; returns their next values in that order, or by name.
         """
         return iterate_together(self._owners.host, body, rounds, sources)
 
@@ -153,8 +154,7 @@ class Session:
 
         Args:
             nondeterministic: its functions, or expressions as `uuid()`, may give something else
-                for the same row next time; what they gave is kept, and a retraction takes back
-                exactly that. In a notebook: `%%dd --nondeterministic`.
+                for the same row next time; what they gave is kept, and exactly that taken back.
             persist: where it is kept: memory, disk or replicas (see `levels`); None: as it is, a
                 new one as safe as can be.
         """
@@ -335,7 +335,7 @@ class Session:
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """Replicas for a Spark session that this one has to start itself."""
+        """Settings of a Spark session that this one has to start itself."""
         return self._owners.link.conf
 
     @property
@@ -369,7 +369,7 @@ class Session:
         if self._owners.gate.closed:  # by another thread meanwhile
             return
         own, store, replaced = self._owners, self._owners.publisher.store, False
-        for owner in (own.watches, own.link, own.fetching, own.worker):
+        for owner in (own.streams, own.watches, own.link, own.fetching, own.worker):
             owner.close()
         try:
             store.close()

@@ -130,6 +130,11 @@ def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str)
     return table.rename_columns(schema.names) if table.num_rows <= rows_max else None
 
 
+def refuse(frame: Any, schema: Schema, name: str) -> None:
+    """Raises SchemaError unless a DataFrame has the columns of an input; nothing is executed."""
+    _casts(frame, schema, name)
+
+
 def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
     """Expressions that give the wanted columns of a frame, in order, under names that are safe.
 

@@ -268,12 +268,12 @@ class Link:
         }
 
     def _of_frame(self, frame: Any, stage: Stage) -> Any:
-        """The Spark session of a DataFrame, which is the one in use from now on.
+        """The Spark session of a DataFrame, which is the one in use from now on; not a stream's.
 
         Raises:
             NosyncError: if it has ended, and the DataFrame with it.
         """
-        from nosync_nb.spark import starting
+        from nosync_nb.spark import starting, streams
 
         spark = frame.sparkSession
         if not starting.alive(spark):
@@ -282,8 +282,9 @@ class Link:
                 f"input '{stage.name}': the Spark session of the DataFrame {how}",
                 hint="make the DataFrame again, in a session that lives",
             )
-        with self._lock:
-            self._started = spark
+        if not streams.handing.on:
+            with self._lock:
+                self._started = spark
         return spark
 
     def bulk(self) -> Placement:

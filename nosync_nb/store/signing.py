@@ -27,6 +27,7 @@ from nosync_nb.errors import TrustError
 from nosync_nb.store.encoded import text_of
 
 _PERSON = b"nosync catalog 1"
+_PERSON_OF_NAMES = b"nosync names 1"
 _OWN_CELL = "run the stage's cell"
 
 
@@ -94,6 +95,12 @@ def judged(
             signer, f"what it computes was changed after it was signed, or moved: {_OWN_CELL}"
         )
     return OWN
+
+
+def own_name(key: bytes, log_id: bytes, what: str) -> str:
+    """A name in a log's folder that nobody finds who has not the key: what stands there is ours."""
+    text = log_id + what.encode()
+    return hmac.new(key, _PERSON_OF_NAMES + text, hashlib.sha256).hexdigest()[:32]
 
 
 def foreign(signer: str) -> str:

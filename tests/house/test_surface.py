@@ -5,8 +5,8 @@ from __future__ import annotations
 from nosync_nb import Session
 
 PROMISED = {
-    *("input", "commit", "epoch", "pending", "discard", "sync", "iterate"),
-    *("stage", "stages", "inputs", "drop", "rename"),
+    *("input", "commit", "epoch", "pending", "discard", "sync", "stream"),
+    *("iterate", "stage", "stages", "inputs", "drop", "rename"),
     *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
     *("compare", "define", "retain", "budget", "pin", "unpin", "pins"),
     *("branch", "branches", "drop_branch", "follow", "rewind"),

@@ -21,7 +21,8 @@ from nosync_nb.trace.batch import Layout
 from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
-from nosync_nb.spark import bulk, evaluate, ingest, sessions, views, workers
+from nosync_nb.errors import NosyncError
+from nosync_nb.spark import bulk, evaluate, ingest, sessions, streams, views, workers
 from nosync_nb.spark.serving import StageSnapshot
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.trace import Layer, Trace
@@ -74,6 +75,12 @@ def path(records):
     yield pa.RecordBatch.from_pydict({"path": [str(sys.path)]})
 
 assert "nosync_nb-" in spark.range(1).mapInArrow(path, "path string").collect()[0].path
+try:
+    streams.refuse(spark.readStream.format("rate").load(), counts, "flights", {})
+except NosyncError as error:
+    assert "hands batches on where its server is" in str(error)
+else:
+    raise AssertionError("a stream is taken")
 with sessions.tagged(spark, "cell"):
     assert "cell" in spark.getTags()
 sessions.cancel(spark, "cell")

@@ -1,0 +1,326 @@
+"""Streaming: each micro-batch of a streaming DataFrame becomes an epoch, once.
+
+    session.stream(spark.readStream.parquet("data"), into=flights)
+
+Spark numbers micro-batches, and keeps in a checkpoint which it has handed on. The number, with the
+id that the checkpoint gives the query, is the key of a load: it stands in the epoch's own frame, so
+a batch that comes again after a kill is known. Spark is told that one was taken when its epoch is
+on disk, not before: what is in its checkpoint is in the log.
+
+Failure
+    The log comes back from replicas, and the checkpoint does not: it was on the disk that is gone.
+    Spark would hand on from the beginning, and what is there would be there twice. So the first
+    batch of an input is recorded as such, and another first one is refused.
+
+    Somebody goes back to an epoch. The batches after it have been handed on, and are not again:
+    they are in the branch that the rewind left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.collections.functions import trust
+from nosync_nb.errors import StageError, TrustError, warn
+from nosync_nb.session.input import Input, mark_of
+from nosync_nb.session.loads import BLOCK
+from nosync_nb.store import signing, waiting
+
+if TYPE_CHECKING:
+    from nosync_nb.session.blocks import Blocks
+    from nosync_nb.session.commits import Commits
+    from nosync_nb.session.gate import Gate
+    from nosync_nb.session.inputs import Inputs
+    from nosync_nb.session.listeners import Listeners
+    from nosync_nb.session.loads import Loads
+    from nosync_nb.session.publisher import Publisher
+
+FOLDER = "streams"
+"""Below the log's folder: where Spark keeps how far streams are, unless another place is named."""
+
+
+class StreamFeed:
+    """A stream that feeds an input until `stop`, until it fails, or its session ends.
+
+    Threads: any may ask or stop. Spark takes batches, one after the other, in a thread of its own.
+
+    Attributes:
+        query: Spark's `StreamingQuery`.
+        epochs: how many this feed has made.
+        last: the last of them, or None.
+    """
+
+    def __init__(self, streams: Streams, into: Input, checkpoint: str, *, anew: bool) -> None:
+        self.query: Any = None
+        self.epochs = 0
+        self.last: int | None = None
+        self._streams = streams
+        self._into = into
+        self._uid = streams.inputs.stage(into.name or "").uid
+        self._first = None if anew else f"stream {self._uid} {checkpoint}"
+        self._id = ""
+        self._named = threading.Event()
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._mutex = threading.Lock()
+        self._untold = ""
+        self._thread: threading.Thread | None = None
+        self._unsubscribe = streams.listeners.subscribe(self._committed)
+
+    @property
+    def running(self) -> bool:
+        """Whether batches that come become epochs."""
+        return not self._ended.is_set()
+
+    def catch_up(self) -> int | None:
+        """Waits until all that the source has by now are epochs; returns the last epoch.
+
+        Raises:
+            NosyncError: a batch was not taken, and why.
+        """
+        try:
+            if self.running:
+                self.query.processAllAvailable()
+        except Exception as error:
+            raise (self._error or error) from None
+        if self._error is not None:
+            raise self._error
+        return self.last
+
+    def stop(self) -> None:
+        """Ends it when the batch in hand is an epoch; the next feed goes on after that.
+
+        What was not told of a failure yet is a warning now.
+        """
+        self._ended.set()
+        self._unsubscribe()
+        if self.query is not None:
+            try:
+                self.query.stop()
+            except Exception as error:  # it went with its JVM
+                self._note(f"{self._what()} was not stopped: {error}")
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            waiting.join(thread)
+        self.tell()
+
+    def begin(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
+        """Starts the query."""
+        from nosync_nb.spark import streams
+
+        try:
+            self.query = streams.start(
+                frame, self._take, checkpoint, trigger, name=self._into.name or ""
+            )
+            self._id = str(self.query.id)
+        except BaseException:
+            self._ended.set()
+            raise
+        finally:
+            self._named.set()
+        name = f"nosync stream into {self._into.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def tell(self) -> None:
+        """Warns of why it has failed, once."""
+        with self._mutex:
+            untold, self._untold = self._untold, ""
+        if untold:
+            warn(untold, stacklevel=3)
+
+    def __enter__(self) -> StreamFeed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "failed" if self._error else "stopped"
+        epochs = f"{self.epochs} epoch" + "s" * (self.epochs != 1)
+        return f"<{state} {self._what()}: {epochs}>"
+
+    def _what(self) -> str:
+        return f"stream into '{self._into.name}'"
+
+    def _run(self) -> None:
+        """Waits for the end of the query, and says why it has ended if nobody asked for that."""
+        try:
+            self.query.awaitTermination()
+        except Exception as error:
+            if not self._ended.is_set():
+                self._error = self._error or error
+                self._note(f"{self._what()} has ended: {error}")
+        finally:
+            self._ended.set()
+
+    def _take(self, frame: Any, batch: int) -> None:
+        """Makes an epoch of a micro-batch; it is on disk when this returns."""
+        self._named.wait()
+        try:
+            if self._ended.is_set() or self._streams.over:
+                raise StageError(f"{self._what()} is stopped")
+            self._load(frame, batch)
+            self._streams.commits.sync("disk")
+        except BaseException as error:
+            if not self._ended.is_set():
+                self._error = error
+                hints = " ".join(getattr(error, "__notes__", ()))
+                self._note(
+                    f"{self._what()} has ended: batch {batch} was not taken: {error}\n{hints}\n"
+                    "Hint: start the stream again, and the batch comes again"
+                )
+                self._ended.set()
+            raise
+
+    def _load(self, frame: Any, batch: int) -> None:
+        from nosync_nb.spark.streams import handing
+
+        streams, name = self._streams, self._into.name or ""
+        kind = "upsert" if self._into.key else "insert"
+        recorded = mark_of(self._uid, kind, f"{self._id} {batch}")
+        if streams.loads.seen(recorded):
+            return
+        first = None if batch else self._first
+        with streams.blocks.epoch(first, None) as block, handing:
+            if block.skipped:
+                raise self.lost()
+            streams.inputs.take(name, kind, frame, recorded)
+        self.epochs, self.last = self.epochs + 1, block.number
+
+    def is_lost(self) -> bool:
+        """Whether the first batch of such a stream is in the log already."""
+        return self._first is not None and self._streams.loads.seen(f"{BLOCK}{self._first}")
+
+    def lost(self) -> StageError:
+        """What is raised if that is so and Spark begins anew."""
+        return StageError(
+            f"{self._what()}: its batches are in the log, and its checkpoint is not there: Spark"
+            " would hand all of them on again",
+            hint="name the checkpoint (checkpoint=), or begin anew with what the source has now"
+            " (anew=True), best into another input",
+        )
+
+    def _note(self, text: str) -> None:
+        with self._mutex:
+            self._untold = text
+
+    def _committed(self, _epoch: int) -> None:
+        """Tells whoever commits."""
+        if self._untold:
+            self.tell()
+
+
+class Streams:
+    """The streams of a session: one of each input and checkpoint.
+
+    Attributes:
+        publisher, listeners, blocks, inputs, loads, commits: what a feed needs of it.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        listeners: Listeners,
+        blocks: Blocks,
+        inputs: Inputs,
+        loads: Loads,
+        commits: Commits,
+    ) -> None:
+        self.publisher, self.listeners, self.blocks = publisher, listeners, blocks
+        self.inputs, self.loads, self.commits = inputs, loads, commits
+        self._gate = gate
+        self._lock = threading.Lock()
+        self._feeds: dict[tuple[str, str], StreamFeed] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether the session commits nothing any more."""
+        return self._gate.closing or self.publisher.fenced
+
+    def start(
+        self,
+        frame: Any,
+        into: Any,
+        *,
+        checkpoint: str | None = None,
+        anew: bool = False,
+        **trigger: Any,
+    ) -> StreamFeed:
+        """Has each micro-batch of a streaming DataFrame become an epoch of an input, once.
+
+        It goes on where the last one stopped, after a restart as well. Rows are inserted; into a
+        keyed input they are upserted, of equal keys in a batch any. Who fed the input from the same
+        place before is stopped. What a rewind leaves is not handed on again.
+
+        Args:
+            frame: made with `spark.readStream`, of classic Spark; columns match by name.
+            checkpoint: a folder or URL where Spark keeps how far it is; None: below the log's.
+                Two streams into one input need one each.
+            anew: begins again with all that the source has, though batches of it are in the log.
+            trigger: as Spark's `DataStreamWriter.trigger` takes it: `processingTime="5 seconds"`,
+                `availableNow=True`; without one a batch follows the one before at once.
+
+        Raises:
+            StageError: `into` is no input; the checkpoint is lost.
+            SchemaError: it is no streaming DataFrame, or its columns are others; no such trigger.
+            NosyncError: it is one of Spark Connect.
+        """
+        from nosync_nb.spark import streams
+
+        if not isinstance(into, Input):
+            raise StageError(
+                f"stream(into={into!r}) is no input",
+                hint="give one: session.stream(frame, into=session.input('flights', ...))",
+            )
+        self._gate.writable("stream")
+        name = into.name or ""
+        streams.refuse(frame, into.schema, name, trigger)
+        key = name, checkpoint or ""
+        with self._lock:
+            before = self._feeds.get(key)
+        if before is not None:
+            before.stop()
+        made = StreamFeed(self, into, key[1], anew=anew)
+        try:
+            place = checkpoint or self._place(made, self.inputs.stage(name).uid)
+            made.begin(frame, place, trigger)
+            with self._lock:
+                self._feeds[key] = made
+        except BaseException:
+            made.stop()
+            raise
+        return made
+
+    def _place(self, made: StreamFeed, uid: str) -> str:
+        """Where Spark keeps how far the stream of an input is, if nobody has named another place.
+
+        Failure: a stranger's log has a checkpoint, whose settings Spark would take over, and name
+        classes. So the folder has a name that only this user's key gives.
+
+        Raises:
+            StageError: it has been further, and that is not there.
+            TrustError: this user has no key.
+        """
+        store = self.publisher.store
+        try:
+            own = signing.own_name(trust.user_key(), store.log.id, f"stream {uid}")
+        except TrustError as error:
+            error.add_note("Hint: or name a folder where Spark keeps how far it is: checkpoint=")
+            raise
+        place = os.path.join(store.path, FOLDER, own)
+        store.files.make_folder(place)
+        if made.is_lost() and not store.files.exists(os.path.join(place, "metadata")):
+            raise made.lost()
+        return place
+
+    def close(self) -> None:
+        """Stops all of them."""
+        with self._lock:
+            feeds, self._feeds = list(self._feeds.values()), {}
+        for each in feeds:
+            each.stop()

@@ -1,0 +1,256 @@
+"""Streams: each micro-batch is an epoch, once, whatever fails, is stopped and goes on."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import DurabilityError, NosyncError, SchemaError, StageError
+from nosync_nb.session.commits import Commits
+from nosync_nb.session.session import owners_of
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.usefixtures("own_key"),
+]
+
+DDL = "id bigint, carrier string"
+
+KILLED = """
+import os, signal, sys
+import nosync_nb
+from nosync_nb.session.commits import Commits
+from nosync_nb.spark import starting
+
+path, source, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+spark = starting.start({"spark.master": "local[2]", "spark.log.level": "OFF"})
+sync = Commits.sync
+synced = []
+
+def killed(self, *args):
+    if len(synced) == at:
+        os.kill(os.getpid(), signal.SIGKILL)  # the epoch stands, and Spark is not told
+    synced.append(1)
+    sync(self, *args)
+
+with nosync_nb.open(path, spark=spark) as session:
+    flights = session.input("flights", "id bigint, carrier string")
+    if at >= 0:
+        Commits.sync = killed
+    frame = spark.readStream.schema("id bigint, carrier string").option("maxFilesPerTrigger", 1)
+    session.stream(frame.parquet(source), into=flights).catch_up()
+    print(session.recovery.recomputed, session.now, sorted(row.id for row in flights.rows()))
+"""
+
+
+class Source:
+    """A folder of files, each of which is a micro-batch."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        folder.mkdir()
+        self._spark, self._folder = spark, folder
+
+    def put(self, *rows: tuple[int, str]) -> None:
+        """Adds a file."""
+        frame = self._spark.createDataFrame(list(rows), DDL).coalesce(1)
+        frame.write.mode("append").parquet(str(self._folder))
+
+    @property
+    def frame(self) -> Any:
+        """What is read of it, one file at a time."""
+        reader = self._spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self._folder))
+
+
+@pytest.fixture
+def source(spark: Any, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "source")
+
+
+@pytest.fixture
+def opened(spark: Any, tmp_path: Path) -> Callable[[], Session]:
+    """Opens the log, with an input and a stage that counts its rows."""
+
+    def again() -> Session:
+        session = nosync_nb.open(tmp_path / "x.nosync", spark=spark)
+        flights = session.input("flights", DDL)
+        session.stage("counts", flights.group_by("carrier").agg(n="count(*)"))
+        return session
+
+    return again
+
+
+def test_each_batch_is_an_epoch_and_once_over_restarts(
+    spark: Any, source: Source, opened: Callable[[], Session]
+) -> None:
+    source.put((1, "UA"), (2, "AA"))
+    source.put((3, "UA"))
+    with opened() as session:
+        feed = session.stream(source.frame, into=session.inputs["flights"])
+        before = session.now
+        assert feed.catch_up() == before + feed.epochs == before + 2
+        assert session["counts"].rows() == [("AA", 1), ("UA", 2)]
+        assert session.spark is spark  # and not the copy that batches belong to
+        assert spark.table("counts").count() == 2
+        assert feed.running
+        source.put((4, "AA"))
+        assert feed.catch_up() == before + 3
+        assert not session.verify().damage
+    assert not feed.running
+    assert not feed.query.isActive
+    source.put((5, "DL"))
+    with opened() as session:
+        epochs = session.now
+        with session.stream(source.frame, into=session.inputs["flights"]) as feed:
+            assert feed.catch_up() == epochs + 1
+            assert "running stream into 'flights': 1 epoch>" in repr(feed)
+        assert session["counts"].rows() == [("AA", 2), ("DL", 1), ("UA", 2)]
+        assert "stopped" in repr(feed)
+
+
+def test_a_batch_that_spark_was_not_told_of_comes_again_and_is_known(
+    source: Source, opened: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put((1, "UA"))
+
+    def refuse(*_: object) -> None:
+        raise DurabilityError("the disk refuses")
+
+    with opened() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Commits, "sync", refuse)
+            feed = session.stream(source.frame, into=session.inputs["flights"])
+            with pytest.raises(DurabilityError, match="the disk refuses"):
+                feed.catch_up()
+            assert not feed.running
+            assert "failed" in repr(feed)
+        epoch = session.now
+        assert session["counts"].rows() == [("UA", 1)]
+        with pytest.warns(UserWarning, match="batch 0 was not taken: the disk refuses"):
+            feed.stop()
+        again = session.stream(source.frame, into=session.inputs["flights"])
+        assert again.catch_up() is None
+        assert session.now == epoch
+        source.put((2, "UA"))
+        assert again.catch_up() == epoch + 1
+        assert session["counts"].rows() == [("UA", 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.fault(1)
+def test_a_kernel_that_is_killed_between_an_epoch_and_sparks_checkpoint_takes_each_batch_once(
+    source: Source, tmp_path: Path
+) -> None:
+    for number in range(4):
+        source.put((number, "UA"))
+
+    def run(at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", KILLED, tmp_path / "log", tmp_path / "source", str(at)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert run(2).returncode == -signal.SIGKILL
+    ended = run(-1)
+    assert ended.stdout.split(maxsplit=2) == ["0", "4", "[0, 1, 2, 3]\n"], ended.stderr[-2000:]
+
+
+def test_a_batch_that_a_stage_refuses_changes_nothing_and_comes_again(
+    source: Source, opened: Callable[[], Session]
+) -> None:
+    source.put((1, "UA"))
+    source.put((0, "AA"))
+    with opened() as session:
+        flights = session.inputs["flights"]
+        parts = flights.map(lambda row: (10 // row.id,), "part bigint")
+        session.stage("parts", parts)
+        feed = session.stream(source.frame, into=flights)
+        with pytest.raises(StageError, match="'parts'"):
+            feed.catch_up()
+        stands = session.now
+        assert session["counts"].rows() == [("UA", 1)]
+        with pytest.warns(UserWarning, match="(?s)batch 1 was not taken.*start the stream again"):
+            session.commit()
+        session.drop("parts")
+        assert session.stream(source.frame, into=flights).catch_up() == session.now > stands
+        assert session["counts"].rows() == [("AA", 1), ("UA", 1)]
+
+
+def test_without_its_checkpoint_it_begins_anew_only_if_that_is_said(
+    source: Source, opened: Callable[[], Session], tmp_path: Path
+) -> None:
+    source.put((1, "UA"))
+    with opened() as session:
+        session.stream(source.frame, into=session.inputs["flights"]).catch_up()
+        session.close()
+    shutil.rmtree(tmp_path / "x.nosync" / "streams")
+    with opened() as session:
+        flights, epoch = session.inputs["flights"], session.now
+        with pytest.raises(StageError, match="its checkpoint is not there") as error:
+            session.stream(source.frame, into=flights)
+        assert "anew=True" in str(error.value.__notes__)
+        elsewhere = str(tmp_path / "elsewhere")
+        first = session.stream(source.frame, into=flights, checkpoint=elsewhere)
+        first.catch_up()
+        first.stop()
+        assert session["counts"].rows() == [("UA", 2)]
+        shutil.rmtree(elsewhere)  # nobody can look for it but Spark
+        lost = session.stream(source.frame, into=flights, checkpoint=elsewhere)
+        with pytest.raises(StageError, match="its checkpoint is not there"):
+            lost.catch_up()
+        with pytest.warns(UserWarning, match="batch 0 was not taken"):
+            lost.stop()
+        assert session.now == epoch + 1
+        assert session.stream(source.frame, into=flights, anew=True).catch_up() == epoch + 2
+        assert session["counts"].rows() == [("UA", 3)]
+
+
+def test_a_keyed_input_is_upserted_as_triggers_say(
+    source: Source, opened: Callable[[], Session]
+) -> None:
+    source.put((1, "UA"))
+    source.put((1, "AA"), (2, "DL"))
+    with opened() as session:
+        keyed = session.input("keyed", DDL, key="id")
+        feed = session.stream(source.frame, into=keyed, availableNow=True)
+        assert feed.query.awaitTermination(120)
+        assert feed.epochs == 2
+        assert keyed.rows() == [(1, "AA"), (2, "DL")]
+        again = session.stream(source.frame, into=keyed, processingTime="1 second")
+        assert not feed.query.isActive
+        source.put((2, "UA"))
+        again.catch_up()
+        assert keyed.rows() == [(1, "AA"), (2, "UA")]
+
+
+def test_what_is_no_stream_for_an_input_is_refused(
+    spark: Any, source: Source, opened: Callable[[], Session]
+) -> None:
+    with opened() as session:
+        flights = session.inputs["flights"]
+        with pytest.raises(SchemaError, match="no streaming DataFrame"):
+            session.stream(spark.createDataFrame([(1, "UA")], DDL), into=flights)
+        with pytest.raises(SchemaError, match="no streaming DataFrame"):
+            session.stream([(1, "UA")], into=flights)
+        with pytest.raises(StageError, match="is no input"):
+            session.stream(source.frame, into=session["counts"])  # type: ignore[arg-type]
+        with pytest.raises(SchemaError, match="'carrier' is missing"):
+            session.stream(source.frame.select("id"), into=flights)
+        with pytest.raises(SchemaError, match="no trigger 'every'"):
+            session.stream(source.frame, into=flights, every=3)
+        with pytest.raises(NosyncError, match="parsecs"):
+            session.stream(source.frame, into=flights, processingTime="5 parsecs")
+        assert not owners_of(session).listeners.subscribers
+    with pytest.raises(NosyncError, match="closed"):
+        session.stream(source.frame, into=flights)
