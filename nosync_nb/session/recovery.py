@@ -46,6 +46,8 @@ from nosync_nb.store.store import Store
 LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
 
+UNMADE = "not read"
+"""The plan of nodes that remember nothing until they are made again; no operator's."""
 
 FORM = "what it remembers is not in the form of this release: run the stage's cell"
 """Why a stage stops of which functions may give something else if they are called again."""
@@ -320,8 +322,13 @@ def _as_held(node: Node, old: Node) -> Node:
     Failure: 1. Another plan asks a collection for one more order. 2. The graph of before takes it
     for one that is there, and its number for one that was not given. 3. The definition that makes
     it gives that number to something else: two traces have one, and no log can be opened after it.
+
+    Failure: 1. A node of the log's plan is none of this one, so what it remembers is not read. 2.
+    The plan is made again, and is that of the log. 3. The node is taken for one that remembers all,
+    and remembers nothing. So it has another plan from now on, under which that is made anew.
     """
-    return replace(node, log=old.log, log_layout=old.log_layout, traces=old.traces)
+    plan = UNMADE if node.operator is None and node.state else node.plan
+    return replace(node, log=old.log, log_layout=old.log_layout, traces=old.traces, plan=plan)
 
 
 def hold(

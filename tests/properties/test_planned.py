@@ -134,6 +134,12 @@ EVENTS = st.sampled_from(["", "", "open", "switch", "edit", "drop"])
     (("filter", 0, 0),),
     False,
 )
+@example(  # the plan of the first write is not that of the log, and that of the commit is
+    [(("outer", 0, 0), ("count", 1, 0), ("filter", 1, 2)), (("outer", 0, 0), ("count", 1, 0))],
+    [([A], "open"), ([A], "")],
+    (("filter", 0, 0),),
+    False,
+)
 def test_planned_and_as_written_rows_are_the_same_at_every_epoch(
     made: list[Plan], history: list[Any], edit: Plan, planned: bool
 ) -> None:
