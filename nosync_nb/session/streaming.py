@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions import trust
-from nosync_nb.errors import StageError, TrustError, warn
+from nosync_nb.errors import NosyncError, StageError, TrustError, warn
 from nosync_nb.session.input import Input, mark_of
 from nosync_nb.session.loads import BLOCK
 from nosync_nb.store import signing, waiting
@@ -85,7 +85,7 @@ class StreamFeed:
             if self.running:
                 self.query.processAllAvailable()
         except Exception as error:
-            raise (self._error or error) from None
+            raise self._error or self._failed(error) from None
         if self._error is not None:
             raise self._error
         return self.last
@@ -152,10 +152,16 @@ class StreamFeed:
             self.query.awaitTermination()
         except Exception as error:
             if not self._ended.is_set():
-                self._error = self._error or error
-                self._note(f"{self._what()} has ended: {error}")
+                self._error = self._error or self._failed(error)
+                self._note(f"{self._what()} has ended: {self._error}")
         finally:
             self._ended.set()
+
+    def _failed(self, error: Exception) -> NosyncError:
+        """What went wrong with the query, and not with a batch."""
+        from nosync_nb.spark import failures
+
+        return failures.failed(error, f"stream into {self._into.name}")
 
     def _take(self, frame: Any, batch: int) -> None:
         """Makes an epoch of a micro-batch; it is on disk when this returns."""
@@ -185,7 +191,7 @@ class StreamFeed:
         if streams.loads.seen(recorded):
             return
         first = None if batch else self._first
-        with streams.blocks.epoch(first, None) as block, handing:
+        with handing, streams.blocks.epoch(first, None) as block:
             if block.skipped:
                 raise self.lost()
             streams.inputs.take(name, kind, frame, recorded)
@@ -209,8 +215,10 @@ class StreamFeed:
             self._untold = text
 
     def _committed(self, _epoch: int) -> None:
-        """Tells whoever commits."""
-        if self._untold:
+        """Tells whoever commits, but for a stream's own thread, where nobody sees it."""
+        from nosync_nb.spark.streams import handing
+
+        if self._untold and not handing.on:
             self.tell()
 
 

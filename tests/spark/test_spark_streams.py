@@ -216,6 +216,23 @@ def test_without_its_checkpoint_it_begins_anew_only_if_that_is_said(
         assert session["counts"].rows() == [("UA", 3)]
 
 
+def test_a_source_that_fails_ends_it_with_an_error_of_ours(
+    spark: Any, opened: Callable[[], Session], tmp_path: Path
+) -> None:
+    broken = tmp_path / "source"
+    broken.mkdir()
+    with opened() as session:
+        frame = spark.readStream.schema(DDL).parquet(str(broken))
+        feed = session.stream(frame, into=session.inputs["flights"])
+        feed.catch_up()
+        (broken / "part.parquet").write_bytes(b"no file of Parquet")
+        with pytest.raises(NosyncError, match=r"part\.parquet"):
+            feed.catch_up()
+        assert not feed.running
+        with pytest.warns(UserWarning, match="stream into 'flights' has ended"):
+            feed.stop()
+
+
 def test_a_keyed_input_is_upserted_as_triggers_say(
     source: Source, opened: Callable[[], Session]
 ) -> None:
