@@ -123,7 +123,7 @@ class Owners:
         self.loads = Loads(self.repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
         feeds = gate, publisher, listeners, self.blocks, inputs, self.loads
-        self.watches, self.streams = Watches(*feeds), Streams(*feeds, self.commits)
+        self.watches, self.streams = Watches(*feeds), Streams(*feeds, commits=self.commits)
         self._begin(opening, transactions, installation)
 
     def _look(self) -> None:

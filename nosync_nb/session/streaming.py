@@ -24,25 +24,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions import trust
-from nosync_nb.errors import NosyncError, StageError, TrustError, warn
+from nosync_nb.errors import NosyncError, StageError, TrustError
+from nosync_nb.session.feeding import Feeder, Feeders
 from nosync_nb.session.input import Input, mark_of
 from nosync_nb.session.loads import BLOCK
-from nosync_nb.store import signing, waiting
+from nosync_nb.store import signing
 
 if TYPE_CHECKING:
-    from nosync_nb.session.blocks import Blocks
     from nosync_nb.session.commits import Commits
-    from nosync_nb.session.gate import Gate
-    from nosync_nb.session.inputs import Inputs
-    from nosync_nb.session.listeners import Listeners
-    from nosync_nb.session.loads import Loads
-    from nosync_nb.session.publisher import Publisher
 
 FOLDER = "streams"
 """Below the log's folder: where Spark keeps how far streams are, unless another place is named."""
 
 
-class StreamFeed:
+class StreamFeed(Feeder):
     """A stream that feeds an input until `stop`, until it fails, or its session ends.
 
     Threads: any may ask or stop. Spark takes batches, one after the other, in a thread of its own.
@@ -54,6 +49,7 @@ class StreamFeed:
     """
 
     def __init__(self, streams: Streams, into: Input, checkpoint: str, *, anew: bool) -> None:
+        super().__init__(streams.listeners)
         self.query: Any = None
         self.epochs = 0
         self.last: int | None = None
@@ -63,17 +59,7 @@ class StreamFeed:
         self._first = None if anew else f"stream {self._uid} {checkpoint}"
         self._id = ""
         self._named = threading.Event()
-        self._ended = threading.Event()
         self._error: BaseException | None = None
-        self._mutex = threading.Lock()
-        self._untold = ""
-        self._thread: threading.Thread | None = None
-        self._unsubscribe = streams.listeners.subscribe(self._committed)
-
-    @property
-    def running(self) -> bool:
-        """Whether batches that come become epochs."""
-        return not self._ended.is_set()
 
     def catch_up(self) -> int | None:
         """Waits until all that the source has by now are epochs; returns the last epoch.
@@ -91,21 +77,14 @@ class StreamFeed:
         return self.last
 
     def stop(self) -> None:
-        """Ends it when the batch in hand is an epoch; the next feed goes on after that.
-
-        What was not told of a failure yet is a warning now.
-        """
+        """Ends it when the batch in hand is an epoch; what was not told yet is a warning now."""
         self._ended.set()
-        self._unsubscribe()
         if self.query is not None:
             try:
                 self.query.stop()
             except Exception as error:  # it went with its JVM
                 self._note(f"{self._what()} was not stopped: {error}")
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            waiting.join(thread)
-        self.tell()
+        super().stop()
 
     def begin(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
         """Starts the query."""
@@ -124,19 +103,6 @@ class StreamFeed:
         name = f"nosync stream into {self._into.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-
-    def tell(self) -> None:
-        """Warns of why it has failed, once."""
-        with self._mutex:
-            untold, self._untold = self._untold, ""
-        if untold:
-            warn(untold, stacklevel=3)
-
-    def __enter__(self) -> StreamFeed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         state = "running" if self.running else "failed" if self._error else "stopped"
@@ -210,45 +176,22 @@ class StreamFeed:
             " (anew=True), best into another input",
         )
 
-    def _note(self, text: str) -> None:
-        with self._mutex:
-            self._untold = text
-
-    def _committed(self, _epoch: int) -> None:
-        """Tells whoever commits, but for a stream's own thread, where nobody sees it."""
+    def _is_own(self) -> bool:
         from nosync_nb.spark.streams import handing
 
-        if self._untold and not handing.on:
-            self.tell()
+        return handing.on
 
 
-class Streams:
-    """The streams of a session: one of each input and checkpoint.
+class Streams(Feeders[StreamFeed]):
+    """The streams of a session.
 
     Attributes:
-        publisher, listeners, blocks, inputs, loads, commits: what a feed needs of it.
+        commits: what a feed has wait for the disk.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        publisher: Publisher,
-        listeners: Listeners,
-        blocks: Blocks,
-        inputs: Inputs,
-        loads: Loads,
-        commits: Commits,
-    ) -> None:
-        self.publisher, self.listeners, self.blocks = publisher, listeners, blocks
-        self.inputs, self.loads, self.commits = inputs, loads, commits
-        self._gate = gate
-        self._lock = threading.Lock()
-        self._feeds: dict[tuple[str, str], StreamFeed] = {}
-
-    @property
-    def over(self) -> bool:
-        """Whether the session commits nothing any more."""
-        return self._gate.closing or self.publisher.fenced
+    def __init__(self, *of_session: Any, commits: Commits) -> None:
+        super().__init__(*of_session)
+        self.commits = commits
 
     def start(
         self,
@@ -289,16 +232,12 @@ class Streams:
         name = into.name or ""
         streams.refuse(frame, into.schema, name, trigger)
         key = name, checkpoint or ""
-        with self._lock:
-            before = self._feeds.get(key)
-        if before is not None:
-            before.stop()
+        self._stop(key)
         made = StreamFeed(self, into, key[1], anew=anew)
         try:
             place = checkpoint or self._place(made, self.inputs.stage(name).uid)
             made.begin(frame, place, trigger)
-            with self._lock:
-                self._feeds[key] = made
+            self._keep(key, made)
         except BaseException:
             made.stop()
             raise
@@ -325,10 +264,3 @@ class Streams:
         if made.is_lost() and not store.files.exists(os.path.join(place, "metadata")):
             raise made.lost()
         return place
-
-    def close(self) -> None:
-        """Stops all of them."""
-        with self._lock:
-            feeds, self._feeds = list(self._feeds.values()), {}
-        for each in feeds:
-            each.stop()

@@ -30,21 +30,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb.errors import SchemaError, StageError, one_line, warn
+from nosync_nb.errors import SchemaError, StageError, one_line
 from nosync_nb.files import given
 from nosync_nb.files.given import FileMark
 from nosync_nb.rows import tables
+from nosync_nb.session.feeding import Feeder, Feeders
 from nosync_nb.session.input import Input, mark_of, watches_of
-from nosync_nb.store import waiting
 
 if TYPE_CHECKING:
     from nosync_nb.dataflow.doing import Doing
-    from nosync_nb.session.blocks import Blocks, EpochBlock
-    from nosync_nb.session.gate import Gate
-    from nosync_nb.session.inputs import Inputs
-    from nosync_nb.session.listeners import Listeners
-    from nosync_nb.session.loads import Loads
-    from nosync_nb.session.publisher import Publisher
+    from nosync_nb.session.blocks import EpochBlock
 
 EVERY_S_MIN = 1.0
 
@@ -57,17 +52,17 @@ class Failed(NamedTuple):
     graph: object
 
 
-class FolderWatch:
+class FolderWatch(Feeder):
     """A pattern of files that is looked at until `stop`, or until its session ends.
 
-    Threads: any may look or stop; `_lock` is held through a look. What is to be told is one list,
-    which is replaced under a lock of its own.
+    Threads: any may look or stop; `_lock` is held through a look.
 
     Attributes:
         pattern: of the files.
     """
 
     def __init__(self, watches: Watches, pattern: str, into: Input, every: float) -> None:
+        super().__init__(watches.listeners)
         self.pattern = pattern
         self._watches = watches
         self._into = into
@@ -78,16 +73,6 @@ class FolderWatch:
         self._known: dict[str, FileMark | Failed] = {}  # what became of files: they are loaded, or
         # Of each file the last block that is an epoch, and one that is none yet.
         self._blocks: dict[str, tuple[EpochBlock, ...]] = {}
-        self._mutex = threading.Lock()
-        self._untold: tuple[str, ...] = ()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._unsubscribe = watches.listeners.subscribe(self._committed)
-
-    @property
-    def running(self) -> bool:
-        """Whether files that appear are loaded."""
-        return not self._ended.is_set()
 
     @property
     def loaded(self) -> dict[str, int]:
@@ -109,15 +94,6 @@ class FolderWatch:
                     epochs += self._tried(path, mark)
             return epochs
 
-    def stop(self) -> None:
-        """Ends watching; what could not be loaded and was not told yet is a warning now."""
-        self._ended.set()
-        self._unsubscribe()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            waiting.join(thread)
-        self.tell()
-
     def begin(self) -> None:
         """Looks once, and from then on in a thread."""
         self.look()
@@ -125,19 +101,6 @@ class FolderWatch:
         name = f"nosync watch {self.pattern}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-
-    def tell(self) -> None:
-        """Warns of what could not be loaded, once."""
-        with self._mutex:
-            untold, self._untold = self._untold, ()
-        for text in untold:
-            warn(text, stacklevel=3)
-
-    def __enter__(self) -> FolderWatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         state = "watching" if self.running else "stopped"
@@ -212,75 +175,39 @@ class FolderWatch:
         self._known[path] = mark
         return epoch
 
-    def _note(self, text: str) -> None:
-        with self._mutex:
-            if text not in self._untold:
-                self._untold = (*self._untold, text)
-
-    def _committed(self, _epoch: int) -> None:
-        """Tells whoever commits, if that is not this thread."""
-        if self._untold and threading.current_thread() is not self._thread:
-            self.tell()
+    def _is_own(self) -> bool:
+        return threading.current_thread() is self._thread
 
 
-class Watches:
-    """The watches of a session: one of each pattern and input.
+class Watches(Feeders[FolderWatch]):
+    """The watches of a session.
 
     Attributes:
-        listeners, publisher, blocks, inputs, loads: what a watch needs of the session.
         loading: held while a file is looked for among the loads and becomes one; after a look's.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        publisher: Publisher,
-        listeners: Listeners,
-        blocks: Blocks,
-        inputs: Inputs,
-        loads: Loads,
-    ) -> None:
-        self.publisher, self.listeners = publisher, listeners
-        self.blocks, self.inputs, self.loads = blocks, inputs, loads
+    def __init__(self, *of_session: Any) -> None:
+        super().__init__(*of_session)
         self.loading = threading.RLock()
-        self._gate = gate
-        self._lock = threading.Lock()
-        self._watches: dict[tuple[str, str], FolderWatch] = {}
 
     @property
     def doing(self) -> Doing:
         """What is told how far a load is."""
         return self.publisher.works.doing
 
-    @property
-    def over(self) -> bool:
-        """Whether the session commits nothing any more."""
-        return self._gate.closing or self.publisher.fenced
-
     def start(self, pattern: str, into: Input, every: float) -> FolderWatch:
         """Watches; who did so before with that pattern and input is stopped."""
         self._gate.writable("watch")
         key = pattern, into.name or ""
-        with self._lock:
-            before = self._watches.get(key)
-        if before is not None:
-            before.stop()
+        self._stop(key)
         made = FolderWatch(self, pattern, into, every)
         try:
             made.begin()
-            with self._lock:
-                self._watches[key] = made
+            self._keep(key, made)
         except BaseException:
             made.stop()
             raise
         return made
-
-    def close(self) -> None:
-        """Stops all of them."""
-        with self._lock:
-            watches, self._watches = list(self._watches.values()), {}
-        for each in watches:
-            each.stop()
 
 
 def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:
