@@ -129,6 +129,11 @@ def watches_of(into: Input) -> Any:
     return into._watches
 
 
+def is_of(into: Input, inputs: Inputs) -> bool:
+    """Whether an input is one of the session whose inputs those are."""
+    return into._inputs is inputs
+
+
 def check_once(once: Any, what: str) -> None:
     """Raises if a key may have another text the next time that the cell is run.
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import NosyncError, StageError, TrustError
 from nosync_nb.session.feeding import Feeder, Feeders
-from nosync_nb.session.input import Input, mark_of
+from nosync_nb.session.input import Input, is_of, mark_of
 from nosync_nb.session.loads import BLOCK
 from nosync_nb.store import signing
 
@@ -55,7 +55,7 @@ class StreamFeed(Feeder):
         self.last: int | None = None
         self._streams = streams
         self._into = into
-        self._uid = streams.inputs.stage(into.name or "").uid
+        self._uid = streams.publisher.snapshot.stage(into.name or "").uid
         self._first = None if anew else f"stream {self._uid} {checkpoint}"
         self._id = ""
         self._named = threading.Event()
@@ -152,6 +152,11 @@ class StreamFeed(Feeder):
         from nosync_nb.spark.streams import handing
 
         streams, name = self._streams, self._into.name or ""
+        if streams.publisher.snapshot.stage(name).uid != self._uid:
+            raise StageError(
+                f"{self._what()}: the input was dropped, and this is another of its name",
+                hint="stream into the one that is there",
+            )
         kind = "upsert" if self._into.key else "insert"
         recorded = mark_of(self._uid, kind, f"{self._id} {batch}")
         if streams.loads.seen(recorded):
@@ -223,9 +228,9 @@ class Streams(Feeders[StreamFeed]):
         """
         from nosync_nb.spark import streams
 
-        if not isinstance(into, Input):
+        if not isinstance(into, Input) or not is_of(into, self.inputs):
             raise StageError(
-                f"stream(into={into!r}) is no input",
+                f"stream(into={into!r}) is no input of this session",
                 hint="give one: session.stream(frame, into=session.input('flights', ...))",
             )
         self._gate.writable("stream")
@@ -235,7 +240,7 @@ class Streams(Feeders[StreamFeed]):
         self._stop(key)
         made = StreamFeed(self, into, key[1], anew=anew)
         try:
-            place = checkpoint or self._place(made, self.inputs.stage(name).uid)
+            place = checkpoint or self._place(made, self.publisher.snapshot.stage(name).uid)
             made.begin(frame, place, trigger)
             self._keep(key, made)
         except BaseException:

@@ -251,8 +251,36 @@ def test_a_keyed_input_is_upserted_as_triggers_say(
         assert keyed.rows() == [(1, "AA"), (2, "UA")]
 
 
+def test_another_input_of_the_name_is_not_fed(
+    source: Source, opened: Callable[[], Session]
+) -> None:
+    source.put((1, "UA"))
+    with opened() as session:
+        feed = session.stream(source.frame, into=session.inputs["flights"])
+        feed.catch_up()
+        session.drop("flights", cascade=True)
+        again = session.input("flights", DDL)
+        source.put((2, "AA"))
+        with pytest.raises(StageError, match="the input was dropped, and this is another"):
+            feed.catch_up()
+        assert again.count() == 0
+        with pytest.warns(UserWarning, match="batch 1 was not taken"):
+            feed.stop()
+        last = session.stream(source.frame, into=again)
+        last.catch_up()
+        assert again.count() == 2
+        session.drop("flights")
+        source.put((3, "AA"))
+        with pytest.raises(StageError, match="flights"):
+            last.catch_up()
+        with pytest.warns(UserWarning, match="was not taken"):
+            last.stop()
+        with pytest.raises(StageError, match="flights"):
+            session.stream(source.frame, into=again)
+
+
 def test_what_is_no_stream_for_an_input_is_refused(
-    spark: Any, source: Source, opened: Callable[[], Session]
+    spark: Any, source: Source, opened: Callable[[], Session], tmp_path: Path
 ) -> None:
     with opened() as session:
         flights = session.inputs["flights"]
@@ -262,6 +290,10 @@ def test_what_is_no_stream_for_an_input_is_refused(
             session.stream([(1, "UA")], into=flights)
         with pytest.raises(StageError, match="is no input"):
             session.stream(source.frame, into=session["counts"])  # type: ignore[arg-type]
+        with nosync_nb.open(tmp_path / "another", spark=spark) as another:
+            others = another.input("flights", DDL)
+            with pytest.raises(StageError, match="is no input of this session"):
+                session.stream(source.frame, into=others)
         with pytest.raises(SchemaError, match="'carrier' is missing"):
             session.stream(source.frame.select("id"), into=flights)
         with pytest.raises(SchemaError, match="no trigger 'every'"):
