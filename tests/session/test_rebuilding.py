@@ -233,9 +233,9 @@ def test_a_session_that_is_closed_waits_for_no_operator_but_the_one_that_runs(
         kernels.go_on()
         closing.result(SECONDS)
     assert len(kernels.ran) == 1
-    there = sorted((folder / "layers").iterdir())
-    with nosync_nb.open(folder) as opened:
-        assert there == sorted((folder / "layers").iterdir()), "files that nobody names were left"
+    there = {*(folder / "layers").iterdir()}
+    with nosync_nb.open(folder) as opened:  # whose worker may have written more by now
+        assert there <= {*(folder / "layers").iterdir()}, "files that nobody names were left"
         assert rows(opened) == was[OLD]
         gone_on(opened, was)
 
