@@ -12,6 +12,10 @@ Failure
     Spark would hand on from the beginning, and what is there would be there twice. So the first
     batch of an input is recorded as such, and another first one is refused.
 
+    The power goes, and with it what Spark wrote of a batch and did not sync; its epoch is there.
+    Spark may put other rows into a batch of that number, and they are taken for known. Not mended:
+    docs/limits.md says so.
+
     Somebody goes back to an epoch. The batches after it have been handed on, and are not again:
     they are in the branch that the rewind left.
 """
