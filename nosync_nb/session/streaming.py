@@ -5,16 +5,13 @@
 Spark numbers micro-batches, and keeps in a checkpoint which it has handed on. The number, with the
 id that the checkpoint gives the query, is the key of a load: it stands in the epoch's own frame, so
 a batch that comes again after a kill is known. Spark is told that one was taken when its epoch is
-on disk, not before: what is in its checkpoint is in the log.
+on disk, not before: what is in its checkpoint is in the log. And which rows have the number of a
+batch is on disk before there is an epoch of it (`stream_folder`).
 
 Failure
     The log comes back from replicas, and the checkpoint does not: it was on the disk that is gone.
     Spark would hand on from the beginning, and what is there would be there twice. So the first
     batch of an input is recorded as such, and another first one is refused.
-
-    The power goes, and with it what Spark wrote of a batch and did not sync; its epoch is there.
-    Spark may put other rows into a batch of that number, and they are taken for known. Not mended:
-    docs/limits.md says so.
 
     Somebody goes back to an epoch. The batches after it have been handed on, and are not again:
     they are in the branch that the rewind left.
@@ -36,6 +33,7 @@ from nosync_nb.store import signing
 
 if TYPE_CHECKING:
     from nosync_nb.session.commits import Commits
+    from nosync_nb.spark.stream_folder import StreamFolder
 
 FOLDER = "streams"
 """Below the log's folder: where Spark keeps how far streams are, unless another place is named."""
@@ -62,6 +60,7 @@ class StreamFeed(Feeder):
         self._uid = streams.publisher.snapshot.stage(into.name or "").uid
         self._first = None if anew else f"stream {self._uid} {checkpoint}"
         self._id = ""
+        self._folder: StreamFolder | None = None
         self._named = threading.Event()
         self._error: BaseException | None = None
 
@@ -92,12 +91,14 @@ class StreamFeed(Feeder):
 
     def begin(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
         """Starts the query."""
-        from nosync_nb.spark import streams
+        from nosync_nb.spark import stream_folder, streams
 
         try:
-            self.query = streams.start(
-                frame, self._take, checkpoint, trigger, name=self._into.name or ""
+            name = self._into.name or ""
+            self._folder = stream_folder.of(
+                frame.sparkSession, self._streams.publisher.store.files, checkpoint, name=name
             )
+            self.query = streams.start(frame, self._take, checkpoint, trigger, name=name)
             self._id = str(self.query.id)
         except BaseException:
             self._ended.set()
@@ -139,8 +140,10 @@ class StreamFeed(Feeder):
         try:
             if self._ended.is_set() or self._streams.over:
                 raise StageError(f"{self._what()} is stopped")
+            self._on_disk()
             self._load(frame, batch)
             self._streams.commits.sync("disk")
+            self._on_disk()
         except BaseException as error:
             if not self._ended.is_set():
                 self._error = error
@@ -152,8 +155,13 @@ class StreamFeed(Feeder):
                 self._ended.set()
             raise
 
+    def _on_disk(self) -> None:
+        """Waits until what Spark has written of the query is; elsewhere it is where it is."""
+        if self._folder is not None:
+            self._folder.sync()
+
     def _load(self, frame: Any, batch: int) -> None:
-        from nosync_nb.spark.streams import handing
+        from nosync_nb.spark.streams import drain, handing
 
         streams, name = self._streams, self._into.name or ""
         if streams.publisher.snapshot.stage(name).uid != self._uid:
@@ -164,6 +172,7 @@ class StreamFeed(Feeder):
         kind = "upsert" if self._into.key else "insert"
         recorded = mark_of(self._uid, kind, f"{self._id} {batch}")
         if streams.loads.seen(recorded):
+            drain(frame)
             return
         first = None if batch else self._first
         with handing, streams.blocks.epoch(first, None) as block:
@@ -207,7 +216,7 @@ class Streams(Feeders[StreamFeed]):
         frame: Any,
         into: Any,
         *,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         anew: bool = False,
         **trigger: Any,
     ) -> StreamFeed:
@@ -226,7 +235,7 @@ class Streams(Feeders[StreamFeed]):
                 `availableNow=True`; without one a batch follows the one before at once.
 
         Raises:
-            StageError: `into` is no input; the checkpoint is lost.
+            StageError: `into` is no input, `checkpoint` no place; the checkpoint is lost.
             SchemaError: it is no streaming DataFrame, or its columns are others; no such trigger.
             NosyncError: it is one of Spark Connect.
         """
@@ -238,15 +247,19 @@ class Streams(Feeders[StreamFeed]):
                 hint="give one: session.stream(frame, into=session.input('flights', ...))",
             )
         self._gate.writable("stream")
-        name = into.name or ""
+        if not isinstance(checkpoint, str | os.PathLike | None):
+            raise StageError(
+                f"stream(checkpoint={checkpoint!r}) is no place",
+                hint="give a folder or a URL, or leave it out: it is below the log's folder then",
+            )
+        name, place = into.name or "", os.fspath(checkpoint or "")
         streams.refuse(frame, into.schema, name, trigger)
-        key = name, checkpoint or ""
-        self._stop(key)
-        made = StreamFeed(self, into, key[1], anew=anew)
+        self._stop((name, place))
+        made = StreamFeed(self, into, place, anew=anew)
         try:
-            place = checkpoint or self._place(made, self.publisher.snapshot.stage(name).uid)
-            made.begin(frame, place, trigger)
-            self._keep(key, made)
+            stage = self.publisher.snapshot.stage(name)
+            made.begin(frame, place or self._place(made, stage.uid), trigger)
+            self._keep((name, place), made)
         except BaseException:
             made.stop()
             raise
@@ -272,4 +285,4 @@ class Streams(Feeders[StreamFeed]):
         store.files.make_folder(place)
         if made.is_lost() and not store.files.exists(os.path.join(place, "metadata")):
             raise made.lost()
-        return place
+        return f"file://{place}"  # wherever Spark keeps paths otherwise

@@ -79,6 +79,23 @@ def died(spark: Spark) -> bool:
     return not stopped(spark) and not _answers(spark)
 
 
+def located(spark: Spark, place: str) -> tuple[str, str]:
+    """Where a place is for Spark: the scheme of its file system, and the absolute path there.
+
+    Args:
+        spark: a classic session.
+        place: a path or a URL, as a user gave it.
+
+    Raises:
+        Exception: Spark's own, of a place that it cannot reach.
+    """
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    address = files.makeQualified(path).toUri()
+    return address.getScheme(), address.getPath()
+
+
 def _answers(spark: Spark) -> bool:
     if is_connect(spark):
         return not _refuses(spark.client._builder.endpoint)

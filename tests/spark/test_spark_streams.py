@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +56,55 @@ with nosync_nb.open(path, spark=spark) as session:
 """
 
 
+class Durable:
+    """What of some folders is on the disk for sure: the names that were synced, the bytes of files.
+
+    What was not synced is missing after a loss of power, or is there and empty; both are tried.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._refused: str | None = None
+        self._names: dict[int, list[str]] = {}
+        self._bytes: dict[int, bytes] = {}
+        self._system = os.fsync, os.fdatasync
+        patch.setattr(os, "fsync", lambda fd: self._sync(fd, self._system[0]))
+        patch.setattr(os, "fdatasync", lambda fd: self._sync(fd, self._system[1]))
+
+    def _sync(self, fd: int, call: Callable[[int], None]) -> None:
+        if self._refused is not None and re.search(
+            self._refused, os.readlink(f"/proc/self/fd/{fd}")
+        ):
+            raise OSError(errno.EIO, "the disk refuses")
+        call(fd)
+        number = os.fstat(fd).st_ino
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            self._names[number] = os.listdir(fd)
+        else:
+            with open(f"/proc/self/fd/{fd}", "rb") as file:
+                self._bytes[number] = file.read()
+
+    def refuse(self, place: str) -> None:
+        """The disk syncs nothing of a place any more."""
+        self._refused = place
+
+    def cut(self, folder: Path, *, empty: bool, but: str = "") -> None:
+        """The power goes, and leaves of a folder whatever a name in it is."""
+        names = self._names.get(folder.stat().st_ino, [])
+        for path in sorted(folder.iterdir()):
+            if path.name == but:
+                continue
+            if path.is_dir() and path.name in names:
+                self.cut(path, empty=empty)
+            elif path.is_dir():
+                shutil.rmtree(path)
+            elif path.stat().st_ino in self._bytes and path.name in names:
+                path.write_bytes(self._bytes[path.stat().st_ino])
+            elif empty:
+                path.write_bytes(b"")
+            else:
+                path.unlink()
+
+
 class Source:
     """A folder of files, each of which is a micro-batch."""
 
@@ -69,6 +122,11 @@ class Source:
         """What is read of it, one file at a time."""
         reader = self._spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self._folder))
+
+    @property
+    def at_once(self) -> Any:
+        """What is read of it, all that is new at a time."""
+        return self._spark.readStream.schema(DDL).parquet(str(self._folder))
 
 
 @pytest.fixture
@@ -164,6 +222,120 @@ def test_a_kernel_that_is_killed_between_an_epoch_and_sparks_checkpoint_takes_ea
     assert run(2).returncode == -signal.SIGKILL
     ended = run(-1)
     assert ended.stdout.split(maxsplit=2) == ["0", "4", "[0, 1, 2, 3]\n"], ended.stderr[-2000:]
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_power_cut_leaves_the_batches_of_the_log_what_they_were(
+    source: Source,
+    opened: Callable[[], Session],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    named: bool,
+    empty: bool,
+) -> None:
+    place = str(tmp_path / "far" / "off 100%20 #1?") if named else None
+    for number in range(4):
+        source.put((number, "UA"))
+    with monkeypatch.context() as patch:
+        durable = Durable(patch)
+        taken: list[int] = []
+        sync = Commits.sync
+
+        def stopped(commits: Commits, *given: str) -> None:
+            sync(commits, *given)
+            taken.append(1)
+            if len(taken) == 3:  # its epoch is on the disk, and Spark notes no more
+                raise DurabilityError("the power goes")
+
+        patch.setattr(Commits, "sync", stopped)
+        with opened() as session:
+            feed = session.stream(source.frame, into=session.inputs["flights"], checkpoint=place)
+            with pytest.raises(DurabilityError, match="the power goes"):
+                feed.catch_up()
+            with pytest.warns(UserWarning, match="batch 2 was not taken"):
+                feed.stop()
+    source.put((4, "AA"))
+    durable.cut(tmp_path / "far" if named else tmp_path / "x.nosync" / "streams", empty=empty)
+    with opened() as session:
+        flights = session.inputs["flights"]
+        feed = session.stream(source.at_once, into=flights, checkpoint=place)
+        feed.catch_up()
+        assert feed.epochs == 1  # of batch 3; that would be one with batch 2 if Spark could choose
+        assert sorted(row[0] for row in flights.rows()) == [0, 1, 2, 3, 4]
+
+
+def test_a_disk_that_refuses_what_spark_wrote_makes_no_epoch(
+    source: Source,
+    opened: Callable[[], Session],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    source.put((1, "UA"))
+    durable = Durable(monkeypatch)
+    with opened() as session:
+        before, flights = session.now, session.inputs["flights"]
+        durable.refuse("streams/")
+        feed = session.stream(source.frame, into=flights)
+        with pytest.raises(DurabilityError, match=r"streams/.*EIO"):
+            feed.catch_up()
+        assert session.now == before
+        with pytest.warns(UserWarning, match="batch 0 was not taken"):
+            feed.stop()
+        durable.refuse("offsets/0$")  # not what is written in its place
+        assert session.stream(source.frame, into=flights).catch_up() == before + 1
+        session.close()
+    durable.cut(tmp_path / "x.nosync" / "streams", empty=True)
+    source.put((2, "UA"))
+    with opened() as session:
+        flights = session.inputs["flights"]
+        session.stream(source.at_once, into=flights).catch_up()
+        assert flights.rows() == [(1, "UA"), (2, "UA")]
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("rows", [3, 3000])
+def test_what_a_query_keeps_between_batches_goes_on_after_a_batch_that_is_known(
+    source: Source,
+    opened: Callable[[], Session],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    rows: int,
+) -> None:
+    def put(first: int) -> None:
+        source.put(*[(number, "UA") for number in range(first, first + rows)])
+
+    put(0)
+    put(rows // 2)
+    taken: list[int] = []
+    sync = Commits.sync
+
+    def stopped(commits: Commits, *given: str) -> None:
+        sync(commits, *given)
+        taken.append(1)
+        if len(taken) == 2:  # its epoch is on the disk, and Spark notes no more
+            raise DurabilityError("the disk refuses")
+
+    with opened() as session, monkeypatch.context() as patch:
+        patch.setattr(Commits, "sync", stopped)
+        flights = session.inputs["flights"]
+        feed = session.stream(source.frame.dropDuplicates(["id"]), into=flights)
+        with pytest.raises(DurabilityError, match="the disk refuses"):
+            feed.catch_up()
+        with pytest.warns(UserWarning, match="batch 1 was not taken"):
+            feed.stop()
+    durable = Durable(monkeypatch)
+    for first in (rows, rows + rows // 2):
+        put(first)
+        with opened() as session:
+            flights = session.inputs["flights"]
+            session.stream(source.frame.dropDuplicates(["id"]), into=flights).catch_up()
+            assert sorted(row.id for row in flights.rows()) == list(range(first + rows))
+        folder = next((tmp_path / "x.nosync" / "streams").iterdir())
+        durable.cut(folder, empty=False, but="commits")  # the worst that Spark can be told
 
 
 def test_a_batch_that_a_stage_refuses_changes_nothing_and_comes_again(
@@ -294,6 +466,10 @@ def test_what_is_no_stream_for_an_input_is_refused(
             others = another.input("flights", DDL)
             with pytest.raises(StageError, match="is no input of this session"):
                 session.stream(source.frame, into=others)
+        with pytest.raises(StageError, match=r"stream\(checkpoint=3\) is no place"):
+            session.stream(source.frame, into=flights, checkpoint=3)
+        with pytest.raises(NosyncError, match='scheme "nowhere"'):
+            session.stream(source.frame, into=flights, checkpoint="nowhere://x/y")
         with pytest.raises(SchemaError, match="'carrier' is missing"):
             session.stream(source.frame.select("id"), into=flights)
         with pytest.raises(SchemaError, match="no trigger 'every'"):
