@@ -54,6 +54,11 @@ class NoSync(Magics):
         help="When to use Spark: once it is worth it, started at once, or never started: what the"
         " notebook's process cannot do is an error then.",
     ).tag(config=True)
+    bulk = traitlets.Unicode(
+        "",
+        help="Where executors that do not see the log's folder read and write: file:///mnt/shared,"
+        " s3://bucket/prefix. Default: as the log was opened.",
+    ).tag(config=True)
     progress = traitlets.Enum(
         ["on", "off"], "on", help="Show a line per commit and the progress of long work."
     ).tag(config=True)
@@ -74,7 +79,7 @@ class NoSync(Magics):
         self.notebook = Notebook(shell, self)
         self.observe(
             self._reconfigured,
-            names=["replay_rows", "backlog_bytes", "budget", "spark_conf", "spark"],
+            names=["replay_rows", "backlog_bytes", "budget", "spark_conf", "spark", "bulk"],
         )
 
     @traitlets.validate("budget")
@@ -88,6 +93,17 @@ class NoSync(Magics):
         except NosyncError as error:
             raise traitlets.TraitError(f"{error}; {error.hint}") from None
         return budget
+
+    @traitlets.validate("bulk")
+    def _placed(self, proposal: Any) -> str:
+        """A place that can be one, before it is set."""
+        from nosync_nb import NosyncError
+        from nosync_nb.spark.places import checked
+
+        try:
+            return checked(proposal["value"]) if proposal["value"] else ""
+        except NosyncError as error:
+            raise traitlets.TraitError(f"{error}; {error.hint}") from None
 
     def _reconfigured(self, _change: Any) -> None:
         self.notebook.configure()

@@ -19,6 +19,7 @@ class Settings(Protocol):
     budget: str
     spark_conf: dict[str, str]
     spark: str
+    bulk: str
     progress: str
     short_errors: bool
     limit: int

@@ -38,6 +38,10 @@ class NotebookSpark:
         self._known = None
         if session is not None:
             session.spark_off = settings.spark == "off"
+            if settings.bulk and session.mode == "w":
+                from nosync_nb.session.session import owners_of
+
+                owners_of(session).carrier.name(settings.bulk)
             session.spark_conf.update({**self._again(memo, session), **settings.spark_conf})
 
     def _again(self, memo: Memo, session: Session) -> dict[str, str]:

@@ -38,15 +38,18 @@ class Frames:
             following: calls what reads.
         """
         spark = self._link.require("to_spark")
-        from nosync_nb.spark import starting, views, workers
+        from nosync_nb.spark import starting, views
+        from nosync_nb.spark.depot import Depot
         from nosync_nb.spark.shipping import Shipping
 
         store = self._publisher.store
         given = following(lambda: self._rows(definition, at, views.SMALL_ROWS))
         count = len(given) if isinstance(given, Batch) else given.rows_count
-        if count > views.SMALL_ROWS and not workers.share(spark, store.parts):
-            raise workers.unshared(f"to_spark of {count} rows", store.parts)
-        shipping = Shipping(store.parts, "view", thorough=store.foreign)
+        carrier = self._link.carrier
+        depot = Depot(carrier.folder)
+        if count > views.SMALL_ROWS:
+            depot = carrier.required(spark, f"to_spark of {count} rows")
+        shipping = Shipping(carrier, depot, "view", thorough=store.foreign)
         kept = store.log.mode == "w"
         try:
             with starting.reached(spark, "to_spark"):

@@ -18,6 +18,8 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session import distant
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
+from nosync_nb.spark import places
+from nosync_nb.spark.way import SparkWish
 from nosync_nb.store import branches, listing, retention
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import catching, remembered, restoring, settings
@@ -53,8 +55,9 @@ def open(
 
     Args:
         spark: the Spark session to use, or a function that gives it when it is needed.
-        bulk: not part of this version; executors write and read large layers in the session's
-            folder. Where they cannot see it, small DataFrames come over Arrow.
+        bulk: URL of a place that executors reach which do not see the session's folder, and this
+            process does: `file:///mnt/shared`, `s3://bucket/prefix`. Files go through it, and are
+            kept in the folder. Without it small DataFrames come over Arrow, no others.
         spark_rows: first runs and epochs above this many rows run on executors, all others in
             this process; None: each where it is estimated to end first, see `explain()`.
         mode: "r" follows without becoming the owner.
@@ -76,11 +79,10 @@ def open(
         CorruptLogError: something that was on disk is damaged.
     """
     _refuse_kept(mode, retain, budget)
-    _refuse_spark(spark)
-    _refuse(bulk, mode, named=replicas is not None or quorum is not None)
+    _refuse(mode, bulk, named=replicas is not None or quorum is not None)
     where = os.path.realpath(plain_path(path, "open"))
     asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
-    wish = _Wish(where, mode, takeover, spark, spark_rows, asked, quorum)
+    wish = _Wish(where, mode, takeover, _spark(spark, spark_rows, bulk), asked, quorum)
     policy = Policy(on_loss, timeout)
     while True:
         try:
@@ -117,8 +119,7 @@ class _Wish(NamedTuple):
     where: str
     mode: Literal["r", "w"]
     takeover: bool
-    spark: Any
-    spark_rows: int | None
+    spark: SparkWish
     replicas: Replicas | None
     quorum: int | None
 
@@ -139,6 +140,8 @@ def _one(wish: _Wish, *, gap: bool) -> Session:
             asked = wish.over(replication.settings)
             if asked is not None:
                 replication.change(asked)
+            if wish.spark.bulk:
+                owners_of(known).carrier.name(wish.spark.bulk)
             return known
         with _no_collection():
             return _begun(wish, gap=gap)
@@ -159,7 +162,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     try:
         replicas, unfit = _replicas(store, wish)
         replicas, ready = _prepared(store, replicas)
-        session = Session(store, replicas, open, spark=wish.spark, spark_rows=wish.spark_rows)
+        session = Session(store, replicas, open, spark=wish.spark)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
             for said in distant.regained(store.files, where, replicas):
@@ -259,22 +262,25 @@ def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) 
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
 
 
-def _refuse_spark(spark: Any) -> None:
-    """Raises if what is to be the Spark session is none, nor gives one."""
-    if spark is None or callable(spark):
-        return
+def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkWish:
+    """What is said of Spark.
+
+    Raises:
+        SchemaError: what is to be its session is none, nor gives one; or there is no such place.
+    """
     from nosync_nb.spark.sessions import is_session
 
-    if not is_session(spark):
+    if not (spark is None or callable(spark) or is_session(spark)):
         raise SchemaError(
             f"spark={spark!r:.80} is neither a Spark session nor a function that gives one",
             hint="leave it out to use yours, or one that is started when it is needed; spark_rows"
             ' says what runs there, and `%config NoSync.spark = "off"` that nothing does',
         )
+    return SparkWish(spark, spark_rows, "" if bulk is None else places.checked(bulk))
 
 
-def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:
-    """Raises if layers are to lie elsewhere, or it is not known who is to write or who may.
+def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:
+    """Raises if it is not known who is to write, or who only reads says what is for who writes.
 
     Args:
         named: whether replicas are.
@@ -284,11 +290,8 @@ def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:
             f"mode={mode!r} is not known",
             hint='mode="w" writes, making the session\'s folder if need be; mode="r" only reads',
         )
-    if bulk is not None:
-        raise SchemaError(
-            f"bulk={bulk!r}: layers outside the session's folder are not part of this version",
-            hint="leave it out, and open the session in a folder that driver and executors share",
-        )
+    if mode == "r" and bulk is not None:
+        raise SchemaError("bulk is named by who writes", hint='leave out mode="r"')
     if mode == "r" and named:
         raise SchemaError("replicas are named by who writes", hint='leave out mode="r"')
 

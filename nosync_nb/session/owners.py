@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.session import recovery
@@ -52,7 +51,9 @@ from nosync_nb.session.verification import Verification
 from nosync_nb.session.watching import Watches
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.link import Link
+from nosync_nb.spark.way import SparkWish
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 
@@ -65,10 +66,8 @@ class Owners:
         behind: whether stages have stopped that can have what they missed, or lack files.
     """
 
-    def __init__(
-        self, store: Store, settings: Replicas, opens: Opens, spark: Any, spark_rows: int | None
-    ) -> None:
-        self.limits = limits = Limits(spark_rows)
+    def __init__(self, store: Store, settings: Replicas, opens: Opens, spark: SparkWish) -> None:
+        self.limits = limits = Limits(spark.rows)
         self.works, self.worker, self.repeats = Works(), Worker(), Repeats()
         self.gate = gate = Gate(self.worker, store.log.mode)
         self.listeners = listeners = Listeners(gate.tell)
@@ -86,7 +85,9 @@ class Owners:
         self.signer = signer = Signer(store.log.id)
         self.branching = Branching(gate, publisher, signer, replication, opens)
         ended = partial(_ended, gate, publisher)
-        self.link = link = Link(publisher, limits, ended, listeners.say, self.works.doing, spark)
+        self.carrier = _carrier(store, spark)
+        asks = limits, ended, listeners.say, self.works.doing, spark.session
+        self.link = link = Link(publisher, *asks, self.carrier)
         types = link.types
         opening = recovery.recover(store, types, self.fetching)
         recovered, report = opening.recovered, opening.report
@@ -160,6 +161,12 @@ class Owners:
                 self.gate, publisher, self.upkeep, self.link, heal, report, resume, lack
             )
             completion.begin(opening)
+
+
+def _carrier(store: Store, spark: SparkWish) -> Carrier:
+    """What takes the files of a log to executors."""
+    own = store.log.id.hex(), str(store.log.generation)  # of this owner of it, and of no other
+    return Carrier(store.parts, own, spark.bulk)
 
 
 def _ended(gate: Gate, publisher: Publisher) -> bool:

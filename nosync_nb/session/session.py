@@ -33,6 +33,7 @@ from nosync_nb.session.owners import Owners
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.rewinding import RewindReport
 from nosync_nb.session.streaming import StreamFeed
+from nosync_nb.spark.way import SparkWish
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.listing import Branch
@@ -57,10 +58,8 @@ class Session:
         recovery: what opening it found.
     """
 
-    def __init__(
-        self, store: Store, replicas: Replicas, opens: Opens, *, spark: Any, spark_rows: int | None
-    ) -> None:
-        self._owners = Owners(store, replicas, opens, spark, spark_rows)
+    def __init__(self, store: Store, replicas: Replicas, opens: Opens, *, spark: SparkWish) -> None:
+        self._owners = Owners(store, replicas, opens, spark)
         self.recovery = self._owners.report
 
     def input(
@@ -369,7 +368,7 @@ class Session:
         if self._owners.gate.closed:  # by another thread meanwhile
             return
         own, store, replaced = self._owners, self._owners.publisher.store, False
-        for owner in (own.streams, own.watches, own.link, own.fetching, own.worker):
+        for owner in (own.streams, own.watches, own.link, own.carrier, own.fetching, own.worker):
             owner.close()
         try:
             store.close()

@@ -67,7 +67,7 @@ class Answers:
         """
         before = self._newest.get(stage)
         known = {id(spill.layer): spill for spill in before.spills} if before else {}
-        shipping = Shipping(folder, "view")
+        shipping = Shipping.local(folder, "view")
         layers = []
         spills = []
         for layer in trace.layers:

@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from nosync_nb.errors import titled
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import blocks, chains, tasks
 from nosync_nb.spark.blocks import BLOCKS_DDL, MARK, HashRanges
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.reports import BulkResult, collected, result
 from nosync_nb.spark.sessions import described
 from nosync_nb.spark.shipping import Shipping, Source
@@ -81,7 +83,7 @@ def run(
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
     outputs: Sequence[Layout],
-    folder: str,
+    carrier: Carrier,
     *,
     stage: str,
     first: bool = False,
@@ -94,7 +96,7 @@ def run(
     Args:
         state: the operator's own traces before.
         outputs: layouts in which the output is written; none: as loose updates, a file a task.
-        folder: where parts are read and written; every executor must see it.
+        carrier: of the session whose parts are read and written.
         thorough: the log is one that this user has not signed: every value is looked at.
         ranges: into how many ranges the key hashes are cut; default by slots and bytes.
 
@@ -113,12 +115,13 @@ def run(
         from nosync_nb.spark.ranged import run_here
 
         return run_here(
-            spark, operator, inputs, state, outputs, folder,
+            spark, operator, inputs, state, outputs, carrier,
             stage=stage, first=first, stem=stem, ranges=count, thorough=thorough,
         )  # fmt: skip
-    with Shipping(folder, stem, thorough=thorough) as shipping:
+    depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
+    with Shipping(carrier, depot, stem, thorough=thorough) as shipping:
         plan, pieces = planned(
-            operator, inputs, state, outputs, folder, shipping,
+            operator, inputs, state, outputs, shipping,
             stage=stage, first=first, stem=stem, ranges=HashRanges(count),
         )  # fmt: skip
         chain = ChainedQuery(spark, shipping, slots)
@@ -126,7 +129,8 @@ def run(
         with described(spark, stage, names) as jobs:
             frame = chain.written(plan, pieces, inputs)
             blamed = {number: (up.stage, up.operator.name) for number, up in chain.ups.items()}
-            reports = collected(spark, frame, stage, folder, plan.token, blamed)
+            shipping.send()
+            reports = collected(spark, frame, stage, carrier, depot, plan.token, blamed)
     return result(plan, reports, jobs)
 
 
@@ -179,7 +183,7 @@ class ChainedQuery:
         number = len(self.ups) + 1
         self.ups[number] = up
         made, pieces = planned(
-            up.operator, up.inputs, (), (), plan.folder, self.shipping,
+            up.operator, up.inputs, (), (), self.shipping,
             stage=up.stage, first=up.first, stem=plan.stem,
             ranges=plan.ranges,
         )  # fmt: skip
@@ -220,7 +224,6 @@ def planned(
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
     outputs: Sequence[Layout],
-    folder: str,
     shipping: Shipping,
     *,
     stage: str,
@@ -246,7 +249,7 @@ def planned(
         given.append(TaskInput(exchange, layout, each.pre, direct, before))
     own = tuple(shipping.trace(trace) for trace in state)
     plan = TaskPlan(
-        stage, operator, first, folder, stem, ranges, tuple(given), own, tuple(outputs),
+        stage, operator, first, shipping.depot, stem, ranges, tuple(given), own, tuple(outputs),
         shipping.thorough,
     )  # fmt: skip
     return plan, pieces

@@ -93,7 +93,11 @@ def _reader(
         for record in records:
             for number in record.column(0).to_pylist():
                 for _, piece in work[number]:
-                    yield _record(piece.read(plan.folder, thorough=plan.thorough), piece.types)
+                    try:
+                        updates = piece.read(plan.depot, thorough=plan.thorough)
+                    except NosyncError as error:
+                        raise failures.TaskError(failures.as_text(error, plan.token)) from error
+                    yield _record(updates, piece.types)
 
     return read
 

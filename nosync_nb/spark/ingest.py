@@ -21,6 +21,7 @@ from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import batches, blocks, bulk, failures, months, tasks
 from nosync_nb.spark.blocks import HashRanges
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.reports import BulkResult, collected, result
 from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
 from nosync_nb.spark.starting import Spark
@@ -69,7 +70,7 @@ def ingest(
     frame: Any,
     schema: Schema,
     layouts: Sequence[Layout],
-    folder: str,
+    carrier: Carrier,
     *,
     name: str = "input",
     sign: int = 1,
@@ -79,6 +80,7 @@ def ingest(
     """Writes the rows of a DataFrame as parts, disjoint and ascending in key hash.
 
     Args:
+        carrier: of the session whose parts they become.
         schema: the columns wanted; those of the frame match by name and must widen to them.
         layouts: the orders in which the rows are written, one after the other in `outputs`.
         name: of the input, for messages.
@@ -92,18 +94,19 @@ def ingest(
     Cost: one execution of the frame, one shuffle of its rows for each layout.
     """
     frame = frame.selectExpr(*_casts(frame, schema, name))
+    depot = carrier.required(spark, f"input '{name}'")
     count = ranges or _ranges_count(frame, check(spark).slots)
     identity = Linear((), schema.types)
     source = TaskInput(None, None, None, None, None)
     plan = TaskPlan(
-        name, identity, False, folder, stem, HashRanges(count), (source,), (), tuple(layouts)
+        name, identity, False, depot, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
     counts = batches.may_count(spark, frame, schema.types)
     most = batches.BLOCK_BYTES if counts else None
     with described(spark, name, "ingest") as jobs, batches.counted(spark, wanted=counts):
         query = bulk.mapped(frame, _cutter(plan, schema.types, sign, most))
         query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
-        reports = collected(spark, query, name, folder)
+        reports = collected(spark, query, name, carrier, depot)
     return result(plan, reports, jobs)
 
 

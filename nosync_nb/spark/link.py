@@ -18,6 +18,7 @@ from nosync_nb.dataflow.doing import Doing
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.costs import FRAME_ROWS
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.spark.placement import Placement
@@ -41,6 +42,7 @@ class Link:
 
     Attributes:
         types: what expressions mean.
+        carrier: takes the session's files to executors.
     """
 
     def __init__(
@@ -50,7 +52,8 @@ class Link:
         ended: Callable[[], bool],
         say: Callable[[str], None],
         doing: Doing,
-        given: Any = None,
+        given: Any,
+        carrier: Carrier,
     ) -> None:
         self._published = published
         self._limits = limits
@@ -58,6 +61,7 @@ class Link:
         self._say = say
         self._doing = doing
         self._given = given
+        self.carrier = carrier
         self.types = SparkTypes(self)
         self.conf: dict[str, str] = {}
         self._lock = threading.RLock()
@@ -67,7 +71,7 @@ class Link:
         self._views: Any = None
         self._viewed: dict[str, Schema] = {}
         self._asked = False
-        self._placement = Placement(self, published.store)
+        self._placement = Placement(self, published.store, carrier)
 
     @property
     def epoch(self) -> int:
@@ -200,10 +204,10 @@ class Link:
     def shares(self, why: str) -> bool:
         """Whether executors see the session's folder; starts Spark if need be."""
         spark = self.require(why)
-        from nosync_nb.spark import starting, workers
+        from nosync_nb.spark import starting
 
         with starting.reached(spark, why):
-            return workers.share(spark, self._published.store.parts)
+            return self.carrier.depot(spark) is not None
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
         """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
@@ -214,16 +218,15 @@ class Link:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting, workers
 
-        folder = self._published.store.parts
         with starting.reached(spark, f"input '{stage.name}'"):
-            if workers.share(spark, folder):
+            if self.carrier.depot(spark) is not None:
                 return None
             asked = self._limits.spark_rows
             most = FRAME_ROWS if asked is None else asked
             table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
         if table is None:
             what = f"input '{stage.name}': the DataFrame has more than {most} rows"
-            raise workers.unshared(what, folder)
+            raise workers.unshared(what, self.carrier.folder)
         self.follow()
         return table
 
@@ -259,7 +262,7 @@ class Link:
         store = self._published.store
         with starting.reached(spark, f"input '{stage.name}'"):
             found = ingest.ingest(
-                spark, frame, stage.schema, layouts, store.parts, name=stage.name
+                spark, frame, stage.schema, layouts, self.carrier, name=stage.name
             ).outputs
         self.follow()
         return {
@@ -292,10 +295,7 @@ class Link:
         return self._placement
 
     def follow(self) -> None:
-        """Gives every named collection its temp view, if there is a Spark session by now.
-
-        A view that cannot be made is told and changes nothing else.
-        """
+        """Gives every collection its temp view, if Spark is there; tells of one that cannot be."""
         if not self._known() or self._published.store.log.mode == "r":
             return
         from nosync_nb.spark import sessions

@@ -19,6 +19,7 @@ from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import OutOfMemoryError, titled
 from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators import Linear, Operator, Step
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.costs import (
     FEW,
     FEW_ROWS,
@@ -55,13 +56,15 @@ class Placement:
     Args:
         way: of the session to Spark.
         store: whose part files executors read and write.
+        carrier: brings them there, and back.
 
     Attributes:
         files: those that a run writes, here or on executors.
     """
 
-    def __init__(self, way: Way, store: Store) -> None:
+    def __init__(self, way: Way, store: Store, carrier: Carrier) -> None:
         self._way = way
+        self._carrier = carrier
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._rates = Rates()
@@ -244,7 +247,7 @@ class Placement:
         folder = self._store.parts
         with reached(spark, titled(node.stage)):
             result = bulk.run(
-                spark, operator, inputs, step.state, [], folder,
+                spark, operator, inputs, step.state, [], self._carrier,
                 stage=node.stage, first=step.first,
                 stem=f"bulk{node.id}-{self._way.epoch}-{number}",
                 thorough=self._store.foreign,
@@ -295,7 +298,7 @@ class Placement:
             stem = FRAME + stem  # what is made of such rows stays there, too
         with reached(spark, titled(node.stage)):
             result = bulk.run(
-                spark, operator, inputs, step.state, outputs, folder,
+                spark, operator, inputs, step.state, outputs, self._carrier,
                 stage=node.stage, first=step.first, stem=stem,
                 thorough=self._store.foreign,
             )  # fmt: skip
@@ -327,7 +330,7 @@ class Placement:
         folder = self._store.parts
         with reached(spark, titled(up.stage)):
             result = bulk.run(
-                spark, up.operator, up.inputs, (), (), folder,
+                spark, up.operator, up.inputs, (), (), self._carrier,
                 stage=up.stage, first=up.first, stem=f"bulk-{self._way.epoch}-settled",
                 thorough=self._store.foreign,
             )  # fmt: skip

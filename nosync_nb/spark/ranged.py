@@ -14,11 +14,12 @@ from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import bulk, failures, tasks
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, HashRanges
 from nosync_nb.spark.bulk import BulkInput
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.evaluate import evaluate
 from nosync_nb.spark.reports import BulkResult
 from nosync_nb.spark.reports import result as told
 from nosync_nb.spark.sessions import Jobs, described
-from nosync_nb.spark.shipping import Shipping, unlink
+from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.starting import Spark
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
@@ -31,7 +32,7 @@ def run_here(
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
     outputs: Sequence[Layout],
-    folder: str,
+    carrier: Carrier,
     *,
     stage: str,
     first: bool,
@@ -42,7 +43,7 @@ def run_here(
     """Does what `bulk.run` does, with the kernel in this process; see there."""
     temporary: list[PartRef] = []
     arrange = functools.partial(
-        bulk.run, spark, folder=folder, stage=stage, stem=stem, thorough=thorough
+        bulk.run, spark, carrier=carrier, stage=stage, stem=stem, thorough=thorough
     )
     try:
         given = []
@@ -55,10 +56,10 @@ def run_here(
                 parts = moved.outputs[0]
                 temporary += parts
             given.append(BulkInput(parts, exchange.types, exchange, None, each.before))
-        shipped = Shipping(folder, stem, thorough=thorough)
+        shipped = Shipping.local(carrier.folder, stem, thorough=thorough)
         with shipped as shipping, described(spark, stage, operator.name) as jobs:
             plan, _ = bulk.planned(
-                operator, given, state, (), folder, shipping,
+                operator, given, state, (), shipping,
                 stage=stage, first=first, stem=stem, ranges=HashRanges(ranges),
             )  # fmt: skip
             result = told(plan, _reports(plan, spark), jobs)
@@ -71,7 +72,7 @@ def run_here(
             emitted=result.emitted, touched=result.touched, jobs=_both(jobs, moved)
         )
     finally:
-        unlink(temporary, folder)
+        carrier.drop(carrier.required(spark, stage), temporary)
 
 
 def _reports(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, StageError
+from nosync_nb.errors import CorruptLogError, DurabilityError, NegativeMultiplicityError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.spark.blocks import HashRanges
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.tasks import Stored
-from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts import PartRef
 
@@ -20,7 +20,7 @@ RECORD_ROWS = 1 << 16
 
 
 def ranged(
-    stored: Stored, folder: str, schema: Schema, ranges: HashRanges, place: int
+    stored: Stored, depot: Depot, schema: Schema, ranges: HashRanges, place: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one range of a trace.
 
@@ -29,7 +29,7 @@ def ranged(
 
     Cost: O(n log n) in the rows of the range, which is held in memory.
     """
-    yield from expanded(stored.cut(folder, *ranges.bounds(place)).consolidated(), schema)
+    yield from expanded(stored.cut(depot, *ranges.bounds(place)).consolidated(), schema)
 
 
 def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
@@ -57,7 +57,7 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
 
 
 def reader(
-    stored: Stored, folder: str, schema: Schema, ranges: HashRanges, *, kept: bool
+    stored: Stored, depot: Depot, schema: Schema, ranges: HashRanges, *, kept: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that turns numbers of ranges into their rows.
 
@@ -79,9 +79,9 @@ def reader(
         for record in records:
             for place in record.column(0).to_pylist():
                 try:
-                    yield from ranged(stored, folder, schema, ranges, place)
-                except CorruptLogError:
-                    if names.issubset(DISK.names(folder)):
+                    yield from ranged(stored, depot, schema, ranges, place)
+                except (CorruptLogError, DurabilityError):
+                    if all(map(depot.has, names)):
                         raise
                     raise StageError(
                         "the files that this DataFrame reads were merged and deleted since",

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from nosync_nb.rows.counts import CountError, of_stage
 from nosync_nb.spark import blocks, failures
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT
+from nosync_nb.spark.carrier import Carrier
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.sessions import Jobs, tagged
-from nosync_nb.spark.shipping import unlink
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import TaskPlan
 from nosync_nb.trace.parts import PartRef
@@ -44,11 +45,14 @@ def collected(
     spark: Spark,
     frame: Any | None,
     stage: str,
-    folder: str,
+    carrier: Carrier,
+    depot: Depot,
     token: str | None = None,
     blamed: Mapping[int, tuple[str, str]] | None = None,
 ) -> list[tuple[int, bytes]]:
-    """Runs a query and returns its reports, by range; after an error what it wrote goes.
+    """Runs a query, brings what it wrote, and returns its reports, by range.
+
+    After an error what it wrote goes.
 
     Args:
         blamed: stage and name of the operators that run on the way, by the numbers of their plans.
@@ -64,17 +68,21 @@ def collected(
             rows = frame.collect()
         except Exception as error:
             failure = failures.failed(error, stage, token)
+            carrier.doubt(depot, failure)
             raise failure from (failure.__cause__ or error)
     rows.sort(key=lambda row: row["place"])
     reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
     wrong = [row for row in rows if blocks.is_error(row["port"])]
+    written = [ref for _, payload in reports for ref in _written(payload)]
     if wrong:
-        unlink([ref for _, payload in reports for ref in _written(payload)], folder)
+        carrier.drop(depot, written)
         row = min(wrong, key=lambda row: row["port"])
         told = failures.unpack(bytes(row["payload"]))
         if isinstance(told, CountError) and row["port"] != ERROR:
             told = of_stage(told, *(blamed or {})[MARK - row["port"]])
+        carrier.doubt(depot, told)
         raise told
+    carrier.bring(depot, written)
     return reports
 
 

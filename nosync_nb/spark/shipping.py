@@ -12,6 +12,8 @@ from typing import TypeAlias
 from nosync_nb import rows
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PART, within
+from nosync_nb.spark.carrier import Carrier
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Updates
@@ -27,11 +29,17 @@ class Shipping:
     """Makes what a plan holds out of what the driver holds, for the time of a `with` block.
 
     Args:
+        carrier: brings to the depot what executors are to read there; see `send`.
+        depot: of the run.
         thorough: the log is one that this user has not signed: see `tasks.looked`.
     """
 
-    def __init__(self, folder: str, stem: str, *, thorough: bool = False) -> None:
-        self.folder = folder
+    def __init__(
+        self, carrier: Carrier, depot: Depot, stem: str, *, thorough: bool = False
+    ) -> None:
+        self.depot = depot
+        self._carrier = carrier
+        self._named: list[PartRef] = []
         self.thorough = thorough
         self.stem = f"{stem}-spill"
         self._room = INLINE_BYTES_MAX
@@ -46,24 +54,41 @@ class Shipping:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        unlink(self._spilled, self.folder)
+        self._carrier.drop(self.depot, self._spilled)
+
+    @classmethod
+    def local(cls, folder: str, stem: str, *, thorough: bool = False) -> Shipping:
+        """One for readers that see the folder."""
+        return cls(Carrier(folder), Depot(folder), stem, thorough=thorough)
+
+    def send(self) -> None:
+        """Brings to the depot what travels by name: before anybody runs what was made of it.
+
+        Raises:
+            DurabilityError: the place refuses.
+        """
+        self._carrier.send(self.depot, self._named)
 
     def source(self, part: Source, types: tuple[str, ...]) -> Source:
         """A part of a change, as it travels."""
         if isinstance(part, Batch):
             return self.batch(part)
-        if isinstance(part, PartRef) or self._fits(part):
+        if isinstance(part, PartRef):
+            self._named.append(part)
             return part
-        return self._kept(write_updates(self.folder, part, types, self.stem))
+        if self._fits(part):
+            return part
+        return self._kept(write_updates(self.depot.folder, part, types, self.stem))
 
     def batch(self, part: Batch) -> PartRef | Batch:
         """A batch, as it travels."""
         if self._fits(part):
             return part
-        return self._kept(write_part(self.folder, part, self.stem))
+        return self._kept(write_part(self.depot.folder, part, self.stem))
 
     def _kept(self, ref: PartRef) -> PartRef:
         self._spilled.append(ref)
+        self._named.append(ref)
         return ref
 
     @property
@@ -78,6 +103,7 @@ class Shipping:
 
     def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
         """A layer of a trace, as it travels."""
+        self._named += layer.files
         return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
 
     def _fits(self, part: Batch | Updates) -> bool:

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from nosync_nb.errors import NosyncError, SchemaError
 from nosync_nb.spark import months, reading, serving
 from nosync_nb.spark.blocks import HashRanges
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.serving import Pin
 
 SINGLE_ROWS = 100_000
@@ -77,7 +78,7 @@ class StageReader(DataSourceReader):
         asked = serving.asked(self.folder, self.stage, self.at, _query(), pin=self.pin)
         with _short(), asked as served:
             yield from reading.ranged(
-                served.trace, served.folder, served.schema, HashRanges(count), place
+                served.trace, Depot(served.folder), served.schema, HashRanges(count), place
             )
 
 

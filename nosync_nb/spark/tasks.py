@@ -24,6 +24,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.spark import blocks, failures
 from nosync_nb.spark.blocks import MARK, REPORT, Block, HashRanges
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
@@ -31,8 +32,6 @@ from nosync_nb.trace.parts import (
     PartRef,
     open_part,
     open_updates,
-    write_parts,
-    write_updates,
 )
 
 GATHER_BYTES = 64 << 20
@@ -50,14 +49,14 @@ class Slice(NamedTuple):
     start: int
     stop: int
 
-    def read(self, folder: str, *, thorough: bool = False) -> Updates:
+    def read(self, depot: Depot, *, thorough: bool = False) -> Updates:
         """The rows; those of a file are mapped."""
         source = self.source
         if isinstance(source, PartRef):
             if self.layout is None:
-                source = open_updates(folder, source, self.types)
+                source = open_updates(depot.here(source), source, self.types)
             else:
-                source = looked(folder, source, self.layout, thorough=thorough)
+                source = looked(depot, source, self.layout, thorough=thorough)
         if isinstance(source, Batch):
             return source.slice(self.start, self.stop).updates
         columns = [rows.slice_(c, self.start, self.stop) for c in source.columns]
@@ -74,21 +73,21 @@ class Stored(NamedTuple):
     layers: tuple[tuple[PartRef | Batch, ...], ...]
     thorough: bool = False
 
-    def cut(self, folder: str, low: int, high: int) -> Trace:
+    def cut(self, depot: Depot, low: int, high: int) -> Trace:
         """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
         layers = []
         for at, sources in enumerate(self.layers):
-            cuts = (self._cut(source, folder, low, high) for source in sources)
+            cuts = (self._cut(source, depot, low, high) for source in sources)
             parts = tuple(part for part in cuts if part is not None)
             if parts:
                 layers.append(Layer(at, at + 1, parts))
         return Trace(self.layout, tuple(layers))
 
-    def _cut(self, source: PartRef | Batch, folder: str, low: int, high: int) -> Batch | None:
+    def _cut(self, source: PartRef | Batch, depot: Depot, low: int, high: int) -> Batch | None:
         if isinstance(source, PartRef):
             if source.high <= low or high <= source.low:
                 return None
-            source = looked(folder, source, self.layout, thorough=self.thorough)
+            source = looked(depot, source, self.layout, thorough=self.thorough)
         batch = source.cut(low, high)
         return batch if len(batch) else None
 
@@ -98,7 +97,7 @@ _looked: set[tuple[str, PartRef, bool]] = set()
 """The files that this process has looked through; they never change."""
 
 
-def looked(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
+def looked(depot: Depot, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
     """Maps a part as the session does: it is looked through first, once in a process.
 
     Files of this run are not told from those of the log: to look costs less than to write.
@@ -106,6 +105,7 @@ def looked(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> Batc
     Raises:
         CorruptLogError: it is missing, damaged, or leads outside.
     """
+    folder = depot.here(ref)
     key = (folder, ref, thorough)
     batch = open_part(folder, ref, layout, checked=key not in _looked, thorough=thorough)
     if len(_looked) >= LOOKED_MAX:
@@ -146,7 +146,7 @@ class TaskPlan:
     stage: str
     operator: Operator
     first: bool
-    folder: str
+    depot: Depot
     stem: str
     ranges: HashRanges
     inputs: tuple[TaskInput, ...]
@@ -176,7 +176,7 @@ def map_task(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Blo
 def _mapped(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
     for port, piece in items:
         yield from cut_task(
-            plan, port, prepared(plan, port, piece.read(plan.folder, thorough=plan.thorough))
+            plan, port, prepared(plan, port, piece.read(plan.depot, thorough=plan.thorough))
         )
 
 
@@ -241,14 +241,14 @@ def _kernel(
     after: list[Trace | None] = []
     for port, each in enumerate(plan.inputs):
         delta = _delta(plan, each, ports.get(port, []), low, high)
-        old = None if each.before is None else each.before.cut(plan.folder, low, high)
+        old = None if each.before is None else each.before.cut(plan.depot, low, high)
         deltas.append(delta)
         before.append(old)
         after.append(old if old is None or delta is None else old.with_batch(delta))  # type: ignore[arg-type]
     operator = plan.operator
     if all(d is None for d in deltas) and not _owns_global_row(plan, place):
         return
-    state = [stored.cut(plan.folder, low, high) for stored in plan.state]
+    state = [stored.cut(plan.depot, low, high) for stored in plan.state]
     step = Step(deltas, before, after, state, stage=plan.stage, first=plan.first, evaluate=evaluate)
     output = operator.step(step)
     yield from _finished(plan, place, output, step)
@@ -268,7 +268,7 @@ def _delta(
     assert given.exchange is not None
     arranged = []
     if given.direct is not None:
-        arranged = list(given.direct.cut(plan.folder, low, high).parts())
+        arranged = list(given.direct.cut(plan.depot, low, high).parts())
     if given.layout is None:
         loose = [b.updates for b in arranged]
         if payloads:
@@ -297,7 +297,7 @@ def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) ->
                 yield from blocks.cut(output, layout, plan.ranges, port)
         else:
             types = plan.operator.types
-            report["loose"] = write_updates(plan.folder, output, types, plan.stem)
+            report["loose"] = plan.depot.write_updates(output, types, plan.stem)
     low, high = plan.ranges.bounds(place)
     for number, batch in enumerate(step.emitted):
         if batch is None or not len(batch):
@@ -305,7 +305,7 @@ def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) ->
         if keyed_alike(plan, number):
             assert low <= int(batch.khash[0])
             assert int(batch.khash[-1]) < high
-            report["state"][number] = write_parts(plan.folder, [batch], plan.stem)
+            report["state"][number] = plan.depot.write_parts([batch], plan.stem)
         else:
             port = len(plan.outputs) + number
             yield from blocks.cut(batch.updates, batch.layout, plan.ranges, port)
@@ -345,7 +345,7 @@ def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterato
             continue
         layout = plan.layouts[port]
         batch = _arranged(layout, payloads)
-        refs = write_parts(plan.folder, [batch], plan.stem)
+        refs = plan.depot.write_parts([batch], plan.stem)
         yield Block(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
 
 

@@ -53,13 +53,13 @@ def to_spark(
         StageError: when the DataFrame is executed, if the caller did not keep the files.
     """
     trace = given if isinstance(given, Trace) else Trace.of(given)
-    folder = shipping.folder
     if trace.rows_count <= SMALL_ROWS:
         records = list(reading.expanded(trace.consolidated(), schema))
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
     stored = shipping.trace(trace)
     count = check(spark).slots
-    read = reading.reader(stored, folder, schema, HashRanges(count), kept=kept)
+    shipping.send()
+    read = reading.reader(stored, shipping.depot, schema, HashRanges(count), kept=kept)
     ddl = months.passing(schema).ddl
     frame = spark.range(0, count, 1, count).mapInArrow(settled(read), ddl)
     return months.meant(frame, schema.names, schema.types)

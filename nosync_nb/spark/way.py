@@ -7,12 +7,26 @@ asks it is handed a `Way`, and the log's files beside it; no module of this room
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.store.ledger import Ledger
 from nosync_nb.store.store import Store
+
+
+class SparkWish(NamedTuple):
+    """What who opens a session says of Spark.
+
+    Attributes:
+        session: to use, or a function that gives one; None: whichever there is.
+        rows: see `SparkLimits.spark_rows`.
+        bulk: the URL of a place that executors reach which do not see the session's folder.
+    """
+
+    session: Any = None
+    rows: int | None = None
+    bulk: str = ""
 
 
 class Published(Protocol):

@@ -14,6 +14,7 @@ import sys
 import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
@@ -23,7 +24,9 @@ import pyarrow as pa
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.rows import cores
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.failures import explained
+from nosync_nb.spark.places import place_of
 from nosync_nb.spark.sessions import is_local
 from nosync_nb.spark.starting import Spark
 
@@ -86,8 +89,29 @@ def share(spark: Spark, folder: str) -> bool:
     """
     folders = _shared.setdefault(spark, {})
     if folder not in folders:
-        folders[folder] = is_local(spark) or _seen(spark, folder)
+        folders[folder] = is_local(spark) or _seen(spark, Depot(folder))
     return folders[folder]
+
+
+def reach(spark: Spark, depot: Depot, named: str) -> None:
+    """Sees to it that the workers see what is put into a place; asks them once.
+
+    Args:
+        named: the URL by which the user has named it.
+
+    Raises:
+        NosyncError: they do not; DurabilityError: nor does this process.
+
+    Cost: one small job for each place.
+    """
+    places = _shared.setdefault(spark, {})
+    if not places.get(depot.url):
+        places[depot.url] = _seen(spark, depot)
+    if not places[depot.url]:
+        raise NosyncError(
+            f"bulk={named!r}: Spark's executors do not see what this process writes there",
+            hint="name a folder that is mounted under one path on all machines, or a bucket",
+        )
 
 
 def assume(spark: Spark, folder: str, *, shared: bool) -> None:
@@ -99,7 +123,8 @@ def unshared(what: str, folder: str) -> NosyncError:
     """The error of what executors would have to write or read in a folder they do not see."""
     return NosyncError(
         f"{what}: Spark's executors do not see the session's folder '{folder}'",
-        hint="open the session in a folder that driver and executors share, or raise spark_rows",
+        hint="open it with bulk=URL, a place that driver and executors reach (file:///mnt/shared,"
+        " s3://bucket/prefix), or in a folder that they share; or raise spark_rows",
     )
 
 
@@ -125,28 +150,36 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _seen(spark: Spark, folder: str) -> bool:
-    """Lays a file into a folder and asks the workers whether they see it."""
+def _seen(spark: Spark, depot: Depot) -> bool:
+    """Lays a file into a depot and asks the workers whether they see it."""
     check(spark)
     files = Files()
-    path = os.path.join(folder, f"probe-{uuid.uuid4().hex}.arrow")  # swept, if we are killed
+    name = f"probe-{uuid.uuid4().hex}.arrow"  # swept, if we are killed
+    path = os.path.join(depot.folder, name)
     files.create(path).close()
     try:
-        answers = spark.range(_PROBES).mapInArrow(_looker(path), "seen boolean").collect()
+        if depot.url:
+            place_of(depot.url).put(depot.folder, name)
+        answers = spark.range(_PROBES).mapInArrow(_looker(depot, name), "seen boolean").collect()
+    except NosyncError:
+        raise
     except Exception as error:
         raise _unfit(error) from error
     finally:
         files.unlink(path)
+        if depot.url:
+            with suppress(NosyncError):
+                place_of(depot.url).delete(name)
     return all(answer["seen"] for answer in answers)
 
 
-def _looker(path: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _looker(depot: Depot, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def look(records: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for _ in records:
             pass
-        yield pa.RecordBatch.from_pydict({"seen": [Files().exists(path)]})
+        yield pa.RecordBatch.from_pydict({"seen": [depot.has(name)]})
 
     return look
 

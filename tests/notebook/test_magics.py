@@ -19,6 +19,7 @@ from jupyter.shell import Notebook
 
 import nosync
 from nosync_nb.spark import sessions
+from nosync_nb.spark.carrier import Carrier
 
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 LOAD = 'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])'
@@ -612,6 +613,20 @@ def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
     assert "did you mean 'day 2'?" in notebook.fails("%dd show delays --at 'day 3'")
     assert "labels: day 2" in notebook.fails("%dd diff delays 'June'")
     assert "epochs 0 to 3 are" in notebook.fails("%dd diff delays 1 9")
+
+
+def test_a_place_for_executors_is_handed_to_the_session(
+    notebook: Notebook, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[str] = []
+    monkeypatch.setattr(Carrier, "name", lambda _, url: named.append(url))
+    notebook.ok('%config NoSync.bulk = "file:///mnt/shared"')
+    assert named == ["file:///mnt/shared"]
+    notebook.ok('%config NoSync.bulk = "/mnt/shared"')
+    assert "is no URL of a place for layers; it is file:///absolute/folder" in caplog.text
+    assert "file:///mnt/shared" in notebook.ok("%config NoSync.bulk")
+    notebook.ok('%config NoSync.bulk = ""')
+    assert set(named) == {"file:///mnt/shared"}
 
 
 def test_the_past_is_kept_as_it_is_said(

@@ -32,7 +32,9 @@ from nosync_nb.operators import (
     except_all,
 )
 from nosync_nb.rows import Schema
+from nosync_nb.spark import workers
 from nosync_nb.spark.bulk import BulkInput, BulkResult, run
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.shipping import spill
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -86,8 +88,11 @@ def stored(given: Trace, folder: str) -> Trace:
 class Both:
     """Runs an operator epoch by epoch, here and on executors, and compares."""
 
-    def __init__(self, spark: Any, operator: Operator, types: Sequence[Any], folder: str) -> None:
-        self.spark, self.operator, self.folder = spark, operator, folder
+    def __init__(
+        self, spark: Any, operator: Operator, types: Sequence[Any], carrier: Carrier
+    ) -> None:
+        self.spark, self.operator, self.carrier = spark, operator, carrier
+        self.folder = carrier.folder
         self.types = [tuple(t) for t in types]
         self.before: list[list[Batch]] = [[] for _ in types]
         self.state: list[list[Batch]] = [[] for _ in operator.state]
@@ -146,7 +151,7 @@ class Both:
             inputs.append(BulkInput(parts, types, None, None, before))
         return run(
             self.spark, self.operator, inputs, [stored(s, self.folder) for s in state],
-            [] if loose else [Layout(self.operator.types)], self.folder,
+            [] if loose else [Layout(self.operator.types)], self.carrier,
             stage="s", first=self.first,
         )  # fmt: skip
 
@@ -196,14 +201,33 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 def test_executors_give_what_the_kernel_gives_here(name: str, spark: Any, tmp_path: Path) -> None:
     operator = OPERATORS[name]()
     sides = len(operator.layouts)
-    both = Both(spark, operator, [TYPES] * sides, str(tmp_path))
+    both = Both(spark, operator, [TYPES] * sides, Carrier(str(tmp_path)))
     start = [changes(i, 60) for i in range(sides)]
     both.epoch(start)
     both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
 
 
+@pytest.mark.parametrize("name", ["join", "presence", "reduce"])
+def test_executors_that_do_not_see_the_folder_give_the_same(
+    name: str, spark: Any, tmp_path: Path
+) -> None:
+    operator, folder = OPERATORS[name](), tmp_path / "folder"
+    folder.mkdir()
+    workers.assume(spark, str(folder), shared=False)
+    carrier = Carrier(str(folder), ("log", "1"), f"file://{tmp_path}/place")
+    sides = len(operator.layouts)
+    both = Both(spark, operator, [TYPES] * sides, carrier)
+    start = [changes(i, 60) for i in range(sides)]
+    both.epoch(start)
+    both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
+    place = tmp_path / "place" / "log" / "1"
+    assert {path.name for path in place.iterdir()} <= {path.name for path in folder.iterdir()}
+    carrier.close()
+    assert not place.exists()
+
+
 def test_a_global_aggregate_of_nothing_is_one_row(spark: Any, tmp_path: Path) -> None:
-    both = Both(spark, aggregate(()), [TYPES], str(tmp_path))
+    both = Both(spark, aggregate(()), [TYPES], Carrier(str(tmp_path)))
     assert both.epoch([None]).rows == 1
 
 
@@ -215,7 +239,8 @@ def test_arranged_changes_are_read_where_they_are(spark: Any, tmp_path: Path) ->
     parts = write_parts(folder, [arrange(layout, delta)], "a")
     plain = run(
         spark, operator, [BulkInput(parts, TYPES, layout)],
-        [Trace(s) for s in operator.state], [layout_of(operator)], folder, stage="s", first=True,
+        [Trace(s) for s in operator.state], [layout_of(operator)], Carrier(folder),
+        stage="s", first=True,
     )  # fmt: skip
     step = Step([delta], [None], [None], [Trace(s) for s in operator.state], first=True)
     assert count(operator.step(step), operator.types) == counted(  # type: ignore[arg-type]
@@ -238,7 +263,7 @@ def test_a_function_that_raises_is_the_same_stage_error(spark: Any, tmp_path: Pa
     with pytest.raises(StageError) as here:
         operator.step(Step([delta], [None], [None], (), stage="s"))
     with pytest.raises(StageError) as there:
-        run(spark, operator, [BulkInput([delta], TYPES)], [], [], str(tmp_path), stage="s")
+        run(spark, operator, [BulkInput([delta], TYPES)], [], [], Carrier(str(tmp_path)), stage="s")
     assert str(there.value) == str(here.value)
     assert (there.value.stage, there.value.row) == (here.value.stage, here.value.row)
     assert isinstance(there.value.__cause__, ZeroDivisionError)
@@ -255,7 +280,7 @@ def test_it_is_the_same_error_in_a_chain_that_spark_goes_on_with(
     chain = Linear([Map(dull, SCHEMA, output), Select([sql], output)], ("string",))
     delta = Updates([rows.objects([1]), rows.objects(["a"]), np.array([0.0])], np.ones(1, np.int64))
     with pytest.raises(StageError, match="ZeroDivisionError") as there:
-        run(spark, chain, [BulkInput([delta], TYPES)], [], [], str(tmp_path), stage="s")
+        run(spark, chain, [BulkInput([delta], TYPES)], [], [], Carrier(str(tmp_path)), stage="s")
     assert (there.value.stage, there.value.row) == ("s", (1, "a", 0.0))
     assert "On a Spark executor" in there.value.__cause__.__notes__[0]  # type: ignore[union-attr]
     assert list(tmp_path.iterdir()) == []
@@ -277,7 +302,7 @@ def test_a_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     delta = changes(5, 50)
     found = run(
         spark, operator, [BulkInput([delta], TYPES)], [], [Layout(output.types)],
-        str(tmp_path), stage="s",
+        Carrier(str(tmp_path)), stage="s",
     )  # fmt: skip
     batches = [open_part(str(tmp_path), ref, Layout(output.types)) for ref in found.outputs[0]]
     assert count(Updates(delta.columns[:2], delta.diff), output.types) == counted(batches)
@@ -295,7 +320,13 @@ def test_expressions_of_spark_alone_run_before_the_exchange(spark: Any, tmp_path
     chain = Linear([Select([twice, 0], SCHEMA)], output)
     delta = changes(7, 50)
     found = run(
-        spark, chain, [BulkInput([delta], TYPES)], [], [Layout(output)], str(tmp_path), stage="s"
+        spark,
+        chain,
+        [BulkInput([delta], TYPES)],
+        [],
+        [Layout(output)],
+        Carrier(str(tmp_path)),
+        stage="s",
     )
     from nosync_nb.spark.evaluate import evaluate
 
@@ -305,7 +336,9 @@ def test_expressions_of_spark_alone_run_before_the_exchange(spark: Any, tmp_path
     assert expected == counted(batches)
     keep = Linear([Filter(compile_expression("mask(s) = 'xn'", SCHEMA, types=types), SCHEMA)],
                   TYPES)  # fmt: skip
-    loose = run(spark, keep, [BulkInput([delta], TYPES)], [], [], str(tmp_path), stage="s").loose
+    loose = run(
+        spark, keep, [BulkInput([delta], TYPES)], [], [], Carrier(str(tmp_path)), stage="s"
+    ).loose
     assert sum(ref.rows for ref in loose) == values[0].tolist().count("xn")
     assert loose
 
@@ -323,7 +356,7 @@ def test_aggregates_of_spark_alone_run_range_by_range(spark: Any, tmp_path: Path
     state = [Trace(s) for s in operator.state]
     result = run(
         spark, operator, [BulkInput([delta], TYPES)], state, [layout_of(operator)],
-        str(tmp_path), stage="s", first=True, ranges=2,
+        Carrier(str(tmp_path)), stage="s", first=True, ranges=2,
     )  # fmt: skip
     from nosync_nb.spark.evaluate import evaluate
 

@@ -23,6 +23,7 @@ from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.errors import NosyncError
 from nosync_nb.spark import bulk, evaluate, ingest, sessions, streams, views, workers
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.serving import StageSnapshot
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.trace import Layer, Trace
@@ -38,7 +39,7 @@ assert workers.check(spark).slots == 2
 schema = Schema.parse("k bigint, s string")
 frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
 layout = Layout(schema.types, (0,))
-(refs,) = ingest.ingest(spark, frame, schema, [layout], folder, name="input").outputs
+(refs,) = ingest.ingest(spark, frame, schema, [layout], Carrier(folder), name="input").outputs
 assert sum(ref.rows for ref in refs) == 1000
 
 found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
@@ -46,14 +47,14 @@ operator = Aggregate(schema, (0,), found.calls, found.outputs, found.inner)
 own = Layout(operator.types)
 result = bulk.run(
     spark, operator, [bulk.BulkInput(refs, schema.types, layout)],
-    [Trace(s) for s in operator.state], [own], folder, stage="counts", first=True,
+    [Trace(s) for s in operator.state], [own], Carrier(folder), stage="counts", first=True,
 )
 assert result.rows == 10
 assert result.jobs.text == "Spark"
 parts = tuple(open_part(folder, ref, own) for ref in result.outputs[0])
 trace = Trace(own, (Layer(0, 1, parts, tuple(result.outputs[0])),))
 counts = Schema.parse("k bigint, n bigint")
-rows = views.to_spark(spark, trace, counts, Shipping(folder, "view")).collect()
+rows = views.to_spark(spark, trace, counts, Shipping.local(folder, "view")).collect()
 assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
 
 types = lambda sqls, schema: evaluate.types(spark, sqls, schema)

@@ -24,6 +24,7 @@ from nosync_nb.errors import (
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.spark import evaluate, workers
+from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.ingest import ingest, schema_of
 from nosync_nb.spark.sessions import frame_of
 from nosync_nb.trace.batch import Layout, Updates
@@ -114,7 +115,7 @@ def test_ingest_keeps_every_type(spark: Any, tmp_path: Path) -> None:
     frame = frame_of(spark, table(given, SCHEMA), SCHEMA)
     assert schema_of(frame) == SCHEMA
     layout = Layout(SCHEMA.types, (8,))
-    found = ingest(spark, frame, SCHEMA, [layout], str(tmp_path), name="all")
+    found = ingest(spark, frame, SCHEMA, [layout], Carrier(str(tmp_path)), name="all")
     (refs,), jobs = found.outputs, found.jobs
     assert opened(refs, layout, tmp_path) == count(given, SCHEMA.types)
     assert jobs.text.startswith("Spark job")
@@ -126,7 +127,9 @@ def test_ingest_matches_names_widens_and_removes(spark: Any, tmp_path: Path) -> 
     frame = spark.sql("select 'a' S, cast(1 as int) K, cast(1.5 as float) x union all"
                       " select null, null, 2")  # fmt: skip
     layout = Layout(schema.types)
-    (refs,) = ingest(spark, frame, schema, [layout], str(tmp_path), sign=-1, ranges=1).outputs
+    (refs,) = ingest(
+        spark, frame, schema, [layout], Carrier(str(tmp_path)), sign=-1, ranges=1
+    ).outputs
     columns = [rows.objects([1, None]), np.array([1.5, 2.0]), rows.objects(["a", None])]
     wanted = Updates(columns, np.full(2, -1, np.int64))
     assert opened(refs, layout, tmp_path) == count(wanted, schema.types)
@@ -143,9 +146,9 @@ def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(1000).mapInArrow(counting, "id bigint")
     schema = Schema.parse("id bigint")
     layouts = [Layout(schema.types)]
-    (refs,) = ingest(spark, frame, schema, layouts, str(tmp_path)).outputs
+    (refs,) = ingest(spark, frame, schema, layouts, Carrier(str(tmp_path))).outputs
     assert (seen.value, sum(ref.rows for ref in refs)) == (1000, 1000)
-    none = ingest(spark, frame.where("id < 0"), schema, layouts, str(tmp_path))
+    none = ingest(spark, frame.where("id < 0"), schema, layouts, Carrier(str(tmp_path)))
     assert none.outputs == [[]]
 
 
@@ -153,7 +156,9 @@ def test_a_small_frame_is_written_by_a_task_a_slot(spark: Any, tmp_path: Path) -
     schema = Schema.parse("id bigint")
     slots = workers.check(spark).slots
     for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 2 * slots)):
-        (refs,) = ingest(spark, frame, schema, [Layout(schema.types)], str(tmp_path)).outputs
+        (refs,) = ingest(
+            spark, frame, schema, [Layout(schema.types)], Carrier(str(tmp_path))
+        ).outputs
         assert sum(ref.rows for ref in refs) == 1000
         assert len(refs) == ranges
 
@@ -178,7 +183,14 @@ def test_another_schema_is_refused_quoting_both(
 ) -> None:
     schema = Schema.parse("k int, s string")
     with pytest.raises(SchemaError) as caught:
-        ingest(spark, spark.sql(sql), schema, [Layout(schema.types)], str(tmp_path), name="flights")
+        ingest(
+            spark,
+            spark.sql(sql),
+            schema,
+            [Layout(schema.types)],
+            Carrier(str(tmp_path)),
+            name="flights",
+        )
     assert f"stage 'flights': {message}" in str(caught.value)
     assert "wanted is (k int, s string)" in str(caught.value)
 
@@ -187,7 +199,7 @@ def test_a_frame_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("x int")
     frame = spark.range(10).selectExpr("cast(8 div (id - 3) as int) x")
     with pytest.raises(NosyncError, match="stage 'input': DIVIDE_BY_ZERO"):
-        ingest(spark, frame, schema, [Layout(schema.types)], str(tmp_path))
+        ingest(spark, frame, schema, [Layout(schema.types)], Carrier(str(tmp_path)))
 
 
 def test_types_are_what_spark_says(spark: Any) -> None:

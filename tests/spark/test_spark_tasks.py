@@ -58,9 +58,9 @@ def run_here(
     first: bool = False,
 ) -> BulkResult:
     """What `bulk.run` does, with a list for Spark."""
-    with Shipping(str(folder), "t") as shipping:
+    with Shipping.local(str(folder), "t") as shipping:
         plan, pieces = bulk.planned(
-            operator, inputs, state, outputs, str(folder), shipping,
+            operator, inputs, state, outputs, shipping,
             stage="s", first=first, stem="t", ranges=HashRanges(ranges),
         )  # fmt: skip
         plan, pieces = pickle.loads(pickle.dumps((plan, pieces)))
@@ -253,10 +253,10 @@ def test_errors_travel_as_data_and_bugs_do_not(tmp_path: Path) -> None:
 
     def map_with(error: Exception) -> list[Block]:
         pre = Linear((_Failing(lambda: error),), TYPES)
-        with Shipping(str(tmp_path), "t") as shipping:
+        with Shipping.local(str(tmp_path), "t") as shipping:
             plan, pieces = bulk.planned(
-                Linear((), TYPES), [BulkInput([delta], TYPES, None, pre)], (), (), str(tmp_path),
-                shipping, stage="s", first=False, stem="t", ranges=HashRanges(2),
+                Linear((), TYPES), [BulkInput([delta], TYPES, None, pre)], (), (), shipping,
+                stage="s", first=False, stem="t", ranges=HashRanges(2),
             )  # fmt: skip
         return list(tasks.map_task(plan, pieces))
 

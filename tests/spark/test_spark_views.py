@@ -69,11 +69,11 @@ def made(spark: Any, session: Session) -> Iterator[Views]:
 
 def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Path) -> None:
     given = trace(batch([1, 2, 3], [1, 2, 1]), batch([3, 4], [-1, 1]))
-    frame = to_spark(spark, given, SCHEMA, Shipping(str(tmp_path), "view"))
+    frame = to_spark(spark, given, SCHEMA, Shipping.local(str(tmp_path), "view"))
     assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
     assert frame.columns == ["k", "a name"]
     with pytest.raises(NegativeMultiplicityError, match="is there -1 times"):
-        to_spark(spark, trace(batch([7], [-1])), SCHEMA, Shipping(str(tmp_path), "view"))
+        to_spark(spark, trace(batch([7], [-1])), SCHEMA, Shipping.local(str(tmp_path), "view"))
 
 
 def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> No
     refs = tuple(write_parts(str(tmp_path), [whole], "big"))
     parts = tuple(open_part(str(tmp_path), ref, LAYOUT) for ref in refs)
     layers = (Layer(0, 1, parts, refs), Layer(1, 2, (batch([5, 6], [-1, 2]),)))
-    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, Shipping(str(tmp_path), "view"))
+    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, Shipping.local(str(tmp_path), "view"))
     totals = frame.selectExpr("count(*)", "sum(k)", "max(`a name`)").collect()[0]
     assert tuple(totals) == (n + 1, n * (n - 1) // 2 - 5 + 12, "n99999")
 

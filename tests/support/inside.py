@@ -44,6 +44,7 @@ from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
 from nosync_nb.spark import serving, tasks, workers
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 from nosync_nb.store import journal, store
@@ -392,7 +393,7 @@ def lower_thresholds() -> None:
 
 def is_seen(spark: Any, folder: str) -> bool:
     """Whether executors see a folder."""
-    return workers._seen(spark, folder)
+    return workers._seen(spark, Depot(folder))
 
 
 def looked() -> int:

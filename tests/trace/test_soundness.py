@@ -24,6 +24,7 @@ from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema
 from nosync_nb.session import upkeep
 from nosync_nb.spark import blocks, bulk, failures, reading, serving, tasks
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import checkpoint
@@ -308,16 +309,16 @@ def works(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> dict[
     made: dict[str, Any] = {}
     operator: Any = Linear((), layout.types)
     outputs = [Layout(layout.types, (0,))]
-    with Shipping(folder, "t", thorough=thorough) as shipping:
+    with Shipping.local(folder, "t", thorough=thorough) as shipping:
         pieces = [bulk.BulkInput([ref], layout.types, layout)]
         plan, work = bulk.planned(
-            operator, pieces, (), outputs, folder, shipping,
+            operator, pieces, (), outputs, shipping,
             stage="s", first=False, stem="t", ranges=ranges,
         )  # fmt: skip
         made["map"] = plan, work
         stored = shipping.trace(Trace(layout, (Layer(0, 1, (), (ref,)),)))
-        made["cut"] = stored, folder
-        made["read"] = stored, folder, Schema.parse(TYPES), ranges
+        made["cut"] = stored, shipping.depot
+        made["read"] = stored, shipping.depot, Schema.parse(TYPES), ranges
     return {what: pickle.dumps(each) for what, each in made.items()}
 
 
@@ -334,10 +335,10 @@ def worked(what: str, work: bytes) -> None:
         for column, type_ in zip(found.columns, types, strict=True):
             nosync_nb.rows.to_pylist(column, type_)
     elif what == "cut":
-        stored, folder = given
+        stored, depot = given
         str(
             nosync_nb.rows.to_pylist(
-                stored.cut(folder, 0, 2**64).consolidated().columns[1], "string"
+                stored.cut(depot, 0, 2**64).consolidated().columns[1], "string"
             )
         )
     else:
@@ -420,5 +421,5 @@ def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.Mo
             worked(what, work)
     assert seen == [False, True]
     monkeypatch.setattr(tasks, "LOOKED_MAX", looked())
-    tasks.looked(str(log / "layers"), ref, layout, thorough=False)
+    tasks.looked(Depot(str(log / "layers")), ref, layout, thorough=False)
     assert looked() == 1, "what is remembered is bounded"

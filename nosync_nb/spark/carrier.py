@@ -1,0 +1,169 @@
+"""Carrier: brings part files to where a session's executors find them, and back what they wrote.
+
+Where executors see the session's folder there is nothing to carry. Else files lie in a place of
+this log and this owner, below the one that the user has named: what an owner left that was killed,
+the next one clears away. A file that the log has let go of is deleted there after the next run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from nosync_nb.errors import DurabilityError, NosyncError, warn
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import PART, within
+from nosync_nb.spark import places, workers
+from nosync_nb.spark.depot import Depot, proven
+from nosync_nb.spark.starting import Spark
+from nosync_nb.trace.parts import PartRef
+
+
+class Carrier:
+    """Carries the files of one session; without a place it only tells who sees the folder.
+
+    Threads: runs carry one after the other, and DataFrames are made beside them: the names that are
+    known to be at the place have a lock.
+
+    Args:
+        folder: where the session has its part files.
+        own: names that no other owner of a log has, one below the other.
+        url: of the place that the user has named; empty: none.
+    """
+
+    def __init__(self, folder: str, own: Sequence[str] = (), url: str = "") -> None:
+        self.folder = folder
+        self._own = tuple(own)
+        self._url = url
+        self._files = Files()
+        self._lock = threading.Lock()
+        self._there: set[str] = set()
+        self._begun = ""
+
+    def name(self, url: str) -> None:
+        """Another place from now on."""
+        self._url = places.checked(url)
+
+    def depot(self, spark: Spark) -> Depot | None:
+        """Where the executors of a Spark session read and write; None: no place is known.
+
+        Raises:
+            NosyncError: there is a place, and it cannot be used.
+
+        Cost: what `workers.share` costs.
+        """
+        if workers.share(spark, self.folder):
+            return Depot(self.folder)
+        if not self._url:
+            return None
+        url = places.below(self._url, *self._own)
+        with self._lock:
+            if self._begun != url:
+                self._begin(url)
+        depot = Depot(self.folder, url)
+        workers.reach(spark, depot, self._url)
+        return depot
+
+    def required(self, spark: Spark, what: str) -> Depot:
+        """The same for what cannot be done without one.
+
+        Raises:
+            NosyncError: there is none; names `what` needs it.
+        """
+        depot = self.depot(spark)
+        if depot is None:
+            raise workers.unshared(what, self.folder)
+        return depot
+
+    def send(self, depot: Depot, refs: Iterable[PartRef]) -> None:
+        """Sees to it that files of the session's folder are at a depot.
+
+        Raises:
+            DurabilityError: the place refuses.
+
+        Cost: the bytes of those that are not there yet.
+        """
+        if not depot.url:
+            return
+        place = places.place_of(depot.url)
+        wanted = {ref.path for ref in refs}
+        with self._lock:
+            missing = sorted(wanted - self._there)
+        self._files.at_once([partial(place.put, self.folder, name) for name in missing])
+        with self._lock:
+            self._there |= wanted
+
+    def bring(self, depot: Depot, refs: Iterable[PartRef]) -> None:
+        """Brings what executors wrote into the session's folder; all of it or nothing.
+
+        Raises:
+            DurabilityError: the place or the disk refuses; a file is not what its writer told.
+        """
+        if not depot.url:
+            return
+        place = places.place_of(depot.url)
+        wanted = list(refs)
+
+        def fetch(ref: PartRef) -> None:
+            place.get(ref.path, self.folder)
+            proven(self.folder, ref, depot.url)
+
+        with self._lock:
+            there, self._there = self._there, self._there | {ref.path for ref in wanted}
+        try:
+            self._files.at_once([partial(fetch, ref) for ref in wanted])
+            if wanted:
+                self._files.sync_folder(self.folder)
+        except BaseException:
+            self.drop(depot, wanted)
+            raise
+        here = partial(within, self.folder)
+        self._delete(depot, [n for n in there if not self._files.exists(here(n))])
+
+    def drop(self, depot: Depot, refs: Iterable[PartRef]) -> None:
+        """Deletes files that nobody names any more, here and there."""
+        names = [ref.path for ref in refs]
+        for name in names:
+            self._files.unlink(within(self.folder, name, PART))
+        if depot.url:
+            self._delete(depot, names)
+
+    def doubt(self, depot: Depot, error: NosyncError) -> None:
+        """Is told why a run has failed: if for a file at the place, all are sent again."""
+        if depot.url and isinstance(error, DurabilityError):
+            self.close()
+
+    def close(self) -> None:
+        """Clears the place away; what then is left there the next owner clears."""
+        with self._lock:
+            self._end()
+
+    def _begin(self, url: str) -> None:
+        """Makes the place, and clears away what owners before have left; with the lock."""
+        self._end()
+        place = places.place_of(url)
+        place.make()
+        for name in place.beside():
+            place.clear(name)
+        self._begun = url
+
+    def _end(self) -> None:
+        """Clears away what is at the place, if that can be reached; with the lock."""
+        url, self._begun, self._there = self._begun, "", set()
+        if url:
+            with suppress(NosyncError):
+                places.place_of(url).clear(self._own[-1])
+
+    def _delete(self, depot: Depot, names: Iterable[str]) -> None:
+        """Deletes files at the place; what cannot be deleted stays until it is cleared."""
+        place = places.place_of(depot.url)
+        for name in names:
+            try:
+                place.delete(name)
+            except NosyncError as error:
+                warn(f"{error}: what is not needed any more stays there for now", stacklevel=2)
+                return
+            with self._lock:
+                self._there.discard(name)
