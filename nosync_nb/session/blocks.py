@@ -23,6 +23,10 @@ class EpochBlock:
         """All that it would load is there already."""
         self.skipped = True
 
+    def note(self, mark: str, said: str, before: str) -> None:
+        """Has the log say something from this epoch on, if it says what it said before."""
+        self._transaction.note(mark, said, before)
+
     @property
     def number(self) -> int | None:
         """The epoch that it has become, whatever was raised then; None: none."""

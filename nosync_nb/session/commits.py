@@ -204,9 +204,8 @@ class Commits:
                     hint="use another label",
                 )
             meta["label"] = label
-        once = transaction.once
+        once = self._recorded(transaction)
         if once:
-            self._check_once(once)
             meta["once"] = once
 
         def run() -> Draft:
@@ -226,17 +225,22 @@ class Commits:
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
         return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
 
-    def _check_once(self, once: Mapping[str, str]) -> None:
-        """Raises for a load that was not there when it was taken, and is now.
+    def _recorded(self, transaction: Transaction) -> Mapping[str, str]:
+        """The loads that an epoch records, and what else it notes.
 
         Failure: two threads look for a key, find none, and both commit its rows.
+
+        Raises:
+            StageError: a load was not there when it was taken, and is now.
         """
-        ledger = self._publisher.ledger
-        if any(map(ledger.loaded, once)):
+        once, notes, ledger = transaction.once, transaction.notes, self._publisher.ledger
+        others = any(ledger.load(mark) != before for mark, (_, before) in notes.items())
+        if others or any(map(ledger.loaded, once)):
             raise StageError(
                 "another thread has committed a load of the same key meanwhile",
                 hint="session.discard() what waits and load again: what is there is skipped",
             )
+        return {**once, **{mark: said for mark, (said, _) in notes.items()}} if notes else once
 
     def _after(self, draft: Draft) -> None:
         """Plans background work and tells who wants to hear; outside the lock."""

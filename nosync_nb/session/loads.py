@@ -192,6 +192,10 @@ class Loads:
         """Whether an epoch, or the current transaction, has recorded a load."""
         return self._publisher.ledger.loaded(mark) or mark in self._transactions.current.once
 
+    def noted(self, mark: str) -> str:
+        """What an epoch has noted last under a mark; empty: nothing."""
+        return self._publisher.ledger.load(mark)
+
     def tell(self, name: str) -> None:
         """Warns if the insert that was just taken is equal to one from before the restart.
 

@@ -2,16 +2,20 @@
 
     session.stream(spark.readStream.parquet("data"), into=flights)
 
-Spark numbers micro-batches, and keeps in a checkpoint which it has handed on. The number, with the
-id that the checkpoint gives the query, is the key of a load: it stands in the epoch's own frame, so
-a batch that comes again after a kill is known. Spark is told that one was taken when its epoch is
-on disk, not before: what is in its checkpoint is in the log. And which rows have the number of a
-batch is on disk before there is an epoch of it (`stream_folder`).
+Spark numbers micro-batches, and keeps in a checkpoint which it has handed on. The number of the
+last one is noted, in its epoch's own frame, under the id that the checkpoint gives the query: so
+one that comes again after a kill is known, and nothing grows with them. Spark is told that one was
+taken when its epoch is on disk, not before: what is in its checkpoint is in the log. And which rows
+have the number of a batch is on disk before there is an epoch of it (`stream_folder`).
 
 Failure
     The log comes back from replicas, and the checkpoint does not: it was on the disk that is gone.
     Spark would hand on from the beginning, and what is there would be there twice. So the first
     batch of an input is recorded as such, and another first one is refused.
+
+    The log's own checkpoint, of the epoch before the last one, is written when the last one is
+    there; the power goes, and takes that. So numbers are noted in two places by turns: the one
+    before is still told by then, and of those before that all epochs are on the disk.
 
     Somebody goes back to an epoch. The batches after it have been handed on, and are not again:
     they are in the branch that the rewind left.
@@ -170,15 +174,17 @@ class StreamFeed(Feeder):
                 hint="stream into the one that is there",
             )
         kind = "upsert" if self._into.key else "insert"
-        recorded = mark_of(self._uid, kind, f"{self._id} {batch}")
-        if streams.loads.seen(recorded):
+        marks = [mark_of(self._uid, kind, f"{self._id} {turn}") for turn in (0, 1)]
+        noted = list(map(streams.loads.noted, marks))
+        if batch <= max(map(int, filter(str.isdecimal, noted)), default=-1):
             drain(frame)
             return
         first = None if batch else self._first
         with handing, streams.blocks.epoch(first, None) as block:
             if block.skipped:
                 raise self.lost()
-            streams.inputs.take(name, kind, frame, recorded)
+            streams.inputs.take(name, kind, frame)
+            block.note(marks[batch % 2], str(batch), noted[batch % 2])
         self.epochs, self.last = self.epochs + 1, block.number
 
     def is_lost(self) -> bool:

@@ -32,6 +32,7 @@ class Transaction:
     skipped: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
     _whole: Mapping[str, str] = field(default_factory=dict)  # keys of which it is a load
+    _notes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def once(self) -> dict[str, str]:
@@ -44,6 +45,15 @@ class Transaction:
     def record(self, once: Mapping[str, str]) -> None:
         """All of it is a load of these keys, each with a digest."""
         self._whole = {**self._whole, **once}
+
+    @property
+    def notes(self) -> Mapping[str, tuple[str, str]]:
+        """What the log says from this epoch on, by mark, and what it has to say until then."""
+        return self._notes
+
+    def note(self, mark: str, said: str, before: str) -> None:
+        """Adds to `notes`."""
+        self._notes = {**self._notes, mark: (said, before)}
 
     @property
     def pending(self) -> dict[str, InputChanges]:
@@ -59,7 +69,7 @@ class Transaction:
         return files
 
     def __bool__(self) -> bool:
-        return any(c.waits for c in self.inputs.values()) or bool(self.once)
+        return any(c.waits for c in self.inputs.values()) or bool(self.once or self._notes)
 
     def commit(self, wait: str | None = None, label: str | None = None) -> int:
         """Commits as one epoch and ends the transaction; returns the epoch's number."""
@@ -81,7 +91,7 @@ class Transaction:
     def forget(self) -> None:
         """Forgets everything."""
         self.inputs.clear()
-        self._whole = {}
+        self._whole, self._notes = {}, {}
         self.logged = False
 
     def skip(self) -> None:

@@ -77,6 +77,14 @@ class Carrier:
             raise workers.unshared(what, self.folder)
         return depot
 
+    def serves(self, spark: Spark) -> bool:
+        """Whether there is one, for what need not run on executors; tells why a place is not."""
+        try:
+            return self.depot(spark) is not None
+        except DurabilityError as error:
+            warn(f"{error}: what Spark would run for it runs in this process", stacklevel=2)
+            return False
+
     def send(self, depot: Depot, refs: Iterable[PartRef]) -> None:
         """Sees to it that files of the session's folder are at a depot.
 
@@ -91,7 +99,11 @@ class Carrier:
         wanted = {ref.path for ref in refs}
         with self._lock:
             missing = sorted(wanted - self._there)
-        self._files.at_once([partial(place.put, self.folder, name) for name in missing])
+        try:
+            self._files.at_once([partial(place.put, self.folder, name) for name in missing])
+        except NosyncError as error:
+            self.doubt(depot, error)
+            raise
         with self._lock:
             self._there |= wanted
 
@@ -131,7 +143,7 @@ class Carrier:
             self._delete(depot, names)
 
     def doubt(self, depot: Depot, error: NosyncError) -> None:
-        """Is told why a run has failed: if for a file at the place, all are sent again."""
+        """Is told why a run has failed: if it is the place, it is begun anew, or done without."""
         if depot.url and isinstance(error, DurabilityError):
             self.close()
 

@@ -207,7 +207,7 @@ class Link:
         from nosync_nb.spark import starting
 
         with starting.reached(spark, why):
-            return self.carrier.depot(spark) is not None
+            return self.carrier.serves(spark)
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
         """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.

@@ -183,12 +183,14 @@ class Placement:
     def _reach(self, node: Node, *, must: bool = False) -> bool:
         """Whether executors see the files that they would read and write."""
         what = titled(node.stage)
-        shares = self._way.shares(what)
-        if must and not shares:
-            from nosync_nb.spark import workers
+        if not must:
+            return self._way.shares(what)
+        from nosync_nb.spark.starting import reached
 
-            raise workers.unshared(f"{what} is to run on Spark", self._store.parts)
-        return shares
+        spark = self._way.require(what)
+        with reached(spark, what):
+            self._carrier.required(spark, f"{what} is to run on Spark")
+        return True
 
     def _forced(self, node: Node) -> Forced:
         """What the user said of a stage, or of all."""

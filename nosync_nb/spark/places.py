@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +24,9 @@ from nosync_nb.files.names import PART, within
 
 FETCHED_BYTES = 4 << 30
 """So much of a bucket an executor's machine keeps; what came first goes first."""
+
+PLACES_MAX = 16
+"""So many a process knows at a time: each session has one."""
 
 _PIECE_BYTES = 8 << 20
 _FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
@@ -94,7 +97,7 @@ def below(url: str, *names: str) -> str:
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
 
-@cache
+@lru_cache(maxsize=PLACES_MAX)
 def place_of(url: str) -> FilePlace:
     """What is under a URL, for this process.
 

@@ -288,6 +288,33 @@ def test_a_place_that_cannot_be_reached_is_told_and_nothing_is_lost(
         nosync_nb.open(tmp_path / "log", bulk="somewhere")
 
 
+def test_what_needs_no_executors_goes_on_without_a_place_that_is_gone(
+    spark: Any, opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    with opened(f"file://{place}") as session:
+        given, counts = counted(session)
+        given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
+        session.commit()
+        place.rename(tmp_path / "moved")
+        place.write_text("no folder")
+        many = np.arange(ROWS, 3 * ROWS)
+        given.insert(pa.table({"k": many % 50, "x": many}))
+        with pytest.raises(DurabilityError, match="place"):
+            session.commit()
+        assert session.pending
+        with pytest.warns(UserWarning, match="what Spark would run for it runs in this process"):
+            session.commit()
+        assert counts.rows()[0] == (0, 3 * ROWS // 50, 3 * ROWS - 50)
+        with pytest.raises(DurabilityError, match="place"):
+            given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
+        place.unlink()
+        given.insert(pa.table({"k": many % 50, "x": many}))
+        session.commit()
+        assert "Spark" in counts.explain()
+        assert counts.rows()[0].n == 5 * ROWS // 50
+
+
 @pytest.mark.parametrize(
     ("bulk", "said"),
     [

@@ -175,6 +175,21 @@ def test_each_batch_is_an_epoch_and_once_over_restarts(
         assert "stopped" in repr(feed)
 
 
+def test_nothing_grows_with_batches_and_each_epoch_tells_the_one_before(
+    source: Source, opened: Callable[[], Session]
+) -> None:
+    with opened() as session:
+        feed = session.stream(source.frame, into=session.inputs["flights"])
+        ledger = owners_of(session).publisher.ledger
+        for number in range(5):
+            source.put((number, "UA"))
+            last = feed.catch_up()
+            assert last is not None
+            noted = ledger.saved(last - 1)[0]["loads"].values()
+            assert max(map(int, filter(str.isdecimal, noted)), default=-1) == number - 1
+        assert len(ledger.saved()[0]["once"]) == 3  # two of the last batches, and the first one
+
+
 def test_a_batch_that_spark_was_not_told_of_comes_again_and_is_known(
     source: Source, opened: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
