@@ -54,7 +54,7 @@ def test_jobs_inside_count_rows_and_others_do_as_before(spark: Any) -> None:
     assert dict(spark.conf.getAll) == before, "the session is as it was"
 
 
-def test_what_a_user_said_himself_goes_first(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_user_said_himself_goes_first(spark: Any) -> None:
     frame = given(spark)
     assert may_count(spark, frame, ("bigint", "double", "date"))
     for key, value in ((RECORDS, "20000"), (BYTES, "1m")):

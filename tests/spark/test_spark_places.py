@@ -215,47 +215,42 @@ def test_what_was_changed_there_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
     reads: str,
 ) -> None:
-    with opened(url) as session:
-        given, counts = counted(session)
-        frame = spark.range(ROWS).selectExpr("id % 50 as k", "id as x")
-        if reads == "an executor":
-            given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "-id as x"))
-            session.commit()
-        kind = type(places.place_of(places.below(url, "x")))
-        get, put = kind.get, kind.put
+    kind = type(places.place_of(places.below(url, "x")))
+    get, put = kind.get, kind.put
 
-        def changed(place: Any, folder: str, name: str) -> None:
-            path = Path(folder) / name
-            data = bytearray(path.read_bytes())
-            if not data:  # it is there to be seen
-                return
+    def changed(folder: str, name: str) -> None:
+        path = Path(folder) / name
+        data = bytearray(path.read_bytes())
+        if data:  # else it is there to be seen
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
 
-        def got(place: Any, name: str, folder: str) -> None:
-            get(place, name, folder)
-            changed(place, folder, name)
+    def got(place: Any, name: str, folder: str) -> None:
+        get(place, name, folder)
+        changed(folder, name)
 
+    def sent(place: Any, folder: str, name: str) -> None:
+        held = (Path(folder) / name).read_bytes()
+        if kind is places.RemotePlace:
+            changed(folder, name)
+        put(place, folder, name)
+        if kind is places.SharedFolder:
+            changed(place.folder, name)
+        (Path(folder) / name).write_bytes(held)
+
+    if reads == "an executor":
+        with opened(url) as session:
+            given, _ = counted(session)
+            given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "-id as x"))
+            session.commit()
+    with opened(url) as session:
+        given, counts = counted(session)
+        frame = spark.range(ROWS).selectExpr("id % 50 as k", "id as x")
         epoch = session.now
         with monkeypatch.context() as patch:
             if reads == "the driver":
                 patch.setattr(kind, "get", got)
             else:
-                session.close()
-                session = opened(url)  # nothing is there yet
-                given, counts = session.inputs["given"], session["counts"]
-
-                def sent(place: Any, folder: str, name: str) -> None:
-                    copy = Path(folder) / f"copy-{name}"
-                    copy.write_bytes((Path(folder) / name).read_bytes())
-                    put(place, folder, name)
-                    changed(place, folder, name)
-                    if kind is places.RemotePlace:
-                        put(place, folder, name)
-                    else:
-                        changed(place, place.folder, name)
-                    os.replace(copy, Path(folder) / name)
-
                 patch.setattr(kind, "put", sent)
             with pytest.raises(DurabilityError, match="bulk place"), session.epoch():
                 given.insert(frame)

@@ -17,6 +17,7 @@ import nosync_nb
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark import serving
+from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.serving import Server, StageSnapshot
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
@@ -65,7 +66,7 @@ def server(session: Session) -> Iterator[Server]:
 
 
 def rows(session: Session, trace: Stored) -> int:
-    return trace.cut(session.folder, 0, 2**64).rows_count
+    return trace.cut(Depot(session.folder), 0, 2**64).rows_count
 
 
 def test_many_epochs_leave_the_files_of_the_last_answer(session: Session, server: Server) -> None:
@@ -282,5 +283,5 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
 
 def rows_of(served: serving.Served) -> int:
     """The rows that a reader adds up, copies counted."""
-    trace = served.trace.cut(served.folder, 0, 2**64)
+    trace = served.trace.cut(Depot(served.folder), 0, 2**64)
     return int(trace.consolidated().diff.sum())
