@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from nosync_nb.errors import NosyncError, SchemaError
+from nosync_nb.files.disk import Files
 from nosync_nb.spark import months, reading, serving
 from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.depot import Depot
@@ -75,6 +76,12 @@ class StageReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         place, count = partition.value
+        if not Files().exists(self.folder):
+            raise NosyncError(
+                f"stage '{self.stage}': Spark's executors do not see the log's folder"
+                f" '{self.folder}', as its temp views have to",
+                hint=f"session[{self.stage!r}].to_spark() gives a DataFrame that they can read",
+            )
         asked = serving.asked(self.folder, self.stage, self.at, _query(), pin=self.pin)
         with _short(), asked as served:
             yield from reading.ranged(

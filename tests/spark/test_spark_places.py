@@ -14,10 +14,11 @@ import pytest
 from elsewhere import run
 from inside import inside
 from object_server import ObjectServer
+from pyspark.sql.datasource import InputPartition
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.errors import DurabilityError, SchemaError
+from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.spark import places, workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_key")]
@@ -51,6 +52,7 @@ def use(path, bulk):
         session.commit()
         assert [row.n for row in odd.rows()] == [200] * 7
         assert "Spark" in odd.explain(), odd.explain()
+        assert sorted(row.n for row in odd.to_spark().collect()) == [200] * 7
 
 use(log + "/a", "file://" + shared)
 for bulk in (None, "file://" + log + "/b"):
@@ -368,6 +370,15 @@ def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
     with pytest.raises(DurabilityError, match="bulk place 's3://bucket/"):
         place.have("g.arrow", 1)
     assert not [name for name in os.listdir(place.folder) if name.startswith("fetched")]
+
+
+def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None:
+    from nosync_nb.spark.source import StageReader
+
+    reader = StageReader(str(tmp_path / "elsewhere"), "odd", None, None)
+    with pytest.raises(NosyncError, match="stage 'odd': Spark's executors do not see") as error:
+        list(reader.read(InputPartition((0, 1))))
+    assert "session['odd'].to_spark()" in str(error.value.__notes__)
 
 
 @pytest.mark.slow
