@@ -105,6 +105,19 @@ class Durable:
                 path.unlink()
 
 
+def tell_no_more(patch: pytest.MonkeyPatch, at: int) -> None:
+    """From a batch on epochs are on the disk, and Spark hears nothing of it."""
+    sync, taken = Commits.sync, [1] * at
+
+    def stopped(commits: Commits, *given: str) -> None:
+        sync(commits, *given)
+        taken.pop()
+        if not taken:
+            raise DurabilityError("the power goes")
+
+    patch.setattr(Commits, "sync", stopped)
+
+
 class Source:
     """A folder of files, each of which is a micro-batch."""
 
@@ -256,16 +269,7 @@ def test_a_power_cut_leaves_the_batches_of_the_log_what_they_were(
         source.put((number, "UA"))
     with monkeypatch.context() as patch:
         durable = Durable(patch)
-        taken: list[int] = []
-        sync = Commits.sync
-
-        def stopped(commits: Commits, *given: str) -> None:
-            sync(commits, *given)
-            taken.append(1)
-            if len(taken) == 3:  # its epoch is on the disk, and Spark notes no more
-                raise DurabilityError("the power goes")
-
-        patch.setattr(Commits, "sync", stopped)
+        tell_no_more(patch, 3)
         with opened() as session:
             feed = session.stream(source.frame, into=session.inputs["flights"], checkpoint=place)
             with pytest.raises(DurabilityError, match="the power goes"):
@@ -325,20 +329,11 @@ def test_what_a_query_keeps_between_batches_goes_on_after_a_batch_that_is_known(
 
     put(0)
     put(rows // 2)
-    taken: list[int] = []
-    sync = Commits.sync
-
-    def stopped(commits: Commits, *given: str) -> None:
-        sync(commits, *given)
-        taken.append(1)
-        if len(taken) == 2:  # its epoch is on the disk, and Spark notes no more
-            raise DurabilityError("the disk refuses")
-
     with opened() as session, monkeypatch.context() as patch:
-        patch.setattr(Commits, "sync", stopped)
+        tell_no_more(patch, 2)
         flights = session.inputs["flights"]
         feed = session.stream(source.frame.dropDuplicates(["id"]), into=flights)
-        with pytest.raises(DurabilityError, match="the disk refuses"):
+        with pytest.raises(DurabilityError, match="the power goes"):
             feed.catch_up()
         with pytest.warns(UserWarning, match="batch 1 was not taken"):
             feed.stop()
