@@ -18,7 +18,11 @@ from nosync_nb.files.names import PART, within
 from nosync_nb.spark import places, workers
 from nosync_nb.spark.depot import Depot, proven
 from nosync_nb.spark.starting import Spark
+from nosync_nb.store import waiting
 from nosync_nb.trace.parts import PartRef
+
+END_S = 10.0
+"""So long a session that is closed waits for its place to be cleared."""
 
 
 class Carrier:
@@ -81,7 +85,7 @@ class Carrier:
         """Whether there is one, for what need not run on executors; tells why a place is not."""
         try:
             return self.depot(spark) is not None
-        except DurabilityError as error:
+        except NosyncError as error:
             warn(f"{error}: what Spark would run for it runs in this process", stacklevel=2)
             return False
 
@@ -148,7 +152,16 @@ class Carrier:
             self.close()
 
     def close(self) -> None:
-        """Clears the place away; what then is left there the next owner clears."""
+        """Clears the place away; what then is left there the next owner clears.
+
+        Failure: it hangs, as what is mounted does and stores do. Nobody waits longer than `END_S`.
+        """
+        if self._begun:
+            ending = threading.Thread(target=self._cleared, name="nosync place", daemon=True)
+            ending.start()
+            waiting.join(ending, END_S)
+
+    def _cleared(self) -> None:
         with self._lock:
             self._end()
 

@@ -11,8 +11,8 @@ checksums, and those with the digest that the log, or the task that wrote it, ha
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import Files
@@ -20,9 +20,11 @@ from nosync_nb.files.names import PART, within
 from nosync_nb.spark.places import FilePlace, place_of
 from nosync_nb.trace import parts
 from nosync_nb.trace.arrow_file import open_arrow
-from nosync_nb.trace.batch import Batch, Updates
+from nosync_nb.trace.batch import Batch, Layout, Updates
 from nosync_nb.trace.parts import PartRef
 from nosync_nb.trace.soundness import UNSOUND
+
+Some = TypeVar("Some")
 
 PROVEN_MAX = 4096
 _proven: set[tuple[str, PartRef]] = set()
@@ -40,21 +42,23 @@ class Depot(NamedTuple):
     folder: str
     url: str = ""
 
-    def here(self, ref: PartRef) -> str:
-        """The folder of this machine in which a file is; it is fetched first, if it is far off.
+    def part(
+        self, ref: PartRef, layout: Layout, *, checked: bool = False, thorough: bool = False
+    ) -> Batch:
+        """Maps a part; see `parts.open_part`.
 
         Raises:
             DurabilityError: the place is not reached, or the file is not what it should be.
         """
-        if not self.url:
-            return self.folder
-        place, key = self._place(), (self.url, ref)
-        if place.have(ref.path, ref.size_bytes) or key not in _proven:
-            proven(place.folder, ref, self.url)
-            if len(_proven) >= PROVEN_MAX:
-                _proven.clear()
-            _proven.add(key)
-        return place.folder
+
+        def opens(folder: str) -> Batch:
+            return parts.open_part(folder, ref, layout, checked=checked, thorough=thorough)
+
+        return self._opened(ref, opens)
+
+    def updates(self, ref: PartRef, types: Sequence[str]) -> Updates:
+        """Maps loose updates; see `parts.open_updates`, and `part` for what else is raised."""
+        return self._opened(ref, lambda folder: parts.open_updates(folder, ref, types))
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
         """Leaves batches there; see `parts.write_parts`."""
@@ -81,6 +85,34 @@ class Depot(NamedTuple):
             return Files().exists(os.path.join(self.folder, name))
         return place_of(self.url).exists(name)
 
+    def _opened(self, ref: PartRef, opens: Callable[[str], Some]) -> Some:
+        """A file, once it is on this machine.
+
+        Failure: another worker makes room, and takes it away before it is mapped.
+        """
+        if not self.url:
+            return opens(self.folder)
+        folder = self._fetched(ref)
+        try:
+            return opens(folder)
+        except CorruptLogError as error:
+            if Files().exists(within(folder, ref.path, PART)):
+                raise _wrong(self.url, error) from error
+        try:
+            return opens(self._fetched(ref))
+        except CorruptLogError as error:
+            raise _wrong(self.url, error) from error
+
+    def _fetched(self, ref: PartRef) -> str:
+        """The folder of this machine in which a file is, fetched first if it is far off."""
+        place, key = self._place(), (self.url, ref)
+        if place.have(ref.path, ref.size_bytes) or key not in _proven:
+            proven(place.folder, ref, self.url)
+            if len(_proven) >= PROVEN_MAX:
+                _proven.clear()
+            _proven.add(key)
+        return place.folder
+
     def _place(self) -> FilePlace:
         place = place_of(self.url)
         place.ready()
@@ -90,8 +122,6 @@ class Depot(NamedTuple):
 def proven(folder: str, ref: PartRef, url: str) -> None:
     """Compares a file of a depot with its checksums; one that is wrong is deleted.
 
-    Failure: were that told as damage of the log, the log would be looked through, and mended.
-
     Raises:
         DurabilityError: it is not the one that is meant.
     """
@@ -99,7 +129,15 @@ def proven(folder: str, ref: PartRef, url: str) -> None:
         open_arrow(folder, ref.path, ref.size_bytes, ref.digest, checked=True)
     except (CorruptLogError, *UNSOUND) as error:
         Files().unlink(within(folder, ref.path, PART))
-        raise DurabilityError(
-            f"bulk place {url!r}: {error}",
-            hint="commit again, and it is sent again; see who else writes there",
-        ) from error
+        raise _wrong(url, error) from error
+
+
+def _wrong(url: str, error: Exception) -> DurabilityError:
+    """What is raised of a file that is wrong.
+
+    Failure: were that told as damage of the log, the log would be looked through, and mended.
+    """
+    return DurabilityError(
+        f"bulk place {url!r}: {error}",
+        hint="commit again, and it is sent again; see who else writes there",
+    )

@@ -86,7 +86,8 @@ def checked(url: Any) -> str:
             "bulk: a URL holds no user and no password: it travels with every task",
             hint="give them to driver and executors by their environment",
         )
-    if split.scheme == "file" and (split.netloc or split.query or split.fragment):
+    beyond = split.netloc or split.query or split.fragment or not split.path.startswith("/")
+    if split.scheme == "file" and beyond:
         raise SchemaError(f"bulk={url!r:.200} is no folder of this machine", hint=_FORM)
     return str(url)
 
@@ -194,6 +195,8 @@ class RemotePlace:
             with self._system.open_output_stream(f"{self._path}/{name}") as out:
                 for offset in range(0, size, _PIECE_BYTES):
                     out.write(file.read_at(offset, _PIECE_BYTES))
+        if folder == self.folder:
+            self._spare(0)
 
     def get(self, name: str, folder: str) -> None:
         temporary = within(folder, f"fetched-{uuid.uuid4().hex}{PART}", PART)

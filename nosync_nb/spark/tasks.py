@@ -28,11 +28,7 @@ from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.parts import (
-    PartRef,
-    open_part,
-    open_updates,
-)
+from nosync_nb.trace.parts import PartRef
 
 GATHER_BYTES = 64 << 20
 
@@ -54,7 +50,7 @@ class Slice(NamedTuple):
         source = self.source
         if isinstance(source, PartRef):
             if self.layout is None:
-                source = open_updates(depot.here(source), source, self.types)
+                source = depot.updates(source, self.types)
             else:
                 source = looked(depot, source, self.layout, thorough=thorough)
         if isinstance(source, Batch):
@@ -93,7 +89,7 @@ class Stored(NamedTuple):
 
 
 LOOKED_MAX = 4096
-_looked: set[tuple[str, PartRef, bool]] = set()
+_looked: set[tuple[Depot, PartRef, bool]] = set()
 """The files that this process has looked through; they never change."""
 
 
@@ -105,9 +101,8 @@ def looked(depot: Depot, ref: PartRef, layout: Layout, *, thorough: bool) -> Bat
     Raises:
         CorruptLogError: it is missing, damaged, or leads outside.
     """
-    folder = depot.here(ref)
-    key = (folder, ref, thorough)
-    batch = open_part(folder, ref, layout, checked=key not in _looked, thorough=thorough)
+    key = (depot, ref, thorough)
+    batch = depot.part(ref, layout, checked=key not in _looked, thorough=thorough)
     if len(_looked) >= LOOKED_MAX:
         _looked.clear()
     _looked.add(key)

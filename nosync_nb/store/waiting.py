@@ -35,7 +35,8 @@ def wait_for(
     return True
 
 
-def join(thread: threading.Thread) -> None:
-    """Waits until a thread has ended."""
-    while thread.is_alive():
+def join(thread: threading.Thread, seconds: float | None = None) -> None:
+    """Waits until a thread has ended, at most so long."""
+    until = None if seconds is None else time.monotonic() + seconds
+    while thread.is_alive() and (until is None or time.monotonic() < until):
         thread.join(LOOK_S)

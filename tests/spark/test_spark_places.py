@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from pyspark.sql.datasource import InputPartition
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
-from nosync_nb.spark import places, workers
+from nosync_nb.spark import carrier, places, workers
+from nosync_nb.spark.depot import Depot
+from nosync_nb.trace import parts
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_key")]
 
@@ -318,6 +322,7 @@ def test_what_needs_no_executors_goes_on_without_a_place_that_is_gone(
         ("", "is no URL"),
         ("/mnt/shared", "is no URL"),
         ("file:", "is no URL"),
+        ("file:mnt/shared", "is no folder of this machine"),
         (3, "is no URL"),
         ("s3://me:secret@bucket/x", "no user and no password"),
         ("file://host/mnt", "is no folder of this machine"),
@@ -365,11 +370,63 @@ def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
         assert place.have(f"f{number}.arrow", 1000)
         assert not place.have(f"f{number}.arrow", 1000)
         assert len(os.listdir(place.folder)) <= 3
+    for number in range(6, 12):
+        (Path(place.folder) / f"f{number}.arrow").write_bytes(bytes(1000))
+        place.put(place.folder, f"f{number}.arrow")
+        assert len(os.listdir(place.folder)) <= 3
     assert place.folder.startswith(f"{tmp_path}/local/")
     assert stat.S_IMODE(os.stat(place.folder).st_mode) == 0o700
     with pytest.raises(DurabilityError, match="bulk place 's3://bucket/"):
         place.have("g.arrow", 1)
     assert not [name for name in os.listdir(place.folder) if name.startswith("fetched")]
+
+
+@pytest.mark.fault(41)
+def test_what_another_worker_took_away_is_fetched_again(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, layout = tmp_path / "folder", Layout(("bigint",))
+    folder.mkdir()
+    rows = arrange(layout, Updates([np.arange(100)], np.ones(100, np.int64)))
+    depot = Depot(str(folder), f"s3://bucket/{tmp_path.name}-again")
+    place = places.place_of(depot.url)
+    (ref,) = depot.write_parts([rows], "a")
+    opens, gone = parts.open_part, [ref.path]
+
+    def opened(there: str, *given: Any, **more: Any) -> Batch:
+        if gone:
+            (Path(there) / gone.pop()).unlink()
+        return opens(there, *given, **more)
+
+    monkeypatch.setattr(parts, "open_part", opened)
+    assert len(depot.part(ref, layout)) == 100
+    assert not gone
+    place.delete(ref.path)
+    (Path(place.folder) / ref.path).unlink()
+    with pytest.raises(DurabilityError, match="bulk place"):
+        depot.part(ref, layout)
+    loose = depot.write_updates(rows.updates, layout.types, "b")
+    (Path(place.folder) / loose.path).unlink()
+    assert len(depot.updates(loose, layout.types).diff) == 100
+    with pytest.raises(DurabilityError, match="its columns are"):
+        depot.updates(loose, ("string",))
+
+
+def test_a_place_that_hangs_keeps_no_session_from_being_closed(
+    spark: Any,
+    opened: Callable[..., Session],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(carrier, "END_S", 0.5)
+    with opened(f"file://{tmp_path}/place") as session:
+        given, _ = counted(session)
+        given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
+        session.commit()
+        monkeypatch.setattr(places.SharedFolder, "clear", lambda *_: hangs.wait(60))
+    assert session.closed
+    hangs.set()
 
 
 def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None:
