@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from nosync_nb.errors import titled
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import bulk, failures, tasks
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, HashRanges
@@ -41,6 +42,7 @@ def run_here(
     thorough: bool = False,
 ) -> BulkResult:
     """Does what `bulk.run` does, with the kernel in this process; see there."""
+    depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
     temporary: list[PartRef] = []
     arrange = functools.partial(
         bulk.run, spark, carrier=carrier, stage=stage, stem=stem, thorough=thorough
@@ -72,7 +74,7 @@ def run_here(
             emitted=result.emitted, touched=result.touched, jobs=_both(jobs, moved)
         )
     finally:
-        carrier.drop(carrier.required(spark, stage), temporary)
+        carrier.drop(depot, temporary)
 
 
 def _reports(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:

@@ -99,7 +99,8 @@ def looked(depot: Depot, ref: PartRef, layout: Layout, *, thorough: bool) -> Bat
     Files of this run are not told from those of the log: to look costs less than to write.
 
     Raises:
-        CorruptLogError: it is missing, damaged, or leads outside.
+        CorruptLogError: it is missing, damaged, or leads outside; DurabilityError if that is so at
+            a place, where it is a copy.
     """
     key = (depot, ref, thorough)
     batch = depot.part(ref, layout, checked=key not in _looked, thorough=thorough)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from object_server import ObjectServer
+from object_server import with_bucket
 from replica_servers import ReplicaServer
 
 import nosync_nb
@@ -34,12 +34,9 @@ def servers(key: None, tmp_path: Path) -> Iterator[list[ReplicaServer]]:
 
 
 @pytest.fixture
-def stored(key: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def stored(key: None) -> Iterator[list[str]]:
     """Two folders of an object store."""
-    with ObjectServer() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
-        running.make("bucket")
+    with with_bucket():
         yield ["s3://bucket/one", "s3://bucket/two"]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from elsewhere import run
 from inside import inside
-from object_server import ObjectServer
+from object_server import ObjectServer, with_bucket
 from pyspark.sql.datasource import InputPartition
 
 import nosync_nb
@@ -69,10 +69,7 @@ for bulk in (None, "file://" + log + "/b"):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ObjectServer]:
-    with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment().items():
-            patch.setenv(name, value)
-        running.make("bucket")
+    with with_bucket() as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from object_server import ObjectServer
+from object_server import with_bucket
 from obstore.store import S3Store
 from replica_servers import ReplicaServer
 
@@ -83,10 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaServer]:
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
     """The URL of a folder of an object store."""
-    with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment().items():
-            patch.setenv(name, value)
-        running.make("bucket")
+    with with_bucket():
         yield "s3://bucket/copies"
 
 

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
-from object_server import ObjectServer
+from object_server import ObjectServer, with_bucket
 from obstore.store import MemoryStore
 
 import nosync_nb
@@ -46,10 +46,7 @@ pytestmark = pytest.mark.usefixtures("own_key")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ObjectServer]:
-    with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment().items():
-            patch.setenv(name, value)
-        running.make("bucket")
+    with with_bucket() as running:
         yield running
 
 

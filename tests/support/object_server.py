@@ -7,7 +7,11 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+
+import pytest
 
 _WAIT_S = 60.0
 _RUNNING = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
@@ -89,3 +93,13 @@ class ObjectServer:
             "AWS_SECRET_ACCESS_KEY": "never-told",
             "AWS_REGION": "us-east-1",
         }
+
+
+@contextmanager
+def with_bucket() -> Iterator[ObjectServer]:
+    """A server that has a bucket of that name, and that clients of this process find."""
+    with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment().items():
+            patch.setenv(name, value)
+        running.make("bucket")
+        yield running
