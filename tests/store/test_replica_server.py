@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -356,8 +357,9 @@ def test_a_server_ends_with_a_signal_and_comes_back_at_its_port(tmp_path: Path) 
 
 
 def memory_bytes(pid: int) -> int:
-    """What a process has in memory."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    """What a process has in memory of its own."""
+    resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+    return (resident - shared) * resource.getpagesize()
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -416,7 +418,7 @@ def test_flight_itself_gives_strangers_nothing(running: ReplicaServer) -> None:
 GROWN = """
 import sys
 from nosync_nb.store.replicas import server
-server.MEMORY_BYTES_MAX = 160 << 20
+server.MEMORY_BYTES_MAX = 120 << 20
 sys.exit(server.main(sys.argv[1:]))
 """
 
@@ -434,7 +436,9 @@ def test_a_server_that_was_sent_too_much_starts_again_and_has_lost_nothing(
             with pytest.raises((flight.FlightError, pa.ArrowException)):
                 list(client.do_action(flood, flight.FlightCallOptions(timeout=WAIT_S)))
         assert small.line().split()[0] == small.url
-        assert memory_bytes(small.pid) < 160 << 20
+        ends = time.monotonic() + WAIT_S
+        while memory_bytes(small.pid) > 120 << 20:  # gRPC may have sent it to the new one as well
+            assert time.monotonic() < ends
         with pytest.raises(DurabilityError):
             replica.sync(TERM, 1)
         assert dict(replica.promise(TERM, NAME).files) == {SEGMENT: 5}

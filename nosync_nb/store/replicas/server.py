@@ -226,10 +226,10 @@ def _bracketed(host: str) -> str:
 def _memory_bytes(files: Files) -> int:
     """What the process has in memory of its own."""
     try:
-        pages = files.read(f"/proc/{os.getpid()}/statm").split()[1]
+        resident, shared = files.read(f"/proc/{os.getpid()}/statm").split()[1:3]
     except DurabilityError:
         return 0  # another system: its own limits hold
-    return int(pages) * resource.getpagesize()
+    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def _again(port: int) -> None:
