@@ -3,6 +3,7 @@
 Where executors see the session's folder there is nothing to carry. Else files lie in a place of
 this log and this owner, below the one that the user has named: what an owner left that was killed,
 the next one clears away. A file that the log has let go of is deleted there after the next run.
+Each time that a place is begun it has a name of its own, so that nobody waits for one that hangs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Carrier:
         self._files = Files()
         self._lock = threading.Lock()
         self._there: set[str] = set()
-        self._begun = ""
+        self._begun, self._within, self._turns = "", "", 0
 
     def name(self, url: str) -> None:
         """Another place from now on."""
@@ -62,11 +63,12 @@ class Carrier:
             return Depot(self.folder)
         if not self._url:
             return None
-        url = places.below(self._url, *self._own)
+        if self._within != self._url:
+            self.close()
         with self._lock:
-            if self._begun != url:
-                self._begin(url)
-        depot = Depot(self.folder, url)
+            if not self._begun:
+                self._begin()
+            depot = Depot(self.folder, self._begun)
         workers.reach(spark, depot, self._url)
         return depot
 
@@ -101,15 +103,13 @@ class Carrier:
             return
         place = places.place_of(depot.url)
         wanted = {ref.path for ref in refs}
-        with self._lock:
-            missing = sorted(wanted - self._there)
+        missing = sorted(wanted - self._known(depot))
         try:
             self._files.at_once([partial(place.put, self.folder, name) for name in missing])
         except NosyncError as error:
             self.doubt(depot, error)
             raise
-        with self._lock:
-            self._there |= wanted
+        self._known(depot, wanted)
 
     def bring(self, depot: Depot, refs: Iterable[PartRef]) -> None:
         """Brings what executors wrote into the session's folder; all of it or nothing.
@@ -126,8 +126,7 @@ class Carrier:
             place.get(ref.path, self.folder)
             proven(self.folder, ref, depot.url)
 
-        with self._lock:
-            there, self._there = self._there, self._there | {ref.path for ref in wanted}
+        there = self._known(depot, {ref.path for ref in wanted})
         try:
             self._files.at_once([partial(fetch, ref) for ref in wanted])
             if wanted:
@@ -148,7 +147,7 @@ class Carrier:
 
     def doubt(self, depot: Depot, error: NosyncError) -> None:
         """Is told why a run has failed: if it is the place, it is begun anew, or done without."""
-        if depot.url and isinstance(error, DurabilityError):
+        if depot.url and depot.url == self._begun and isinstance(error, DurabilityError):
             self.close()
 
     def close(self) -> None:
@@ -161,25 +160,33 @@ class Carrier:
             ending.start()
             waiting.join(ending, END_S)
 
-    def _cleared(self) -> None:
+    def _known(self, depot: Depot, more: Iterable[str] = ()) -> set[str]:
+        """The files known to be there before, and from now on `more`; none, of a place given up."""
         with self._lock:
-            self._end()
+            if depot.url != self._begun:
+                return set()
+            known, self._there = self._there, self._there.union(more)
+            return known
 
-    def _begin(self, url: str) -> None:
-        """Makes the place, and clears away what owners before have left; with the lock."""
-        self._end()
+    def _cleared(self) -> None:
+        """Gives the place up, and clears it away if it can be reached."""
+        with self._lock:
+            url, self._begun, self._there = self._begun, "", set()
+            self._turns += bool(url)
+        if url:
+            with suppress(NosyncError):
+                places.place_of(url).clear(url.partition("?")[0].rpartition("/")[2])
+
+    def _begin(self) -> None:
+        """Makes a place, and clears away what owners before have left; with the lock."""
+        *above, own = self._own
+        url = places.below(self._url, *above, f"{own}-{self._turns}")
         place = places.place_of(url)
         place.make()
         for name in place.beside():
-            place.clear(name)
-        self._begun = url
-
-    def _end(self) -> None:
-        """Clears away what is at the place, if that can be reached; with the lock."""
-        url, self._begun, self._there = self._begun, "", set()
-        if url:
-            with suppress(NosyncError):
-                places.place_of(url).clear(self._own[-1])
+            if not name.startswith(f"{own}-"):
+                place.clear(name)
+        self._begun, self._within = url, self._url
 
     def _delete(self, depot: Depot, names: Iterable[str]) -> None:
         """Deletes files at the place; what cannot be deleted stays until it is cleared."""

@@ -220,7 +220,7 @@ def test_executors_that_do_not_see_the_folder_give_the_same(
     start = [changes(i, 60) for i in range(sides)]
     both.epoch(start)
     both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
-    place = tmp_path / "place" / "log" / "1"
+    place = tmp_path / "place" / "log" / "1-0"
     assert {path.name for path in place.iterdir()} <= {path.name for path in folder.iterdir()}
     carrier.close()
     assert not place.exists()

@@ -426,6 +426,36 @@ def test_a_place_that_hangs_keeps_no_session_from_being_closed(
     hangs.set()
 
 
+def test_a_place_that_hangs_in_being_cleared_holds_up_no_later_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, ended = threading.Event(), threading.Event()
+
+    def clear(*_: object) -> None:
+        hangs.wait(60)
+        ended.set()
+
+    monkeypatch.setattr(carrier, "END_S", 0.5)
+    monkeypatch.setattr(places.SharedFolder, "clear", clear)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    workers.assume(spark, str(folder), shared=False)
+    mine = carrier.Carrier(str(folder), ("log", "1"), f"file://{tmp_path}/place")
+    first = mine.required(spark, "this")
+    mine.doubt(first, DurabilityError("the place is away"))
+    second = mine.required(spark, "this")
+    assert second.url != first.url
+    mine.doubt(first, DurabilityError("a run that began earlier has failed as well"))
+    assert mine.required(spark, "this").url == second.url
+    assert places.place_of(second.url).exists("")
+    mine.name(f"file://{tmp_path}/other")
+    assert "other" in mine.required(spark, "this").url
+    assert not ended.is_set()
+    hangs.set()
+    assert ended.wait(60)
+    mine.close()
+
+
 def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None:
     from nosync_nb.spark.source import StageReader
 
