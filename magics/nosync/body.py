@@ -80,7 +80,7 @@ class Body:
         for part in self._parts:
             at = None
             for step in dis.get_instructions(part):
-                at = step.starts_line or at
+                at = (step.positions and step.positions.lineno) or at
                 if step.opname in ("STORE_NAME", "STORE_GLOBAL") and step.argval == stage and at:
                     place = Place(part.co_filename, at)
         return place

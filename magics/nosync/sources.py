@@ -9,7 +9,7 @@ import ast
 import re
 import symtable
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LINE_MAX = 44
 
@@ -62,6 +62,20 @@ class CellSource(NamedTuple):
         return re.search(rf"(?<![\w.]){re.escape(name)}\b", self.text) is not None
 
 
+class _Scoped(ast.NodeTransformer):
+    """Makes generators of comprehensions, whose names are the cell's own since Python 3.12."""
+
+    def visit(self, node: ast.AST) -> Any:
+        """A node without them."""
+        self.generic_visit(node)
+        match node:
+            case ast.ListComp(elt=each) | ast.SetComp(elt=each):
+                return ast.GeneratorExp(each, node.generators)
+            case ast.DictComp(key=key, value=value):
+                return ast.GeneratorExp(ast.Tuple([key, value], ast.Load()), node.generators)
+        return node
+
+
 def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
     """Reads the source of a cell.
 
@@ -75,7 +89,8 @@ def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
     try:
         code = transform(body)
         tree = ast.parse(code)
-        table = symtable.symtable(code, "<cell>", "exec")
+        scoped = ast.unparse(_Scoped().visit(ast.parse(code)))
+        table = symtable.symtable(scoped, "<cell>", "exec")
     except (SyntaxError, ValueError, RecursionError):
         return CellSource(source, repeatable=repeatable)
     bound = frozenset(

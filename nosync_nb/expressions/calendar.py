@@ -20,6 +20,7 @@ from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 _DEFAULT = "yyyy-MM-dd HH:mm:ss"
+_MONTH = np.timedelta64(1, "M")
 _INTS = ("tinyint", "smallint", "int")
 
 
@@ -45,7 +46,7 @@ def _split(days: Any) -> tuple[Any, Any, Any]:
     """Months since 1970, the day in the month, and the days to its end."""
     start = dates.days(days).astype("datetime64[M]")
     first = start.astype("datetime64[D]").astype(np.int64)
-    end = (start + 1).astype("datetime64[D]").astype(np.int64)
+    end = (start + _MONTH).astype("datetime64[D]").astype(np.int64)
     return start.astype(np.int64), days - first + 1, end - days - 1
 
 

@@ -38,6 +38,7 @@ def same(text: str) -> str:
         ("for i in x:\n    for j in y:\n        pass", "i j", "i j", {}),
         ("def f(x):\n    for q in x:\n        y = 1\nclass K:\n    z = 1", "f K", "", {}),
         ("x = [q for q in y]", "x", "", {}),
+        ("x = {q: [p for p in q] for q in {i for i in y}}", "x", "", {}),
         ("%%time\nx = 1", "x", "", {}),
         ("x = (", "", "", {}),
         ("\x00", "", "", {}),
