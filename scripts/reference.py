@@ -109,19 +109,35 @@ def _names() -> Iterator[str]:
 
 
 def _members(owner: Any) -> Iterator[str]:
-    """A row of each public method, property or function."""
+    """A row of each public attribute, method, property or function."""
     yield "| | |\n|---|---|"
+    attributes = _attributes(inspect.getdoc(owner) or "") if inspect.isclass(owner) else {}
     listed = getattr(owner, "__all__", None) or [n for n in dir(owner) if not n.startswith("_")]
-    for name in sorted(listed):
+    for name in sorted({*listed, *attributes}):
+        if name in attributes:
+            yield f"| `{name}` | {_cell_text(attributes[name])} |"
+            continue
         value = inspect.getattr_static(owner, name)
         bound = getattr(owner, name)
-        said = _first(inspect.getdoc(value) or "")
+        ours = isinstance(value, property) or inspect.isfunction(inspect.unwrap(bound))
+        said = _first(inspect.getdoc(value) or "") if ours or inspect.ismethod(bound) else ""
         if not said or not str(getattr(bound, "__module__", "nosync_nb")).startswith("nosync_nb"):
             continue
         plain = isinstance(value, property) or not callable(bound)
         called = name if plain else name + _signature(bound)
         yield f"| `{_cell_text(called)}` | {_cell_text(said)} |"
     yield ""
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """What a docstring says of attributes."""
+    section = re.search(r"^Attributes:\n((?: +.*\n?|\n)+)", text, re.MULTILINE)
+    if section is None:
+        return {}
+    said = re.split(r"^ {4}(\w+): ", section[1], flags=re.MULTILINE)[1:]
+    return {
+        name: text[0].upper() + text[1:] for name, text in zip(said[::2], said[1::2], strict=True)
+    }
 
 
 def _errors() -> Iterator[str]:

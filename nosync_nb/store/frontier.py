@@ -46,9 +46,12 @@ class Failure(Enum):
 
 
 class Frontier(NamedTuple):
-    """How far a stage is complete, as inclusive epochs: in memory, on disk, on enough replicas.
+    """How far a stage is complete, as inclusive epochs.
 
-    `replicas` is None where there are none.
+    Attributes:
+        memory: in the session.
+        disk: on its disk, over a loss of power.
+        replicas: on enough replicas; None where there are none.
     """
 
     memory: int

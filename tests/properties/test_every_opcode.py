@@ -16,6 +16,7 @@ import gc
 import os
 import random
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -461,7 +462,12 @@ def test_what_is_done_in_one_step_is_not() -> None:
     [
         "with x: len('')",
         "with x:\n  try:\n    len('')\n  except KeyError: pass",
-        "with x:\n  for _ in 'ab':\n    if len(_): return _",
+        pytest.param(
+            "with x:\n  for _ in 'ab':\n    if len(_): return _",
+            marks=pytest.mark.xfail(
+                sys.version_info >= (3, 12), reason="a jump back has no handler in this Python"
+            ),
+        ),
         "with x:\n  with x:\n    try: len('')\n    finally: len('')",
     ],
 )

@@ -18,6 +18,7 @@ import dis
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -28,6 +29,7 @@ import nosync_nb
 
 ENGINE = os.path.join(os.path.dirname(os.path.abspath(nosync_nb.__file__)), "")
 _SHUFFLES = {"SWAP", "COPY", "NOP", "PRECALL", "ROT_TWO", "ROT_THREE"}
+_TOOL = 4  # of those that sys.monitoring has none of a name of its own
 _NEVER = {"NOP", "PUSH_EXC_INFO", "POP_EXCEPT", "WITH_EXCEPT_START"}
 
 
@@ -43,11 +45,29 @@ def traced(visit: Callable[[int], None]) -> Iterator[None]:
     """
     number = 0
 
-    def inside(frame: FrameType, event: str, argument: Any) -> Any:
+    def met(code: CodeType, offset: int) -> None:
         nonlocal number
-        if event == "opcode" and frame.f_lasti not in left_out(frame.f_code):
+        if offset not in left_out(code):
             number += 1
             visit(number)
+
+    collects = gc.isenabled()
+    gc.disable()  # else what another test has left ends in the middle, and is struck instead
+    try:
+        with _traced(met) if sys.version_info < (3, 12) else _monitored(met):
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextmanager
+def _traced(met: Callable[[CodeType, int], None]) -> Iterator[None]:
+    """By a trace function, which the first exception ends."""
+
+    def inside(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            met(frame.f_code, frame.f_lasti)
         return inside
 
     def begun(frame: FrameType, event: str, argument: Any) -> Any:
@@ -57,15 +77,41 @@ def traced(visit: Callable[[int], None]) -> Iterator[None]:
         frame.f_trace_lines = False
         return inside
 
-    before, collects = sys.gettrace(), gc.isenabled()
-    gc.disable()  # else what another test has left ends in the middle, and is struck instead
+    before = sys.gettrace()
     sys.settrace(begun)
     try:
         yield
     finally:
         sys.settrace(before)
-        if collects:
-            gc.enable()
+
+
+@contextmanager
+def _monitored(met: Callable[[CodeType, int], None]) -> Iterator[None]:
+    """By events, which since Python 3.12 come from the first call of a function on."""
+    monitoring: Any = vars(sys)["monitoring"]
+    thread, ended = threading.get_ident(), False
+
+    def inside(code: CodeType, offset: int) -> Any:
+        nonlocal ended
+        if not code.co_filename.startswith(ENGINE):
+            return monitoring.DISABLE
+        if not ended and threading.get_ident() == thread:
+            try:
+                met(code, offset)
+            except BaseException:
+                ended = True
+                raise
+        return None
+
+    monitoring.use_tool_id(_TOOL, "every opcode")
+    monitoring.register_callback(_TOOL, monitoring.events.INSTRUCTION, inside)
+    monitoring.set_events(_TOOL, monitoring.events.INSTRUCTION)
+    try:
+        yield
+    finally:
+        monitoring.set_events(_TOOL, 0)
+        monitoring.restart_events()
+        monitoring.free_tool_id(_TOOL)
 
 
 def count(act: Callable[[], Any], probe: Callable[[], Any]) -> tuple[int, list[int]]:

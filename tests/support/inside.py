@@ -457,7 +457,6 @@ def sleeps(thread: threading.Thread) -> bool:
     """Whether a thread waits for another one."""
     assert thread.ident is not None
     frame = sys._current_frames().get(thread.ident)
-    return frame is not None and frame.f_code in (
-        threading.Condition.wait.__code__,
-        threading.Thread._wait_for_tstate_lock.__code__,
-    )
+    join: Any = threading.Thread.join
+    join = getattr(threading.Thread, "_wait_for_tstate_lock", join)  # Python 3.13 has none
+    return frame is not None and frame.f_code in (threading.Condition.wait.__code__, join.__code__)
