@@ -19,7 +19,7 @@ SOURCES = {
     "nosync": TOP / "magics" / "nosync",
 }
 MODULES = sorted(path for folder in SOURCES.values() for path in folder.rglob("*.py"))
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 800
 MODULE_LINES_MIN = 40
 SHORT_MODULES = {  # below that, for a reason that the module says
     "nosync_nb/dataflow/flat.py",
