@@ -38,7 +38,14 @@ def aggregated(
             )
     schema = source.schema
     names = [schema.names[i] for i in keys]
-    aggregation = compile_aggregates(named, schema, names, types=types, settings=types.settings)
+    aggregation = compile_aggregates(
+        named,
+        schema,
+        names,
+        types=types,
+        settings=types.settings,
+        functions=types.registered,
+    )
     fields = [schema.fields[i] for i in keys]
     fields += [Field(n, e.type) for n, e in zip(named, aggregation.outputs, strict=True)]
     if len({f.name.lower() for f in fields}) < len(fields):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained
 from nosync_nb.errors import StageError
-from nosync_nb.expressions import Depends, Settings
+from nosync_nb.expressions import Depends, Registered, Settings
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
@@ -38,6 +38,13 @@ class Types(Protocol):
 
         Raises:
             ExpressionError: if a Spark session is there and has others than the log.
+        """
+
+    def registered(self, sql: str, schema: Schema, /) -> tuple[Registered, ...]:
+        """The functions that users registered with Spark and that an expression calls.
+
+        Raises:
+            ExpressionError: if Spark does not reveal one of them.
         """
 
     def in_utc(self) -> bool:

@@ -32,7 +32,13 @@ def compiled(source: Definition, sql: Any, types: Types) -> Expression:
             f"{sql!r} is not a Spark SQL string",
             hint="write the expression as text, as in 'dep_delay > 60'",
         )
-    return compile_expression(sql, source.schema, types=types, settings=types.settings)
+    return compile_expression(
+        sql,
+        source.schema,
+        types=types,
+        settings=types.settings,
+        functions=types.registered,
+    )
 
 
 def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:

@@ -17,7 +17,13 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import catalog
 from nosync_nb.expressions.aggregators import AGGREGATORS, REFUSED
-from nosync_nb.expressions.expression import Expression, Types, compile_expression, compile_shown
+from nosync_nb.expressions.expression import (
+    Expression,
+    Functions,
+    Types,
+    compile_expression,
+    compile_shown,
+)
 from nosync_nb.expressions.parse import Word, parse, tokens
 from nosync_nb.expressions.settings import DEFAULT, Asked, Settings
 from nosync_nb.expressions.wholes import ORDERED, WHOLES, WholeCall, form_of, shown
@@ -86,26 +92,30 @@ def compile_aggregates(
     *,
     types: Types | None = None,
     settings: Asked = DEFAULT,
+    functions: Functions | None = None,
 ) -> Aggregation:
     """Compiles expressions over aggregates of the rows of a group.
 
     Args:
         named: name of the result -> SQL, such as "count(*)" or "max(a) - min(a)".
         schema: the columns of the rows; `keys` are those of the group.
-        types: asks Spark for types; see `compile_expression`, also for `settings`.
+        types: asks Spark for types; see `compile_expression`, also for `settings` and
+            `functions`.
 
     Raises:
         ExpressionError: for an unknown aggregate, one inside another, one over a type it does not
             take, a column that is neither a key nor inside an aggregate.
     """
-    compiler = _Compiler(schema, keys, types, settings)
+    compiler = _Compiler(schema, keys, types, settings, functions)
     texts = [compiler.replaced(sql) for sql in named.values()]
     inner = compiler.inner()
     labels = {f"{compiler.prefix}{i}": text for i, text in enumerate(compiler.labels)}
     outputs = []
     for sql, text in zip(named.values(), texts, strict=True):
         compiler.check_columns(text, inner, sql)
-        outputs.append(compile_shown(text, inner, types, settings, (repr(sql), labels)))
+        outputs.append(
+            compile_shown(text, inner, types, settings, (repr(sql), labels), functions)
+        )
     return Aggregation(tuple(named), compiler.calls, outputs, inner)
 
 
@@ -113,12 +123,18 @@ class _Compiler:
     """Collects the calls of several expressions over one group."""
 
     def __init__(
-        self, schema: Schema, keys: Sequence[str], types: Types | None, settings: Asked
+        self,
+        schema: Schema,
+        keys: Sequence[str],
+        types: Types | None,
+        settings: Asked,
+        functions: Functions | None,
     ) -> None:
         self.schema = schema
         self.keys = [schema.fields[schema.index(key)] for key in keys]
         self.types = types
         self.settings = settings
+        self.functions = functions
         self.calls: list[AggregateCall] = []
         self.labels: list[str] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -268,7 +284,13 @@ class _Compiler:
 
     def expression(self, text: str) -> Expression:
         """Compiles an argument."""
-        e = compile_expression(text, self.schema, types=self.types, settings=self.settings)
+        e = compile_expression(
+            text,
+            self.schema,
+            types=self.types,
+            settings=self.settings,
+            functions=self.functions,
+        )
         if not e.deterministic:
             what = f"{e.sql!r} gives something else each time"
             raise _failure(e.sql, what, "compute it in a stage before: it keeps what came out")

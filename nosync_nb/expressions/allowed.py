@@ -13,6 +13,7 @@ tree and, as Spark's grammar is not sqlglot's, with every word before a parenthe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -106,6 +107,15 @@ def refusal(sql: str) -> str | None:
     except (ExpressionError, RecursionError) as error:
         why = f"cannot be read ({error})"
     return None if why is None else f"the expression {_short(sql)} {why}"
+
+
+def calls_only_built_in(names: Iterable[str]) -> bool:
+    """True if all names before parentheses are of functions of Spark that only compute.
+
+    Args:
+        names: in lower case.
+    """
+    return _BEFORE_PAREN.issuperset(names)
 
 
 def _is_plain(sql: str) -> bool:

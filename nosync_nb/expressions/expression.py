@@ -30,7 +30,7 @@ from nosync_nb.expressions.nodes import ColumnNode, ValueNode
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
 from nosync_nb.expressions.polynomials import Fast
 from nosync_nb.expressions.roomy import roomy
-from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
+from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Registered, Settings, needs_zone
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
 from nosync_nb.expressions.without_ansi import relaxed
@@ -39,6 +39,9 @@ from nosync_nb.rows.ddl import quoted
 
 Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
+
+Functions = Callable[[str, Schema], tuple[Registered, ...]]
+"""Asks Spark which functions that users registered an expression over a schema calls."""
 
 _LENGTHS = re.compile(r"(?:\bas|: ?:) (?:n?var)?char(?:acter)? \(", re.IGNORECASE)
 
@@ -91,7 +94,7 @@ class Expression:
         self.schema = schema
         self.type = type_
         self.columns = examined.columns
-        self.deterministic = examined.deterministic
+        self.deterministic = examined.deterministic and settings.stable
         self.fingerprint = canonical(parsed.words, dict(examined.names))
         self.local = node is not None
         self.why = compiled.why
@@ -176,7 +179,12 @@ class _Compiled(NamedTuple):
 
 
 def compile_expression(
-    sql: str, schema: Schema, *, types: Types | None = None, settings: Asked = DEFAULT
+    sql: str,
+    schema: Schema,
+    *,
+    types: Types | None = None,
+    settings: Asked = DEFAULT,
+    functions: Functions | None = None,
 ) -> Expression:
     """Compiles Spark SQL over the columns of a schema.
 
@@ -188,16 +196,23 @@ def compile_expression(
         settings: what it is evaluated under, or who tells: asked if it depends on some. Functions
             of timestamps are evaluated here in UTC only; without ANSI mode what is known of it
             (without_ansi.py).
+        functions: asks Spark for the registered functions that it calls; without, they are those
+            of `settings`.
 
     Raises:
         ExpressionError: if it cannot be read, names a column that is not there, looks at more than
             one row, or needs Spark and `types` is None.
     """
-    return compile_shown(sql, schema, types, settings, ("", {}))
+    return compile_shown(sql, schema, types, settings, ("", {}), functions)
 
 
 def compile_shown(
-    sql: str, schema: Schema, types: Types | None, settings: Asked, shown: _Shown
+    sql: str,
+    schema: Schema,
+    types: Types | None,
+    settings: Asked,
+    shown: _Shown,
+    functions: Functions | None = None,
 ) -> Expression:
     """Compiles an expression that errors show in another way."""
     compiled = _compiled(sql, schema, utc=True, ansi=True)
@@ -207,8 +222,15 @@ def compile_shown(
         own = known.of(compiled.depends)
         compiled = _compiled(sql, schema, utc=own.utc, ansi=own.ansi is not False)
     if compiled.node is not None:
+        own = own._replace(registered=())
         return Expression(compiled, schema, compiled.node.type, own, shown)
-    return Expression(compiled, schema, _asked_type(compiled, schema, types), own, shown)
+    type_ = _asked_type(compiled, schema, types)
+    if functions is not None:
+        own = own._replace(registered=functions(compiled.parsed.sql, schema))
+    elif own.registered:
+        names = {word.text.lower() for word in compiled.parsed.words}
+        own = own._replace(registered=tuple(f for f in own.registered if f.name in names))
+    return Expression(compiled, schema, type_, own, shown)
 
 
 @roomy

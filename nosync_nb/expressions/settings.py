@@ -1,4 +1,4 @@
-"""What of Spark's configuration an expression means something else under, and what it was then.
+"""The parts of a Spark session that change what an expression means, recorded beside the expression.
 
 Two settings change results: the time zone of the session, and its ANSI mode. An expression that
 depends on neither means the same everywhere. One that does keeps, beside its text, what it was
@@ -8,12 +8,15 @@ What depends is found from the parsed tree and the types, and rather too often t
 where an expression is computed here, it depends on the zone if it cannot be without knowing that it
 is UTC, and on ANSI if it may raise, or if values of different types meet. Of what only Spark knows
 it is assumed.
+
+The third part are functions that the user registered with Spark: a name in a text stands for
+whatever function the session has under it, so the identity of the function is recorded too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlglot import exp
@@ -38,11 +41,29 @@ class Depends(NamedTuple):
     ansi: bool
 
 
+class Registered(NamedTuple):
+    """A function that the user registered with Spark under a name.
+
+    Args:
+        name: as an expression calls it, in lower case.
+        identity: equal for functions that compute the same, as for functions given to operators.
+        deterministic: False if it was registered with `asNondeterministic()`.
+    """
+
+    name: str
+    identity: str
+    deterministic: bool = True
+
+
 class Settings(NamedTuple):
-    """Settings of a Spark session; None: it is not known, or does not matter."""
+    """Settings of a Spark session; None: it is not known, or does not matter.
+
+    `registered` are the user's functions that the expression calls.
+    """
 
     time_zone: str | None = None
     ansi: bool | None = None
+    registered: tuple[Registered, ...] = ()
 
     @property
     def utc(self) -> bool:
@@ -52,7 +73,9 @@ class Settings(NamedTuple):
     def of(self, depends: Depends) -> Settings:
         """Those that matter."""
         return Settings(
-            self.time_zone if depends.time_zone else None, self.ansi if depends.ansi else None
+            self.time_zone if depends.time_zone else None,
+            self.ansi if depends.ansi else None,
+            self.registered,
         )
 
     def over(self, other: Settings) -> Settings:
@@ -60,7 +83,13 @@ class Settings(NamedTuple):
         return Settings(
             other.time_zone if self.time_zone is None else self.time_zone,
             other.ansi if self.ansi is None else self.ansi,
+            tuple(dict.fromkeys((*self.registered, *other.registered))),
         )
+
+    @property
+    def stable(self) -> bool:
+        """True if every registered function is deterministic."""
+        return all(each.deterministic for each in self.registered)
 
 
 DEFAULT = Settings(UTC, True)
@@ -79,7 +108,12 @@ def noted(given: Iterable[Settings]) -> dict[str, Any]:
     settings = Settings()
     for each in given:
         settings = settings.over(each)
-    return {} if settings == Settings() else {"settings": list(settings)}
+    params: dict[str, Any] = {}
+    if settings[:2] != (None, None):
+        params["settings"] = [settings.time_zone, settings.ansi]
+    if settings.registered:
+        params["registered"] = [list(each) for each in settings.registered]
+    return params
 
 
 def of_params(params: Mapping[str, Any]) -> Settings:
@@ -89,10 +123,18 @@ def of_params(params: Mapping[str, Any]) -> Settings:
 
 def kept(params: Mapping[str, Any]) -> Settings:
     """The settings that `noted` put beside an expression; what is no setting does not count."""
+    name, ansi = None, None
     match params.get("settings"):
         case [str() | None as name, bool() | None as ansi]:
-            return Settings(name, ansi)
-    return Settings()
+            pass
+    return Settings(name, ansi, tuple(_registered(params.get("registered"))))
+
+
+def _registered(entries: Any) -> Iterator[Registered]:
+    for each in entries if isinstance(entries, list) else ():
+        match each:
+            case [str() as name, str() as identity, bool() as deterministic]:
+                yield Registered(name, identity, deterministic)
 
 
 def needs_zone(tree: exp.Expression, schema: Schema, columns: Iterable[int]) -> bool:

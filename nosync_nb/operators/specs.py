@@ -44,10 +44,10 @@ def expressions_of(part: Part) -> Iterable[str]:
 def differs(parts: Iterable[Part]) -> bool:
     """Whether a row-wise expression of a definition may give something else next time."""
     return any(
-        expressions.differs(sql, part.inputs[0].schema)
+        not expressions.kept(part.params).stable
+        or any(expressions.differs(sql, part.inputs[0].schema) for sql in expressions_of(part))
         for part in parts
         if is_linear(part)
-        for sql in expressions_of(part)
     )
 
 

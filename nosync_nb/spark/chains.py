@@ -16,6 +16,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Linear, Row, Step
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import blocks, failures, months, tasks
+from nosync_nb.spark.registered import pinned
 from nosync_nb.spark.sessions import agree
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Slice, TaskPlan
@@ -59,10 +60,12 @@ def _asked(spark: Spark, frame: Any, piece: Row, types: tuple[str, ...]) -> Any:
     frame = months.meant(frame.toDF(*names, diff), [*names, diff], [*types, "bigint"])
     if piece.outputs is None:
         (predicate,) = piece.expressions
-        frame = frame.where(predicate.sql)
+        frame = frame.where(pinned(spark, [predicate])[0])
         texts = [quoted(name) for name in names]
     else:
-        texts = [quoted(names[o]) if isinstance(o, int) else o.sql for o in piece.outputs]
+        texts = [
+            quoted(names[o]) if isinstance(o, int) else pinned(spark, [o])[0] for o in piece.outputs
+        ]
     after = piece.types_after(types)
     texts = [months.taken(text, type_) for text, type_ in zip(texts, after, strict=True)]
     frame = frame.selectExpr(*texts, quoted(diff))

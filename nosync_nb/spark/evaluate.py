@@ -14,41 +14,43 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
-from nosync_nb.expressions import Expression
+from nosync_nb.expressions import Expression, Registered
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import months
 from nosync_nb.spark.failures import translated
+from nosync_nb.spark.registered import identified, pinned
 from nosync_nb.spark.sessions import agree, frame_of, spelled
 from nosync_nb.spark.starting import Spark
 
 
-def types(spark: Spark, sqls: Sequence[str], schema: Schema) -> list[str]:
-    """Returns the types of expressions over a schema. Spark analyses, no job runs.
+def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+    """Returns the type of an expression over a schema, and the registered functions in it.
+
+    Spark analyses, no job runs.
 
     Raises:
-        ExpressionError: names the expression that Spark refuses, or gives a type we do not hold.
+        ExpressionError: names the expression that Spark refuses, or gives a type we do not hold,
+            or that calls a function that Spark does not reveal.
     """
     frame = frame_of(spark, schema.arrow.empty_table(), schema)
     try:
-        answer = frame.selectExpr(*sqls)
+        answer = frame.selectExpr(sql)
         fields = answer.schema.fields
         asks_others = _has_subquery(answer)
     except Exception as error:
-        if len(sqls) == 1:
-            raise translated(error, sqls[0]) from error
-        return [types(spark, [sql], schema)[0] for sql in sqls]
+        raise translated(error, sql) from error
     if asks_others:
         raise ExpressionError(
-            f"{', '.join(map(repr, sqls))}: a subquery looks at other rows",
+            f"{sql!r}: a subquery looks at other rows",
             hint="use join(..., how='semi' or 'anti')",
         )
-    if len(fields) != len(sqls):
+    if len(fields) != 1:
         raise ExpressionError(
-            f"{', '.join(map(repr, sqls))} give {len(fields)} columns, not {len(sqls)}",
+            f"{sql!r} gives {len(fields)} columns, not 1",
             hint="name the columns one by one instead of `*`",
         )
-    return [_type(spelled(f.dataType), sql) for f, sql in zip(fields, sqls, strict=True)]
+    return _type(spelled(fields[0].dataType), sql), identified(spark, sql, answer)
 
 
 def _has_subquery(frame: Any) -> bool:
@@ -116,7 +118,8 @@ def _ask(
     spark: Spark, expressions: Sequence[Expression], table: pa.Table, own: Schema
 ) -> list[Column]:
     """Evaluates expressions over a table; row numbers restore its order."""
-    texts = [quoted(own.names[-1]), *(months.taken(e.sql, e.type) for e in expressions)]
+    given = zip(pinned(spark, expressions), expressions, strict=True)
+    texts = [quoted(own.names[-1]), *(months.taken(text, e.type) for text, e in given)]
     frame = frame_of(spark, table, own).selectExpr(*texts)
     answer = frame.toDF(*(f"_{i}" for i in range(len(texts)))).toArrow()
     order = answer.column(0).to_numpy()

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import behind
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.expressions import Depends, Settings, kept, waiting
+from nosync_nb.expressions import Depends, Registered, Settings, kept, waiting
 from nosync_nb.expressions.settings import UTC, zone
 from nosync_nb.rows import Schema
 from nosync_nb.spark.way import Way
@@ -26,7 +26,7 @@ class SparkTypes:
 
     def __init__(self, way: Way) -> None:
         self._way = way
-        self._known: dict[tuple[tuple[str, ...], Schema], list[str]] = {}
+        self._known: dict[tuple[str, Schema], tuple[str, tuple[Registered, ...]]] = {}
         self._have: Settings | None = None
         self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
         self._recorded: tuple[Mapping[str, Stage], Settings] = {}, Settings()  # of a catalog
@@ -80,7 +80,7 @@ class SparkTypes:
         if stages is None:
             stages, settings = catalog, Settings()
         for stage in stages.values():
-            if None not in settings:
+            if None not in settings[:2]:
                 break
             if stage.definition is not None and stage.signer is None:
                 noted = self._noted.get(stage.definition)
@@ -91,17 +91,31 @@ class SparkTypes:
         return settings
 
     def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
-        """Asks Spark for the types of expressions, once."""
-        asked = (tuple(sqls), schema)
-        if asked not in self._known:
-            wait = waiting(sqls[0], schema)
+        """Asks Spark for the types of expressions."""
+        return [self._analysed(sql, schema)[0] for sql in sqls]
+
+    def registered(self, sql: str, schema: Schema) -> tuple[Registered, ...]:
+        """The functions that users registered with Spark and that an expression calls.
+
+        Raises:
+            ExpressionError: if Spark does not reveal one of them.
+        """
+        return self._analysed(sql, schema)[1]
+
+    def _analysed(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+        """What Spark says of an expression; asked once unless it calls a registered function."""
+        answer = self._known.get((sql, schema))
+        if answer is None:
+            wait = waiting(sql, schema)
             why = f" ({wait.why})" if wait.why else ""
-            spark = self._way.require(f"the expression {sqls[0]!r}{why}", wait.nearest)
+            spark = self._way.require(f"the expression {sql!r}{why}", wait.nearest)
             from nosync_nb.spark import evaluate, starting
 
-            with starting.reached(spark, f"the expression {sqls[0]!r}"):
-                self._known[asked] = evaluate.types(spark, sqls, schema)
-        return self._known[asked]
+            with starting.reached(spark, f"the expression {sql!r}"):
+                answer = evaluate.analysed(spark, sql, schema)
+            if not answer[1]:
+                self._known[sql, schema] = answer
+        return answer
 
 
 def _noted(tree: Definition) -> Settings:

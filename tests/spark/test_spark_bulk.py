@@ -312,7 +312,7 @@ def test_expressions_of_spark_alone_run_before_the_exchange(spark: Any, tmp_path
     def types(sqls: Sequence[str], schema: Schema) -> list[str]:
         from nosync_nb.spark import evaluate
 
-        return evaluate.types(spark, sqls, schema)
+        return [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
 
     twice = compile_expression("mask(s)", SCHEMA, types=types)
     assert not twice.local
@@ -347,7 +347,7 @@ def test_aggregates_of_spark_alone_run_range_by_range(spark: Any, tmp_path: Path
     def types(sqls: Sequence[str], schema: Schema) -> list[str]:
         from nosync_nb.spark import evaluate
 
-        return evaluate.types(spark, sqls, schema)
+        return [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
 
     found = compile_aggregates({"most": "max(mask(s))"}, SCHEMA, ["k"], types=types)
     operator = Aggregate(SCHEMA, (0,), found.calls, found.outputs, found.inner)

@@ -57,10 +57,20 @@ counts = Schema.parse("k bigint, n bigint")
 rows = views.to_spark(spark, trace, counts, Shipping.local(folder, "view")).collect()
 assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
 
-types = lambda sqls, schema: evaluate.types(spark, sqls, schema)
+types = lambda sqls, schema: [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
 odd = compile_expression("hash(k)", schema, types=types)
 (values,) = evaluate.evaluate(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
 assert len(values) == len(parts[0])
+
+spark.udf.register("plus", lambda k: k + 1, "bigint")
+try:
+    evaluate.analysed(spark, "plus(k)", schema)
+except NosyncError as error:
+    assert "Spark Connect does not reveal the function 'plus'" in str(error)
+    assert "map(lambda row: (*row, plus(row.x))" in error.hint
+else:
+    raise AssertionError("a function is taken that cannot be identified")
+assert evaluate.analysed(spark, "soundex(s) rlike ('x')", schema)[0] == "boolean"
 
 made = views.Views(spark, folder, lambda stage, at: StageSnapshot(0, counts, trace, folder))
 assert made.create("counts", counts)

@@ -107,7 +107,7 @@ def opened(refs: Sequence[PartRef], layout: Layout, folder: Path) -> Any:
 
 
 def types_of(spark: Any) -> Any:
-    return lambda sqls, schema: evaluate.types(spark, sqls, schema)
+    return lambda sqls, schema: [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
 
 
 def test_ingest_keeps_every_type(spark: Any, tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_a_frame_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
 
 def test_types_are_what_spark_says(spark: Any) -> None:
     schema = Schema.parse("a int, s string")
-    found = evaluate.types(spark, ["soundex(s) as x", "a + 1L", "map(s, array(a))"], schema)
+    found = types_of(spark)(["soundex(s) as x", "a + 1L", "map(s, array(a))"], schema)
     assert found == ["string", "bigint", "map<string,array<int>>"]
     with pytest.raises(ExpressionError, match=r"expression 'nope\(a\)': UNRESOLVED_ROUTINE"):
-        evaluate.types(spark, ["a", "nope(a)"], schema)
+        evaluate.analysed(spark, "nope(a)", schema)
     with pytest.raises(ExpressionError, match="interval"):
-        evaluate.types(spark, ["make_interval(a)"], schema)
+        evaluate.analysed(spark, "make_interval(a)", schema)
 
 
 def test_values_come_in_the_order_of_the_rows(spark: Any) -> None:
