@@ -28,7 +28,7 @@ from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.failures import explained
 from nosync_nb.spark.places import place_of
 from nosync_nb.spark.sessions import is_local
-from nosync_nb.spark.starting import Spark
+from nosync_nb.spark.starting import Spark, is_connect
 
 _PROBES = 1024
 _NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.tasks")
@@ -53,12 +53,15 @@ _shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
 def check(spark: Spark) -> Workers:
-    """Returns what a session's workers are; asks them once.
+    """Returns what a session's workers are; asks them once, and for the slots at each call.
+
+    Executors may join and leave, so each bulk run is cut for the slots of the moment.
 
     Raises:
         NosyncError: if they run another Python, or lack what our functions need.
 
-    Cost: one small job the first time, which also starts the workers.
+    Cost: one small job the first time, which also starts the workers; then a call of the JVM, on
+        Connect a job without Python.
     """
     workers = _known.get(spark)
     if workers is None:
@@ -73,13 +76,34 @@ def check(spark: Spark) -> Workers:
                 f" PYSPARK_PYTHON={sys.executable}",
             )
         workers = _known[spark] = Workers(python, arrow, slots)
+        return workers
+    current = _slots(spark)
+    if current != workers.slots:
+        workers = _known[spark] = workers._replace(slots=current)
     return workers
 
 
+def _slots(spark: Spark) -> int:
+    """How many tasks a session runs at a time now."""
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    try:
+        # A range has as many partitions, unless told otherwise.
+        answer = spark.range(_PROBES).selectExpr("max(spark_partition_id()) + 1").collect()
+    except Exception as error:
+        raise _unfit(error) from error
+    return int(answer[0][0])
+
+
 def slots(spark: Spark | None) -> int | None:
-    """How many tasks a session runs at a time; None if its workers were not asked yet."""
+    """How many tasks a session runs at a time; None if its workers were not asked yet.
+
+    Cost: a call of the JVM; on Connect nothing: the answer is that of the last bulk run.
+    """
     known = None if spark is None else _known.get(spark)
-    return None if known is None else known.slots
+    if known is None or is_connect(spark):
+        return None if known is None else known.slots
+    return _slots(spark)
 
 
 def share(spark: Spark, folder: str) -> bool:

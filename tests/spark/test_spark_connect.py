@@ -35,6 +35,7 @@ assert sessions.is_connect(spark)
 assert sessions.alive(spark)
 assert sessions.find() is spark
 assert workers.check(spark).slots == 2
+assert workers.check(spark).slots == workers.slots(spark) == 2
 
 schema = Schema.parse("k bigint, s string")
 frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")

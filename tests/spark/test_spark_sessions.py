@@ -132,7 +132,7 @@ def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
 
 def test_workers_are_asked_once(spark: Any) -> None:
     found = workers.check(spark)
-    assert workers.check(spark) is found
+    assert workers.check(spark) == found
     assert found.slots == 2
     assert found.python.startswith("Python 3.")
 
