@@ -19,7 +19,15 @@ from nosync_nb.expressions.expression import (
 from nosync_nb.expressions.generators import Generator, generator, only_one, placed
 from nosync_nb.expressions.nearest import waiting
 from nosync_nb.expressions.ordering import OrderTerm, parse_order
-from nosync_nb.expressions.settings import Asked, Depends, Registered, Settings, kept, noted, of_params
+from nosync_nb.expressions.settings import (
+    Asked,
+    Depends,
+    Registered,
+    Settings,
+    kept,
+    noted,
+    of_params,
+)
 
 __all__ = [
     "PAIRS",

@@ -113,9 +113,7 @@ def compile_aggregates(
     outputs = []
     for sql, text in zip(named.values(), texts, strict=True):
         compiler.check_columns(text, inner, sql)
-        outputs.append(
-            compile_shown(text, inner, types, settings, (repr(sql), labels), functions)
-        )
+        outputs.append(compile_shown(text, inner, types, settings, (repr(sql), labels), functions))
     return Aggregation(tuple(named), compiler.calls, outputs, inner)
 
 

@@ -14,15 +14,17 @@ it: nothing of it is left beside a notebook.
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import re
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from nosync_nb.errors import ExpressionError, NosyncError, one_line
 from nosync_nb.files.disk import Files
@@ -98,7 +100,7 @@ def located(spark: Spark, place: str) -> tuple[str, str]:
 
 def _answers(spark: Spark) -> bool:
     if is_connect(spark):
-        return not _refuses(spark.client._builder.endpoint)
+        return not _refuses(_endpoint(spark.client))
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:  # py4j's own, of sockets, of whatever was half sent
@@ -289,6 +291,65 @@ def _reached(gateway: Any) -> bool:
     return True
 
 
+class _Retries:
+    """The retry policies of a Connect client while blocks of ours use it.
+
+    A client retries for ten minutes a server that does not answer. In our blocks it retries only
+    while something listens at the address: a server that died is reported within seconds.
+
+    Threads: several may use one client; `lock` guards all. The first block replaces the policies,
+    the last one restores them, unless the user has set others meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.blocks = 0
+        self.given: list[Any] = []
+        self.ours: list[Any] = []
+
+    def enter(self, client: Any) -> None:
+        with self.lock:
+            self.blocks += 1
+            if self.blocks == 1:
+                self.given = client.get_retry_policies()
+                self.ours = [_while_served(each, _endpoint(client)) for each in self.given]
+                client.set_retry_policies(self.ours)
+
+    def leave(self, client: Any) -> None:
+        with self.lock:
+            self.blocks -= 1
+            if self.blocks == 0 and client.get_retry_policies() == self.ours:
+                client.set_retry_policies(self.given)
+
+
+_retries: WeakKeyDictionary[Any, _Retries] = WeakKeyDictionary()
+
+
+def _while_served(policy: Any, endpoint: str) -> Any:
+    """A copy of a retry policy that does not retry when nothing listens at the address."""
+    own = copy.copy(policy)
+    own.can_retry = lambda error: policy.can_retry(error) and not _refuses(endpoint)
+    return own
+
+
+def _endpoint(client: Any) -> str:
+    return str(client._builder.endpoint)
+
+
+@contextmanager
+def _not_retried(spark: Spark) -> Iterator[None]:
+    """A block in which a Connect server that died is not waited for."""
+    if not is_connect(spark):
+        yield
+        return
+    retries = _retries.setdefault(spark.client, _Retries())
+    retries.enter(spark.client)
+    try:
+        yield
+    finally:
+        retries.leave(spark.client)
+
+
 @contextmanager
 def reached(spark: Spark, what: str) -> Iterator[None]:
     """A block of ours that uses a session; if its JVM dies meanwhile, one error says so.
@@ -297,7 +358,7 @@ def reached(spark: Spark, what: str) -> Iterator[None]:
         NosyncError: what could not be done, and that nothing of it was applied.
     """
     try:
-        with quiet():
+        with quiet(), _not_retried(spark):
             yield
     except Exception as error:
         if not died(spark):

@@ -146,7 +146,9 @@ def test_java_function_is_refused_with_the_way_that_works(session: Session, spar
     ensure_callback_server_started(spark._sc._gateway)
     type_ = spark._jvm.org.apache.spark.sql.types.DataTypes.IntegerType
     spark._jsparkSession.udf().register("java_plus", JavaFunction(), type_)
-    with pytest.raises(ExpressionError, match="Spark does not reveal the function 'java_plus'") as e:
+    with pytest.raises(
+        ExpressionError, match="Spark does not reveal the function 'java_plus'"
+    ) as e:
         numbers.select("id", "java_plus(v) as w")
     assert "map(lambda row: (*row, java_plus(row.x))" in str(e.value.hint)
 
@@ -186,9 +188,7 @@ def test_another_spark_session_must_have_the_same_function(tmp_path: Path, spark
         assert session["sums"].rows() == [(1, 2), (2, 3)]
 
 
-def test_stage_of_a_log_waits_for_its_cell(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_stage_of_a_log_waits_for_its_cell(tmp_path: Path, spark: Any) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "id int, v int")
         spark.udf.register("plus", plus(1), "int")

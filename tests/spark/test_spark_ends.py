@@ -167,7 +167,7 @@ sys.stdin.read()
 CONNECT = (
     WITHOUT
     + """
-import os, signal, socket, subprocess, sys
+import os, signal, socket, subprocess, sys, threading
 import nosync_nb
 from pyspark.sql import SparkSession
 
@@ -203,7 +203,32 @@ session.commit()
 assert session.spark is users
 frame = users.range(3).selectExpr("cast(id as int) AS i")
 
+begun, never = folder + ".begun", folder + ".never"
+for pipe in (begun, never):
+    os.mkfifo(pipe)
+held = [os.open(pipe, os.O_RDWR) for pipe in (begun, never)]
+
+def blocked(records):
+    import os
+    os.write(os.open(begun, os.O_WRONLY), b"!")
+    os.read(os.open(never, os.O_RDONLY), 1)  # until the test ends
+    yield from records
+
+errors, policies = [], users.client.get_retry_policies()
+def load():
+    try:
+        others.insert(frame.mapInArrow(blocked, "i int"))
+    except nosync_nb.NosyncError as error:
+        errors.append(str(error))
+loading = threading.Thread(target=load)
+loading.start()
+os.read(held[0], 1)  # an executor is at work
+
 kill(first)
+loading.join()
+assert "input 'others': the JVM of the Spark session has died" in errors[0], errors
+assert "nothing of this was applied" in errors[0]
+assert users.client.get_retry_policies() == policies
 goes_on()
 for _ in range(2):
     refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
