@@ -1,4 +1,4 @@
-"""The parts of a Spark session that change what an expression means, recorded beside the expression.
+"""The parts of a Spark session that change what an expression means, recorded beside it.
 
 Two settings change results: the time zone of the session, and its ANSI mode. An expression that
 depends on neither means the same everywhere. One that does keeps, beside its text, what it was
@@ -123,11 +123,11 @@ def of_params(params: Mapping[str, Any]) -> Settings:
 
 def kept(params: Mapping[str, Any]) -> Settings:
     """The settings that `noted` put beside an expression; what is no setting does not count."""
-    name, ansi = None, None
+    registered = tuple(_registered(params.get("registered")))
     match params.get("settings"):
         case [str() | None as name, bool() | None as ansi]:
-            pass
-    return Settings(name, ansi, tuple(_registered(params.get("registered"))))
+            return Settings(name, ansi, registered)
+    return Settings(registered=registered)
 
 
 def _registered(entries: Any) -> Iterator[Registered]:

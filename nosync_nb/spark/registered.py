@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -86,16 +86,16 @@ def identified(spark: Spark, sql: str, frame: Any) -> tuple[Registered, ...]:
     unknown = sorted(names - python.keys() - _of_spark(spark))
     if unknown:
         raise _hidden(sql, unknown[0], is_connect(spark))
-    found = {}
+    functions = {}
     for name, function in sorted(python.items()):
         identity = None if function is None else function.identity
         if function is None or identity is None:
             raise _hidden(sql, name, connect=False)
-        found[Registered(name, identity, function.deterministic)] = function
+        functions[Registered(name, identity, function.deterministic)] = function
     pins = _pins.setdefault(spark, _Pins())
     with pins.lock:
-        pins.functions.update(found)
-    return tuple(found)
+        pins.functions.update(functions)
+    return tuple(functions)
 
 
 def pinned(spark: Spark, expressions: Iterable[Expression]) -> list[str]:
@@ -209,7 +209,7 @@ def _expressions(plan: Any) -> Iterator[Any]:
             waiting += _items(expression.children())
 
 
-def _items(sequence: Any) -> Sequence[Any]:
+def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(i) for i in range(sequence.size())]
 
 
