@@ -606,5 +606,5 @@ def test_what_sparks_own_plan_shows_as_a_subquery_is_refused(spark: Any) -> None
 
     spark.range(3).createOrReplaceTempView("mine")
     with pytest.raises(nosync_nb.ExpressionError, match="subquery looks at other rows"):
-        evaluate.types(spark, ["(select max(id) from mine)"], Schema.parse("x int"))
-    assert evaluate.types(spark, ["x + 1"], Schema.parse("x int")) == ["int"]
+        evaluate.analysed(spark, "(select max(id) from mine)", Schema.parse("x int"))
+    assert evaluate.analysed(spark, "x + 1", Schema.parse("x int")) == ("int", ())
