@@ -22,7 +22,7 @@ from nosync_nb.collections.functions.identity import definition_fingerprint
 from nosync_nb.dataflow.building import Building
 from nosync_nb.dataflow.chaining import Lookup
 from nosync_nb.dataflow.flat import Call, flat
-from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, Wiring, others
+from nosync_nb.dataflow.graph import UNMADE, Graph, Made, MadeBy, Node, Wiring, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
 from nosync_nb.dataflow.planning import Plans, planned
 from nosync_nb.dataflow.sharing import asks, kept_by_others, running
@@ -71,6 +71,7 @@ class Compiler:
         refused: nodes that are not reused.
         bare: nodes with a name that have lost what they remember, and have their log and rows.
         tables: what is known of the sizes of named collections.
+        later: nodes that have no state yet stay so, unless something new reads them.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class Compiler:
         refused: AbstractSet[int] = frozenset(),
         bare: AbstractSet[int] = frozenset(),
         tables: Tables | None = None,
+        later: bool = False,
     ) -> None:
+        self.later = later
         self.types = types
         self.tables = tables
         self.now = now
@@ -107,7 +110,7 @@ class Compiler:
         self.catalog = catalog
         # Asked of each stage at each definition: a call takes ten times as long.
         memory = frozenset(n for n, stage in catalog.items() if stage.options.persist == MEMORY)
-        stages = self._take_over(catalog)
+        stages = None if self.later else self._take_over(catalog)
         if stages is not None:
             for stage in stages:
                 self.add(stage)
@@ -117,7 +120,7 @@ class Compiler:
         for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
         self._stop()
-        goes_on = all(stage.goes_on for stage in catalog.values())
+        goes_on = not self.later and all(stage.goes_on for stage in catalog.values())
         return self.building.graph(self.made, memory, goes_on=goes_on)
 
     def _take_over(self, catalog: Mapping[str, Stage]) -> list[Stage] | None:
@@ -278,13 +281,17 @@ class Compiler:
         """A new node, or a copy of the equal one of the old graph; placed last.
 
         A named one that keeps what it remembers otherwise than before has its log and its rows,
-        and is run for what it remembers; see `Runner.first_run`.
+        and is run for what it remembers; see `Runner.first_run`. One of a stage that has stopped
+        is not run, and says so by its plan: the stage cannot go on from there.
         """
         stage = purpose.stage
         old = self.building.reusable.get((fingerprint, name))
+        made = (plan, UNMADE) if self.later or not purpose.live else (plan,)
+        if not purpose.live:
+            plan = UNMADE  # it is not run, so it has no state but that of before
         if old is None or self._behind(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
-        elif old.plan == plan and old.id not in self.bare:
+        elif old.plan in made and old.id not in self.bare:
             node = old.again(types, stage)
         elif name is None:
             node = Node(self.building.number(), fingerprint, types, stage, plan=plan)

@@ -8,7 +8,7 @@ is one assignment by the caller, and failure drops the draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, file_bytes, layer_of
@@ -21,7 +21,7 @@ from nosync_nb.dataflow.ports import Ports
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.counts import CountError, of_stage
-from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout
 from nosync_nb.trace.parts import frame_rows
 
@@ -112,10 +112,36 @@ class Runner:
                     self._run(node, deltas, {}, draft, first=True, there=before is not None)
                 except CountError as error:
                     raise of_stage(error, node.stage, node.operator.name) from None
+            self._begin(node, draft)
             self._let_go(node, draft.deltas, deltas)
             for number in self.ports.last.get(node.id, ()):
                 whole.pop(number, None)
         return draft
+
+    def _begin(self, node: Node, draft: Draft) -> None:
+        """Logs that traces of memoised results begin at this epoch, if they have no rows yet.
+
+        Failure: 1. A stage memoises nothing before some epoch, as it filters all rows out. 2. The
+        session is rewound to an earlier one. 3. Its state has no layer of that epoch, as if the
+        results were lost. Hence such a trace has a layer of the epoch that it was made at.
+        """
+
+        def without_layers(numbers: Iterable[int]) -> list[int]:
+            return [n for n in numbers if not draft.traces.get(n, self.empty[n]).layers]
+
+        state = without_layers(node.state)
+        output = without_layers(() if node.name is not None else node.traces.values())
+        if not (state or output) or not self.graph.memoised(node):
+            return
+        for number in (*state, *output):
+            trace = self.empty[number]
+            layer = Layer(draft.epoch, draft.epoch + 1, (empty_batch(trace.layout),))
+            draft.append(number, trace, layer)
+        logs = [(number, self.empty[number].layout) for number in state]
+        if output and node.log is not None:
+            logs.append((node.log, node.log_layout))
+        for number, layout in logs:
+            draft.logged.append((number, layout, Held((empty_batch(layout),))))
 
     def _let_go(self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]) -> None:
         """Forgets the changes that no node after this one reads; of named ones others are told."""

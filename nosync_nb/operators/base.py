@@ -189,6 +189,8 @@ class Operator:
         combines: whether equal rows may be added up before they get to it.
         additive: whether a change may come in pieces, each input's for itself: what it gives for
             them adds up.
+        memoises: whether its first own trace holds results of functions that may give another
+            result next time, so that it cannot be computed again.
         plan: raised when its own traces come to mean something else; see `form`.
     """
 
@@ -209,6 +211,7 @@ class Operator:
     asks = False
     combines = False
     additive = False
+    memoises = False
     plan = 1
 
     def form(self) -> list[Any]:

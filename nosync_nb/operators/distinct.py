@@ -88,6 +88,7 @@ class ThresholdFunction(Operator):
         self, function: Callable[[int], Any], schema: Schema, *, keeps: bool = False
     ) -> None:
         self.function = function
+        self.memoises = keeps
         if keeps:
             self.state = (Layout(schema.types),)
         self.schema = schema

@@ -28,6 +28,8 @@ class Kept(Operator):
         linear: the chain.
     """
 
+    memoises = True
+
     def __init__(self, types: Sequence[str], linear: Linear) -> None:
         self.given = tuple(types)
         self.linear = linear

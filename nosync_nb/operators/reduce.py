@@ -42,14 +42,22 @@ class Reduce(Operator):
         keys: positions of the key columns.
         function: gets the key (a named tuple, or the value of a single key column) and a list of
             named tuples, which it must not change; yields tuples of `output`.
+        keeps: what it gave may be something else if it is called again.
     """
 
     name = "reduce"
     asks = True
 
     def __init__(
-        self, schema: Schema, keys: Sequence[int], function: Callable[..., Any], output: Schema
+        self,
+        schema: Schema,
+        keys: Sequence[int],
+        function: Callable[..., Any],
+        output: Schema,
+        *,
+        keeps: bool = False,
     ) -> None:
+        self.memoises = keeps
         self.schema = schema
         self.keys = tuple(keys)
         self.function = function
@@ -60,6 +68,9 @@ class Reduce(Operator):
         self.layouts = (Layout(schema.types, self.keys),)
         self.output_key = tuple(range(len(keys)))
         self.state = (Layout(self.types, self.output_key),)
+
+    def keeping(self) -> Operator:
+        return Reduce(self.schema, self.keys, self.function, self.output, keeps=True)
 
     def step(self, step: Step) -> Updates | None:
         delta, trace = step.deltas[0], step.after[0]

@@ -54,21 +54,21 @@ class Healing:
         """Has again what was in memory alone, lies in files that are not there, or is not believed.
 
         Args:
-            anew: stages of which nothing is there; they are computed first, as of now.
+            anew: stages that have no rows, as they were defined after the epoch that the log
+                begins at; they are computed with those in memory, as either may read the other.
 
         Returns:
             whether all of it is there now.
         """
-        if anew:
-            self._begin(anew)
         publisher = self._publisher
         doubtful = losses.doubtful(publisher.snapshot.catalog)
         doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
-        if self._remembered(last=not doubted):
+        absent = self._absent(anew)
+        if self._computed(absent, last=not doubted):
             return self._lost(missing) if doubted else True
         if not doubted:
             return False
-        remembered = self._by_turns(missing)
+        remembered = self._by_turns(missing, absent)
         whole = self._lost(missing)
         if whole:  # what was had first needs a checkpoint even if nothing was left
             self._upkeep.plan_checkpoint()
@@ -91,22 +91,20 @@ class Healing:
         planned = self._planned(missing)
         return not any(loss.action == STALE or not _hads(loss) for loss in planned)
 
-    def _by_turns(self, missing: AbstractSet[str]) -> bool:
-        """Has again what was in memory alone and what lacks files, what is read before its readers.
+    def _by_turns(self, missing: AbstractSet[str], absent: AbstractSet[str]) -> bool:
+        """Computes stages without rows and those that lack files, what is read before its readers.
 
         Failure: a stage in memory reads one that lacks a file, which reads one in memory. Neither
-        all in memory nor all that lacks something can be had first.
+        all in memory nor all that lacks something can be computed first.
 
         Returns:
-            whether all that was in memory is there now.
+            True if all that had no rows is there now.
         """
-        catalog = self._publisher.snapshot.catalog
-        left = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
-        whole = True
+        left, whole = set(absent), True
         while left:
             self._lost(missing, self._over(left))
             ready = left - self._over(loss.name for loss in self._planned(missing))
-            whole &= self._remembered(ready or left, last=True)
+            whole &= self._computed(ready or left, last=True)
             left -= ready or left
         return whole
 
@@ -177,50 +175,41 @@ class Healing:
         if catalog != seen.catalog:
             self._installation.install(versions.kept(catalog))
 
-    def _begin(self, names: AbstractSet[str]) -> None:
-        """Computes stages of which nothing is there as of now, from what they read."""
-        seen = self._publisher.snapshot
-        refused = frozenset(seen.graph.named[name].id for name in names)
-        stages = {name: seen.catalog[name] for name in seen.catalog if name in names}
-        try:
-            self._installation.install(
-                versions.kept(dict(seen.catalog)), afresh=Afresh(refused=refused)
-            )
-        except NosyncError as error:
-            self._forget(stages, str(error))
-            return
-        for name in stages:
-            why = f"it was not there at epoch {seen.epoch}, and is computed from it on"
-            self._report.came_back(name, RECOMPUTE, why)
+    def _absent(self, anew: AbstractSet[str]) -> set[str]:
+        """The stages that go on and have no rows: those in memory, and some others."""
+        catalog = self._publisher.snapshot.catalog
+        return {n for n, s in catalog.items() if s.live and (s.in_memory or n in anew)}
 
-    def _remembered(self, names: AbstractSet[str] | None = None, *, last: bool) -> bool:
-        """Computes what was in memory alone, over all epochs if that is cheap; whether it did.
+    def _computed(self, names: AbstractSet[str], *, last: bool) -> bool:
+        """Computes stages that have no rows; returns True if it did.
+
+        If one of them is kept in memory they are computed over all epochs, if that is cheap.
 
         Args:
-            names: of the stages; None: all.
             last: it is not tried again: the stages are stale if it fails.
         """
         seen = self._publisher.snapshot
-        nodes = seen.graph.hidden()
-        stages = {n: s for n, s in seen.catalog.items() if s.in_memory and s.live}
-        if names is not None:
-            stages = {name: stages[name] for name in names if name in stages}
-            span = replay.span(seen.graph, {seen.graph.named[name].id for name in stages})
-            nodes &= span.graph.nodes.keys() - {source.id for source in span.sources}
-        if not nodes and not stages:
+        stages = {n: stage for n, stage in seen.catalog.items() if n in names and stage.live}
+        named = {seen.graph.named[name].id for name in stages}
+        nodes = named | (seen.graph.hidden() & replay.below(seen.graph, named))
+        if not nodes:
             return True
         anew = {n: replace(s, begin=seen.epoch, gaps=()) for n, s in stages.items()}
         decision = versions.kept({**seen.catalog, **anew})
+        memory = any(stage.in_memory for stage in stages.values())
+        afresh = Afresh(refused=nodes, replayed=memory)
         try:
-            past = self._installation.install(decision, afresh=Afresh(refused=nodes, replayed=True))
+            past = self._installation.install(decision, afresh=afresh)
         except NosyncError as error:
             if last:
                 self._forget(stages, str(error))
             return False
-        for name in stages:
+        for name, stage in stages.items():
             begin = self._publisher.snapshot.catalog[name].begin
-            why = f"it was in memory alone, and is computed from epoch {begin} on"
-            self._report.came_back(name, RECOMPUTE, why)
+            what = "in memory alone" if stage.in_memory else f"not there at epoch {seen.epoch}"
+            self._report.came_back(
+                name, RECOMPUTE, f"it was {what}, and is computed from epoch {begin} on"
+            )
             self._report.regained(sum(name in draft.work for draft in past))
         return True
 

@@ -209,28 +209,28 @@ class Installation:
         graph = runner.graph
         new = replay.wanted(graph, base.graph)
         edited = afresh.replayed or any(s in ("changed", "followed") for s in status.values())
-        first = None
-        if new and (edited or asked is not None):
-            found = replay.span(graph, new, base.graph)
-            first = replay.first_epoch(base, found, catalog, asked, rows_max)
-        if afresh.first is not None:
-            found, first = replay.span(graph, new, base.graph), afresh.first
+        first = afresh.first
+        if new and (edited or asked is not None or first is not None):
+            part = replay.span(graph, replay.replayable(graph, new, base.graph))
+            if first is None and part.new:
+                first = replay.first_epoch(base, part, catalog, asked, rows_max)
         if first is None or first == version.epoch:
             with publisher.works.doing.of(_first_run(graph, new)):
                 draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
             return Computed(missed, [], draft, base.past, 0)
         drafts, traces = self._gate.run(
-            lambda: replay.run(runner, base.past, found, first, publisher.works.doing), cleanup
+            lambda: replay.run(runner, base.past, part, first, publisher.works.doing), cleanup
         )
         if afresh.name:
             before, after = (each.named[afresh.name] for each in (old, graph))
             drafts = replay.prefixed(base.past, before, after, catalog[afresh.name].begin, drafts)
         written = sum(publisher.store.write_replay(past, graph) for past in drafts)
         for node in graph:
-            if node.id in found.new and node.name and not afresh.name:
+            if node.id in part.new and node.name and not afresh.name:
                 catalog[node.name] = replace(catalog[node.name], begin=first)
-        draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
-        draft.traces.update(traces)
+        there = Graph([*base.graph, *(graph.nodes[i] for i in part.new)], graph.numbers)
+        whole = Version(version.epoch, {**base.version.traces, **traces})
+        draft = self._gate.run(lambda: runner.first_run(whole, there), cleanup)
         return Computed(missed, drafts, draft, base.past, written)
 
     def _history(
@@ -263,6 +263,7 @@ class Installation:
             refused=afresh.refused,
             bare=afresh.bare,
             tables=Tables(now.graph, now.version.traces),
+            later=afresh is not NOTHING,
         )
         self._publisher.take_numbers(graph.numbers)
         bulk, before = self._link.bulk(), self._publisher.runner

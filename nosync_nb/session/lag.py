@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.dataflow.draft import Draft, Version
-from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.graph import UNMADE, Graph, Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
@@ -48,8 +48,14 @@ def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> s
     """
     assert stage.definition is not None
     graph, last = snapshot.graph, snapshot.last(stage)
-    if graph.named[stage.name].operator is None:
+    node = graph.named[stage.name]
+    if node.operator is None:
         return "its state was not kept"
+    own = [part for part in replay.span(graph, {node.id}).graph if part.name in (None, stage.name)]
+    if any(part.plan == UNMADE for part in own):
+        return "its state was not kept"
+    if any(p.operator and p.operator.memoises and p.stopped != last for p in own):
+        return "it shares memoised results with a stage that went on"
     if stage.refused:
         return "its rows are not believed"
     if is_forgotten(stage, last):
@@ -96,8 +102,8 @@ def extended(
         drafts += ran
     moved = set().union(*groups.values())
     nodes = [runner.graph.nodes[n.id] if n.id in moved else n for n in old]
-    base = replay.Base(Graph(nodes, old.numbers), Version(version.epoch, traces), past)
-    return Extended(drafts, base)
+    there = Graph(nodes, old.numbers, memory=old.memory, unwritten=old.unwritten)
+    return Extended(drafts, replay.Base(there, Version(version.epoch, traces), past))
 
 
 class _Lagging:

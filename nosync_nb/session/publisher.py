@@ -261,7 +261,7 @@ class Publisher:
         if runner is not None:
             self.runner = runner
         self.described = catalog
-        self.snapshot = self.snapshot._replace(version=version, graph=graph, catalog=catalog)
+        self.snapshot = Snapshot(version, graph, catalog, seen(self.store.history))
 
 
 class UnfinishedEpoch(NamedTuple):

@@ -22,15 +22,17 @@ from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.fitting import rebased
-from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.graph import UNMADE, Graph
 from nosync_nb.dataflow.runner import Runner
+from nosync_nb.dataflow.snapshot import hide, named_logs
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
-from nosync_nb.session import behind, losses, versions
+from nosync_nb.session import behind, losses, memoised, replay, versions
 from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.gate import Gate
+from nosync_nb.session.memoised import Compiled
 from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.session.upkeep import Upkeep
@@ -45,12 +47,6 @@ from nosync_nb.store.store import Store
 
 LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
-
-UNMADE = "not read"
-"""The plan of nodes that remember nothing until they are made again; no operator's."""
-
-FORM = "what it remembers is not in the form of this release: run the stage's cell"
-"""Why a stage stops of which functions may give something else if they are called again."""
 
 
 class Opening(NamedTuple):
@@ -184,8 +180,8 @@ class _Describer:
                 stage = stage.stopped(why, epoch)
             elif stage.in_memory:
                 stage, self.memory = replace(stage.resumed(), gaps=()), True
-            elif lacks and stage.live:
-                stage = replace(stage, gaps=())
+            elif lacks:
+                stage = replace(stage.resumed(), begin=epoch, gaps=())
                 self.anew.add(name)
             elif stage.last(epoch) == epoch:
                 stage = stage.resumed()
@@ -273,21 +269,36 @@ class Completion:
         version, catalog = snapshot.version, dict(snapshot.catalog)
         types, runner = self._link.types, None
         graph = Compiler(old, types, now=version.epoch).compile(catalog)
-        if hold(catalog, graph, old, version.epoch, FORM, opening.anew):
-            graph = Compiler(old, types, now=version.epoch).compile(catalog)
-            self._report.restored(*_ways(catalog))
+        if not graph.nodes.keys() <= old.nodes.keys():
+            graph = self._without_lost(catalog, old, version, opening.anew)
         if graph.nodes.keys() <= old.nodes.keys():
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         else:
             differs = True
-            nodes = [_as_held(graph.nodes.get(node.id, node), node) for node in old]
-            graph = Graph(nodes, old.numbers, graph.made, memory=graph.memory)
+            graph = _unmade(graph, old)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, Version(version.epoch, traces), graph, catalog)
         self._gate.first(lambda: self._resume(opening, differs=differs))
         self._gate.ready(rebuilt=False)
+
+    def _without_lost(
+        self, catalog: dict[str, Stage], old: Graph, version: Version, anew: AbstractSet[str]
+    ) -> Graph:
+        """The graph of a catalog in which the stages have stopped that cannot be run again."""
+
+        def compiled(stages: Mapping[str, Stage]) -> Compiled:
+            types, now, none = self._link.types, version.epoch, frozenset[str]()
+            return Compiled(old, replay.compiled(stages, old, types, now=now, extended=none))
+
+        memory = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
+        before = dict(catalog)
+        _, graph = memoised.stop(catalog, compiled, version, anew | memory)
+        if catalog != before:
+            hide(self._publisher.store.history, named_logs(old), catalog)
+            self._report.restored(*_ways(catalog))
+        return graph
 
     def _resume(self, opening: Opening, *, differs: bool) -> None:
         """Lets stages go on that have what they need; again, if it was interrupted.
@@ -316,8 +327,12 @@ class Completion:
             self._resumes(extend=False, differs=differs)
 
 
-def _as_held(node: Node, old: Node) -> Node:
-    """A node that was compiled again, with no more than the log has of it.
+def _unmade(graph: Graph, old: Graph) -> Graph:
+    """A graph that was compiled over that of a log, with no more than the log has of it.
+
+    Nodes that have to be run for their state have a plan that no operator has, so that a later
+    compilation makes them. Until then they say what they read: stages that lack files are run
+    again over that.
 
     Failure: 1. Another plan asks a collection for one more order. 2. The graph of before takes it
     for one that is there, and its number for one that was not given. 3. The definition that makes
@@ -326,41 +341,19 @@ def _as_held(node: Node, old: Node) -> Node:
     Failure: 1. A node of the log's plan is none of this one, so what it remembers is not read. 2.
     The plan is made again, and is that of the log. 3. The node is taken for one that remembers all,
     and remembers nothing. So it has another plan from now on, under which that is made anew.
+
+    Failure: 1. A branch begins at an epoch of which a part without a name has no state. 2. A file
+    of a stage over it is missing. 3. The plan for that stage needs the part, which is not there.
     """
-    plan = UNMADE if node.operator is None and node.state else node.plan
-    return replace(node, log=old.log, log_layout=old.log_layout, traces=old.traces, plan=plan)
-
-
-def hold(
-    catalog: dict[str, Stage],
-    graph: Graph,
-    old: Graph,
-    epoch: int,
-    why: str,
-    anew: AbstractSet[str] = frozenset(),
-) -> bool:
-    """Stops stages of which what operators remember cannot be made again.
-
-    What functions gave that may give something else is not had again, nor is what was remembered
-    at an epoch that has passed. All others are run for it once.
-
-    Args:
-        graph: as this release plans it, `old` as it was planned.
-        why: it has to be made.
-        anew: the stages of which nothing is there that could be made again.
-
-    Returns:
-        whether there are some.
-    """
-    new = [node for node in graph if node.id not in old.nodes and node.state]
-    names = [n for n in {n.stage: None for n in new} if n not in anew and _once_only(catalog[n])]
-    for name in names:
-        stage = catalog[name].stopped(why, epoch)
-        catalog[name] = replace(stage, held=why)
-        for reader in graph.dependants(name):
-            catalog[reader] = catalog[reader].stopped(f"it reads '{name}', which is stale", epoch)
-    return bool(names)
-
-
-def _once_only(stage: Stage) -> bool:
-    return stage.options.nondeterministic or not stage.live
+    parts = [node for node in old if node.name is None and node.id not in graph.nodes]
+    nodes = [replace(node, plan=UNMADE) if node.state else node for node in parts]
+    for node in graph:
+        before = old.nodes.get(node.id) if node.name is None else old.named[node.name]
+        if before is None:
+            nodes.append(replace(node, plan=UNMADE))
+            continue
+        plan = node.plan if node.id == before.id else UNMADE
+        log, layout, traces = before.log, before.log_layout, before.traces
+        nodes.append(replace(node, log=log, log_layout=layout, traces=traces, plan=plan))
+    memory, unwritten = graph.memory, graph.unwritten
+    return Graph(nodes, graph.numbers, graph.made, memory=memory, unwritten=unwritten)

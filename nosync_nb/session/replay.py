@@ -21,7 +21,7 @@ from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.doing import Doing
 from nosync_nb.dataflow.draft import Draft, Version
-from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.graph import UNMADE, Graph, Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.sizes import Tables
@@ -44,19 +44,16 @@ class Span(NamedTuple):
         graph: its nodes; the named collections it reads have lost their operators.
         sources: those named collections.
         new: the nodes whose output and state are wanted.
-        had: logs of theirs that are whole: of a node that lacks what it remembers that alone is
-            wanted, and what it gave at past epochs is not said again.
     """
 
     graph: Graph
     sources: list[Node]
     new: set[int]
-    had: AbstractSet[int] = frozenset()
 
     @property
     def logs(self) -> set[int]:
         """The logs of what is wanted."""
-        return {number for number, _ in self._wanted.logs()} - self.had
+        return {number for number, _ in self._wanted.logs()}
 
     @property
     def traces(self) -> set[int]:
@@ -109,6 +106,7 @@ def compiled(
     refused: AbstractSet[int] = frozenset(),
     bare: AbstractSet[int] = frozenset(),
     tables: Tables | None = None,
+    later: bool = False,
 ) -> Graph:
     """The graph of a new catalog; see `Compiler`.
 
@@ -118,7 +116,14 @@ def compiled(
     """
     while True:
         compiler = Compiler(
-            old, types, now=now, extended=extended, refused=refused, bare=bare, tables=tables
+            old,
+            types,
+            now=now,
+            extended=extended,
+            refused=refused,
+            bare=bare,
+            tables=tables,
+            later=later,
         )
         graph = compiler.compile(catalog)
         lacking = _hollow(graph, old) | _risen(graph, old)
@@ -133,7 +138,7 @@ def _hollow(graph: Graph, old: Graph) -> set[int]:
     for node in graph.since(old).fresh:
         if node.id not in old.nodes:
             hollow.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
-        elif node.log is not None and _forgets(old.nodes[node.id]):
+        elif node.log is not None and old.nodes[node.id].log is None:
             hollow.add(node.id)
     return hollow
 
@@ -149,7 +154,7 @@ def _risen(graph: Graph, old: Graph) -> set[int]:
 
 
 def _forgets(node: Node | None) -> bool:
-    return node is not None and node.log is None
+    return node is not None and (node.log is None or (node.name is None and node.plan == UNMADE))
 
 
 def wanted(graph: Graph, old: Graph) -> set[int]:
@@ -157,12 +162,26 @@ def wanted(graph: Graph, old: Graph) -> set[int]:
     return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
 
 
-def span(graph: Graph, new: set[int], old: Graph | None = None) -> Span:
-    """What must run to compute some nodes: they, and what is unnamed below them.
+def replayable(graph: Graph, new: set[int], old: Graph) -> set[int]:
+    """Of new nodes, those whose log is new as well, and the new parts below them.
 
-    Args:
-        old: the graph whose logs go on, if they are whole.
+    The others have a log that is whole, and lack operator state alone. That is computed as of now:
+    a replay would run the parts below them again, and with them functions whose results are
+    memoised.
     """
+    had = {number for number, _ in old.logs()} - old.unwritten
+    heads = {i for i in new if graph.nodes[i].name is not None and graph.nodes[i].log not in had}
+    return below(graph, heads) & new
+
+
+def below(graph: Graph, numbers: set[int]) -> set[int]:
+    """Some nodes, with the parts without a name that they are computed with."""
+    part = span(graph, numbers)
+    return part.graph.nodes.keys() - {source.id for source in part.sources}
+
+
+def span(graph: Graph, new: set[int]) -> Span:
+    """What must run to compute some nodes: they, and what is unnamed below them."""
     needed: set[int] = set()
     sources: set[int] = set()
     waiting = list(new)
@@ -183,10 +202,7 @@ def span(graph: Graph, new: set[int], old: Graph | None = None) -> Span:
             node = replace(node, operator=None, inputs=(), state=(), frozen=False)
         nodes.append(node)
     part = Graph(nodes, graph.numbers)
-    had = frozenset[int]()
-    if old is not None:
-        had = frozenset(number for number, _ in old.logs()) - old.unwritten
-    return Span(part, [part.nodes[i] for i in sorted(sources)], new, had)
+    return Span(part, [part.nodes[i] for i in sorted(sources)], new)
 
 
 def first_epoch(
@@ -219,7 +235,7 @@ def first_epoch(
     rows = sum(
         base.version.traces[number].rows_count
         for node in span.sources
-        for number in list(base.graph.nodes[node.id].traces.values())[:1]
+        for number in list(base.graph.named[node.name or ""].traces.values())[:1]
         if number in base.version.traces
     )
     cheap = rows <= rows_max and now - first <= EPOCHS_MAX

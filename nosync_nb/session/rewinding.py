@@ -19,19 +19,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError, StageError, TimeError
-from nosync_nb.session import recovery, replay
+from nosync_nb.session import memoised, replay
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.loads import Repeats
+from nosync_nb.session.memoised import Compiled
 from nosync_nb.session.publisher import (
     Publisher,
     UnfinishedDefinition,
@@ -53,9 +54,6 @@ from nosync_nb.trace.past.history import History
 
 UNDONE_BYTES = 4 << 20
 """What is taken back stands in the frame up to so many bytes; more is made again from the past."""
-
-LOST = "what it remembers is not known at the epoch that was gone back to: run the stage's cell"
-"""Why a stage stops of which functions may give something else if they are called again."""
 
 
 class RewindReport(NamedTuple):
@@ -217,13 +215,13 @@ class Rewinding:
         publisher, now = self._publisher, self._publisher.snapshot
         catalog = rewound.catalog_at(now.catalog, earlier)
         computed = [n for n in earlier.unread if catalog[n].live]
-        there = publisher.numbered(rewound.graph_at(now.graph, now.catalog, earlier))
+        there = publisher.numbered(rewound.graph_at(now.graph, catalog, earlier))
         point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
         draft = Draft(Version(point.epoch, point.traces), point.epoch)
         graph, runner = there, publisher.runner
         lacking = not computed and (self._gate.lacking or not earlier.whole)
         if computed:
-            graph, runner, draft = self._computed(point)
+            point, graph, runner, draft = self._computed(earlier, catalog)
         elif there.nodes is not now.graph.nodes and not lacking:
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
@@ -238,12 +236,19 @@ class Rewinding:
         path = os.path.join(publisher.store.path, branches.FOLDER, branch)
         return _report(now, earlier, catalog, remade=lacking)._replace(branch=branch, path=path)
 
-    def _computed(self, point: _Point) -> tuple[Graph, Runner, Draft]:
+    def _computed(
+        self, earlier: Earlier, catalog: dict[str, Stage]
+    ) -> tuple[_Point, Graph, Runner, Draft]:
         """Runs what was not there yet, and what lacks what it remembers, over what was."""
-        link, bulk = self._link, self._link.bulk()
-        compiled = self._compiled(point)
-        if recovery.hold(point.catalog, compiled, point.graph, point.epoch, LOST):
-            compiled = self._compiled(point)
+        link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
+
+        def over(stages: Mapping[str, Stage]) -> Compiled:
+            there = rewound.graph_at(now.graph, stages, earlier)
+            return self._compiled(self._publisher.numbered(there), stages, earlier.epoch)
+
+        version = Version(earlier.epoch, earlier.traces)
+        there, compiled = memoised.stop(catalog, over, version, earlier.unread)
+        point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
         self._publisher.take_numbers(compiled.numbers)
         runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
         version = Version(point.epoch, point.traces)
@@ -253,12 +258,13 @@ class Rewinding:
         finally:
             self._publisher.describe(self._publisher.snapshot.catalog)
         draft.keep(number for number, _ in compiled.layouts())
-        return compiled, runner, draft
+        return point, compiled, runner, draft
 
-    def _compiled(self, point: _Point) -> Graph:
+    def _compiled(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
         """The graph of the stages as they go on, over what is there of it."""
         types, none = self._link.types, frozenset[str]()
-        return replay.compiled(point.catalog, point.graph, types, now=point.epoch, extended=none)
+        graph = replay.compiled(catalog, there, types, now=epoch, extended=none)
+        return Compiled(there, graph)
 
     def _record(
         self,
@@ -319,8 +325,9 @@ class Rewinding:
         publisher = self._publisher
         now = publisher.snapshot
         catalog = dict(now.catalog)
-        graph = Compiler(now.graph, self._link.types, now=now.epoch).compile(catalog)
-        if recovery.hold(catalog, graph, now.graph, now.epoch, LOST):
+        over = partial(self._compiled, now.graph, epoch=now.epoch)
+        memoised.stop(catalog, over, now.version, frozenset())
+        if catalog != now.catalog:
             publisher.compiled(None, now.version, now.graph, catalog)
         self._rebuilding.plan()
 

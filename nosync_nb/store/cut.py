@@ -37,7 +37,8 @@ def cut(seen: Snapshot, made: Earlier) -> Cut:
         for node in seen.graph
         if (node.id not in made.refused if node.name is None else node.name in catalog)
     ]
-    return Cut(catalog, Graph(nodes, seen.graph.numbers, memory=seen.graph.memory))
+    numbers, memory, unwritten = seen.graph.numbers, seen.graph.memory, seen.graph.unwritten
+    return Cut(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
 
 
 def _stage(stage: Stage, made: Earlier) -> Stage | None:

@@ -92,7 +92,7 @@ class Recent:
             if frame.kind == journal.EPOCH:
                 for each in payload.entries:
                     self._add(payload.epoch, each)
-            else:
+            elif at > epoch:  # what a definition makes at the epoch itself is there then
                 self._odd.update(journal.changes([payload]))
 
     def _leave(self, last: int) -> None:

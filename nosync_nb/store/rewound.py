@@ -55,7 +55,8 @@ def graph_at(graph: Graph, catalog: Mapping[str, Stage], earlier: Earlier) -> Gr
     if all(made is node for made, node in zip(nodes, graph, strict=True)):
         return graph
     kept = [node for node in nodes if node is not None]
-    return Graph(kept, graph.numbers, graph.made, memory=graph.memory)
+    memory, unwritten = graph.memory, graph.unwritten
+    return Graph(kept, graph.numbers, graph.made, memory=memory, unwritten=unwritten)
 
 
 def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: Earlier) -> Node | None:

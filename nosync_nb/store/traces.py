@@ -61,7 +61,8 @@ def listed(
 
     Failure: 1. What some epochs changed cancels out, so that their layer has no rows. 2. A
     checkpoint leaves it out. 3. Somebody goes back to one of these epochs, and takes the layers
-    before for all that there was. Hence such a layer is listed as well.
+    before for all that there was. Hence such a layer is listed as well, and so is a first layer
+    without rows, as it says at which epoch the trace was made.
 
     Returns:
         by trace: log, layout, and for each layer its interval, and its files, None if it is held,
@@ -80,7 +81,7 @@ def listed(
             said = layer.said() if isinstance(layer, Remembered) else None
             if layer.files or said is not None:
                 told.append([layer.lower, layer.upper, said or layer.files])
-            elif layer.rows_count or layer.upper - layer.lower > 1:  # its epochs may cancel out
+            elif layer.rows_count or layer.upper - layer.lower > 1 or not has:
                 told.append([layer.lower, layer.upper, None])
                 entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
             else:

@@ -433,3 +433,35 @@ def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
     session.inputs["pairs"].remove([(4, -4)])
     session.commit()
     assert session["met"].rows() == [(x, x) for x in range(10) if x not in (3, 4)]
+
+
+def test_stage_that_shares_memoised_results_is_not_extended_over_others(kernels: Kernels) -> None:
+    """One of two stages of a cell stops, and the part that both share memoises further results."""
+
+    def define(session: Session) -> None:
+        part = session.input("numbers", "x int").select("x % 3 AS k", "x", "rand() AS r")
+        tops = part.group_by("k").agg(n="count(*)", top="max(r)").filter(lambda row: row.k >= 0)
+        both = {"left": part.group_by("k").agg(top="max(r)"), "right": tops.select("k", "top")}
+        owners_of(session).definitions.define(both, nondeterministic=True)
+
+    session = kernels.opened(known=True)
+    define(session)
+    session.inputs["numbers"].insert([(x,) for x in range(30)])
+    session.commit()
+    assert session["left"].rows() == session["right"].rows()
+    session.close()
+    session = kernels.opened(known=False)
+    session.inputs["numbers"].insert([(x,) for x in range(30, 60)])
+    session.commit()
+    assert session.stale.keys() == {"right"}
+    session.close()
+    session = kernels.opened(known=True)
+    session.inputs["numbers"].remove([(x,) for x in range(50)])
+    session.commit()
+    assert session.stale.keys() == {"right"}
+    define(session)
+    assert not session.stale
+    assert [row.k for row in session["right"].rows()] == [row.k for row in session["left"].rows()]
+    session.inputs["numbers"].clear()
+    session.commit()
+    assert session["left"].rows() == session["right"].rows() == []
