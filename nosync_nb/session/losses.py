@@ -174,11 +174,11 @@ class _Planning:
             return self._broken(node, stage, loss, broken[0], parts)
         if not parts and not state:
             return loss
-        why = self._unable(node, stage)
+        bare = frozenset([node.id]) if state else NOBODY
+        why = self._unable(node, stage, parts | bare)
         if why is not None:
             return self._stale(loss, why)
         self.had |= parts
-        bare = frozenset([node.id]) if state else NOBODY
         return loss._replace(action=RECOMPUTE, refused=frozenset(parts), bare=bare)
 
     def _refuted(
@@ -235,14 +235,37 @@ class _Planning:
         """Whether the log of a node tells an epoch apart."""
         return epoch in self.past.readable([node])
 
-    def _unable(self, node: Node, stage: Stage) -> str | None:
-        """Why a stage cannot be computed from what it reads."""
-        if stage.options.nondeterministic:
-            return "what its functions gave is not had a second time: run its cell"
+    def _unable(
+        self, node: Node, stage: Stage, again: AbstractSet[int] | None = None
+    ) -> str | None:
+        """Why a stage cannot be computed from what it reads.
+
+        Args:
+            again: the nodes of it that are run; None: all of them.
+        """
         if node.operator is None:
             return _unhad(stage)
+        if self._memoises({node.id} if again is None else again, all_of=again is None):
+            return "its memoised results cannot be recomputed: run its cell"
         gone = next((name for name in self._reads(node) if name in self.gone), None)
         return None if gone is None else f"it reads '{gone}', which is lost"
+
+    def _memoises(self, again: AbstractSet[int], *, all_of: bool) -> bool:
+        """True if one of some nodes memoises results, or a part that is run again for them.
+
+        Args:
+            all_of: all parts below are run; else those that hold no rows.
+        """
+        nodes, waiting, reached = self.seen.graph.nodes, [*again], set(again)
+        while waiting:
+            node = nodes[waiting.pop()]
+            if node.operator is not None and node.operator.memoises:
+                return True
+            for i in set(node.inputs) - reached:
+                if nodes[i].name is None and (all_of or nodes[i].log is None):
+                    waiting.append(i)
+                    reached.add(i)
+        return False
 
     def _stale(self, loss: Loss, why: str) -> Loss:
         self.gone.add(loss.name)

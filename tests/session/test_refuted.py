@@ -189,7 +189,7 @@ def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
     written: Callable[..., Session], tmp_path: Path
 ) -> None:
     session = written(other_rows)
-    why = "other rows of 'edges' than are there; what its functions gave is not had a second time"
+    why = "other rows of 'edges' than are there; its memoised results cannot be recomputed"
     assert why in session.stale["drawn"]
     session.inputs["edges"].insert([(8, 8)])
     session.commit()
