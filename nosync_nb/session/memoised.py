@@ -102,7 +102,7 @@ class _Lost:
         """Why a node has lost its results: another release plans it otherwise, or a past epoch."""
         same = (each for each in self.old if each.fingerprint == node.fingerprint)
         before = next((each for each in same if each.name == node.name), None)
-        if before is not None and before.plan not in ("", UNMADE):
+        if before is not None and before.plan not in ("", UNMADE, node.plan):
             return "its memoised results are not in the form of this release: run the stage's cell"
         epoch = self.version.epoch
         return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
