@@ -23,10 +23,12 @@ from nosync.ending import Ending
 from nosync.memo import Memo
 from nosync.place import (
     Place,
+    check_branch,
     fetch,
     folder_of,
     given_up,
     lost,
+    main_of,
     prepare,
     regained,
     shown,
@@ -56,8 +58,10 @@ _SAFE_MODE = 2
 class Notebook:
     """What `%load_ext nosync` makes; `opened` is the session, once there is one.
 
-    `branch` is the one of the log at its place that cells go on in, None: the log itself. `undoing`
-    has what else is to be undone when the extension is unloaded.
+    `place` is the log that this notebook writes. It may be a branch of another notebook's log: then
+    `main` is that log, which this notebook only reads. `branch` is the branch of `main` that cells
+    use, None for `main` itself. `undoing` has what else is to be undone when the extension is
+    unloaded.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
@@ -77,6 +81,16 @@ class Notebook:
         self._ending = Ending(self._exit, busy=lambda: bool(self.cells.source))
         self._looked = False
         self._due = False  # a report that no cell has shown
+
+    @property
+    def main(self) -> Path | None:
+        """The folder of the main log; None before a log is open."""
+        return None if self.place is None else main_of(self.place.path)[0]
+
+    @property
+    def home(self) -> str | None:
+        """The branch of the main log that is this notebook's own log; None if that is main."""
+        return None if self.place is None else main_of(self.place.path)[1]
 
     def attach(self) -> None:
         """Starts to follow the cells of the shell; recovers at once if one of them runs."""
@@ -105,10 +119,17 @@ class Notebook:
         __tracebackhide__ = True
         if self.opened is not None and self.opened.closed:
             self.cells.settle()
-            self.open(mode=self.opened.mode)
+            mode, reads = self.opened.mode, self.home is not None and self.branch is None
+            self.open(mode=mode, main=mode == "r" and reads)
 
     def open(
-        self, path: str | None = None, *, force: bool = False, brief: bool = False, **options: Any
+        self,
+        path: str | None = None,
+        *,
+        force: bool = False,
+        brief: bool = False,
+        main: bool = False,
+        **options: Any,
     ) -> Session:
         """Opens a log as the notebook's session and brings its variables back.
 
@@ -116,11 +137,14 @@ class Notebook:
             path: a folder; by default the notebook's own place, whose views stay open.
             force: also in safe mode.
             brief: the caller says what there is to say of its recovery.
+            main: reads the main log that the notebook's own log was forked from.
             options: as `nosync.open` takes them.
         """
         __tracebackhide__ = True
         named = None if path is None else Path(path).expanduser().resolve()
         place = self._place() if named is None else Place(named, "%dd open")
+        if main:
+            options["mode"] = "r"
         write = options.get("mode", "w") == "w"
         memo = Memo.read(place.path)
         if memo.attempts >= _SAFE_MODE and not force:
@@ -128,7 +152,8 @@ class Notebook:
         import nosync_nb
 
         self.errors.install()
-        branch, where = used(place) if write else (None, place.path)
+        log, home = main_of(place.path)
+        where = log if main else used(place) if write else place.path
         self._refuse_pending(where, options)
         offered = regained(place, options) if write and not place.has_log else ""
         known = prepare(place, write=write) and write
@@ -143,9 +168,10 @@ class Notebook:
             memo.write(place.path)
         if session is self.opened:
             return session
-        before = self.opened if named is None else None
+        before = self.opened if named is None or log == self.main else None
         news = self.binding.news()
-        with self._left(views=named is not None):
+        branch = main_of(where)[1]
+        with self._left(views=before is None and named is not None):
             self._use(session, place, memo if write else None)
             self.branch = branch
             if before is not None:
@@ -156,9 +182,8 @@ class Notebook:
             names = formats.listing(old)
             self.say(f"NoSync: still of the session before, run their cells again: {names}")
         if branch is not None and not brief:
-            self.say(
-                f"NoSync: cells go on in branch {branch}; `%dd switch` is back in the main log"
-            )
+            back = "is back in" if home is None else "reads"
+            self.say(f"NoSync: cells go on in branch {branch}; `%dd switch` {back} the main log")
         for line in filter(None, (offered, news)):
             self.say(f"NoSync: {line}")
         return session
@@ -186,7 +211,10 @@ class Notebook:
         return place.path
 
     def switch(self, name: str | None) -> Session:
-        """Goes on in a branch of the log, now and after a restart; None: in the log itself.
+        """Goes on in a branch of the main log, now and after a restart; None: in main itself.
+
+        A notebook whose own log is a branch only reads main, until its next restart: another
+        notebook writes it.
 
         Raises:
             SchemaError: there is no such branch.
@@ -194,27 +222,56 @@ class Notebook:
         """
         __tracebackhide__ = True
         place = self._place()
-        before, _ = used(place)
+        main, home = main_of(place.path)
+        if name is None and home is not None:
+            return self.open(force=True, brief=True, main=True)
         if name is not None:
-            fetch(place, name)
-        use(place, name)
+            fetch(main, name)
+        if home is not None and name != home and not str(name).startswith(f"{home}/"):
+            return self.open(str(check_branch(main, str(name))), force=True, brief=True)
+        before = main_of(used(place))[1]
+        use(place, _below(home, name))
         try:
             return self.open(force=True, brief=True)
         except BaseException:
-            use(place, before)
+            use(place, _below(home, before))
             raise
 
     @contextmanager
     def log(self, branch: str | None = None, *, mode: Literal["r", "w"] = "w") -> Iterator[Session]:
         """The session of a branch, None: of the log itself; open for the block."""
         session = self.session()
-        if self.branch == branch or self.place is None:
+        if self.main is None or (self.branch == branch and mode in ("r", session.mode)):
             yield session
             return
         import nosync_nb
 
-        with nosync_nb.open(str(folder_of(self.place, branch)), mode=mode) as other:
+        try:
+            opened = nosync_nb.open(str(folder_of(self.main, branch)), mode=mode)
+        except nosync_nb.FencedError as error:
+            hint = "run this command in the notebook that has it open, or close it there"
+            raise nosync_nb.FencedError(str(error), hint=hint) from error
+        with opened as other:
             yield other
+
+    def check_main(self, main: Session) -> None:
+        """Raises SchemaError if the branch in use was not forked from the given main log.
+
+        The folder of a branch may have been moved away from the log that it was forked from.
+        """
+        from nosync_nb.errors import SchemaError
+        from nosync_nb.session.session import owners_of
+        from nosync_nb.store.branches import fork_of
+
+        store, above = (owners_of(each).publisher.store for each in (self.session(), main))
+        fork = fork_of(store.meta)
+        nested = self.branch is not None and "/" in self.branch
+        if fork is not None and not nested and fork.of != above.log.id.hex():
+            raise SchemaError(
+                f"'{store.path}' was forked from a log that is not in the folder above it",
+                hint="name that log: main = nosync.open(FOLDER, mode='r'), then"
+                " nosync.session().follow(main), or nosync.session().compare(main['x'], x)",
+            )
 
     def _refuse_pending(self, where: Path, options: Mapping[str, Any]) -> None:
         """Raises if another log is to be opened while rows wait that no cell's end commits."""
@@ -395,3 +452,14 @@ class Notebook:
             from nosync_nb.files.disk import Files
 
             Files().remove_folder(str(self.place.path))
+
+
+def _below(home: str | None, name: str | None) -> str | None:
+    """The name of a branch within the branch `home`; None for `home` itself.
+
+    Args:
+        home: None for the main log. `name`: of the same or a deeper branch, from main on.
+    """
+    if home is None or name is None:
+        return name
+    return name.removeprefix(home).removeprefix("/") or None

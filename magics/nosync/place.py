@@ -92,20 +92,33 @@ def temporary() -> Place:
     return Place(Path(path).resolve(), "a temporary folder", temporary=True)
 
 
-def used(place: Place) -> tuple[str | None, Path]:
-    """The branch that cells go on in, None: the log itself; and the folder of either."""
+def used(place: Place) -> Path:
+    """The folder that cells use: the log at a place, or the branch of it that is in use."""
     from nosync_nb.files.disk import Files
     from nosync_nb.store import branches
 
-    name = branches.used(Files(), str(place.path))
-    return name, folder_of(place, name)
+    return folder_of(place.path, branches.used(Files(), str(place.path)))
 
 
-def folder_of(place: Place, name: str | None) -> Path:
+def folder_of(log: Path, name: str | None) -> Path:
     """The folder of a branch of a log, None: of the log itself; `A/B` is branch B of branch A."""
     from nosync_nb.store import branches
 
-    return place.path if name is None else Path(branches.place(str(place.path), name))
+    return log if name is None else Path(branches.place(str(log), name))
+
+
+def main_of(log: Path) -> tuple[Path, str | None]:
+    """The main log that contains the log in a folder, and that log's name as a branch of it.
+
+    The name is `A/B` for branch B of branch A, and None for a log that is no branch of another.
+    """
+    from nosync_nb.store.branches import FOLDER
+
+    names: list[str] = []
+    while log.parent.name == FOLDER and Place(log.parent.parent, "").has_log:
+        names.insert(0, log.name)
+        log = log.parent.parent
+    return log, "/".join(names) or None
 
 
 def use(place: Place, name: str | None) -> None:
@@ -116,7 +129,7 @@ def use(place: Place, name: str | None) -> None:
     branches.use(Files(), str(place.path), name)
 
 
-def branches_of(place: Place) -> list[str]:
+def branches_of(main: Path) -> list[str]:
     """The names of the branches of a log, those at replicas alone as well; opens none.
 
     A branch of a branch is `A/B`.
@@ -131,10 +144,25 @@ def branches_of(place: Place) -> list[str]:
             yield from (f"{name}/{each}" for each in below(branches.place(log, name)))
         yield from remembered.below(Files(), log)
 
-    return [*below(str(place.path.resolve()))]
+    return [*below(str(main.resolve()))]
 
 
-def fetch(place: Place, name: str) -> None:
+def check_branch(main: Path, name: str) -> Path:
+    """The folder of a branch of a log, `A/B` for branch B of branch A.
+
+    Raises:
+        SchemaError: there is no such branch; its hint lists the branches.
+    """
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store import branches
+
+    names = branches.every(Files(), str(main))
+    if name not in names:
+        raise branches.unknown(name, names)
+    return folder_of(main, name)
+
+
+def fetch(main: Path, name: str) -> None:
     """Makes a branch anew that is at its replicas alone, from them; it is closed then.
 
     Of `A/B`, A goes first.
@@ -144,7 +172,7 @@ def fetch(place: Place, name: str) -> None:
     from nosync_nb.store import branches
     from nosync_nb.store.replicas import remembered
 
-    log = str(place.path.resolve())
+    log = str(main.resolve())
     for part in name.split("/"):
         had = remembered.below(Files(), log).get(part)
         log = branches.place(log, part)

@@ -54,6 +54,14 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
 
     session = notebook.session()
     name = check_name(given, "branch")
+    if session.mode == "r":
+        from nosync_nb.errors import FencedError
+
+        raise FencedError(
+            f"branch '{name}': this notebook only reads the log, and a branch is made by its owner",
+            hint=f"`%dd branch {name}` in the notebook that writes the log; then here:"
+            f" `%dd open '{session.path}' --branch {name}`",
+        )
     epoch = session.now if at is None else at
     definitions = "then" if then else "now"
     owners_of(session).branching.make(name, epoch, definitions=definitions)
@@ -128,10 +136,15 @@ def _where(branch: Branch, name: str) -> str:
 def _switch(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.switch(arguments.name)
-    where, back = "the main log", ""
+    where, back = "go on in the main log", ""
     if notebook.branch is not None:
-        where, back = f"branch {notebook.branch}", "; `%dd switch` is back in the main log"
-    lines = [f"cells go on in {where}, at epoch {session.now}{back}"]
+        where, back = f"go on in branch {notebook.branch}", "; `%dd switch` is back in the main log"
+    if notebook.home is not None:
+        back = "; `%dd switch` reads the main log"
+        if notebook.branch is None:
+            where = "read the main log, which another notebook writes"
+            back = f"; `%dd switch {notebook.home}` is back in this notebook's branch"
+    lines = [f"cells {where}, at epoch {session.now}{back}"]
     lines += [f"{what}: {text}" for what, text in session.recovery.facts() if what in _TOLD]
     notebook.say("\n".join(lines))
 
@@ -199,6 +212,8 @@ def _follow(notebook: Notebook, arguments: Namespace) -> None:
     before = session.now
     above = None if notebook.branch is None else _parent(notebook.branch)[0]
     with notebook.log(above, mode="r") as parent:
+        if above is None:
+            notebook.check_main(parent)
         upto = None if arguments.upto is None else epoch_of(parent, arguments.upto)
         now = session.follow(parent, upto)
     notebook.cells.heard(now)

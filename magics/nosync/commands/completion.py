@@ -43,11 +43,11 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
 def _branches(notebook: Notebook, words: list[str], stages: list[str]) -> list[str]:
     """The branches, where a command takes one; for `compare`, with the stages in each."""
     command, before = words[0], words[-2]
-    if notebook.place is None or not (
+    if notebook.main is None or not (
         command in ("switch", "compare") or (command == "branch" and before == "--drop")
     ):
         return []
-    known = branches_of(notebook.place)
+    known = branches_of(notebook.main)
     if command != "compare":
         return known
     return [f"{branch}/{stage}" for branch in ("main", *known) for stage in stages]

@@ -103,7 +103,11 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
     }
     path = arguments.path
     if arguments.branch is not None:
-        path = _branch(notebook, path, arguments.branch)
+        log, path = Path(path).expanduser().resolve(), _branch(notebook, path, arguments.branch)
+        if log == notebook.main and not arguments.takeover and arguments.mode != "r":
+            session = notebook.switch(arguments.branch)
+            notebook.say(f"cells go on in branch {arguments.branch}, at epoch {session.now}")
+            return
     known = notebook.opened
     session = notebook.open(path, force=True, **options)
     if session is known:

@@ -47,7 +47,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
         counted = None if count is None else f"{count:,}"
         rows.append([name, kind, counted, *map(formats.value, levels), state])
     branch = f"branch {notebook.branch} of " if notebook.branch else ""
-    caption = f"epoch {session.now} · {branch}log {notebook.place.path if notebook.place else ''}"
+    caption = f"epoch {session.now} · {branch}log {notebook.main or ''}"
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     notes += cut
@@ -221,6 +221,8 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
     if not slash:
         return notebook.session(), collection_of(notebook, name)
     session = opened.enter_context(notebook.log(mode="r"))
+    if branch == MAIN:
+        notebook.check_main(session)
     for part in branch.split("/") if branch != MAIN else ():
         branches = session.branches
         if part not in branches:
