@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,20 @@ from nosync import place as places
 from nosync.evidence import (
     NotebookFile,
     enlist,
+    former,
     known_logs,
+    listed,
+    located,
     of_notebook,
+    open_in,
     read_record,
+    renamed,
     where_is,
     write_record,
 )
-from nosync.identity import CHOSEN, Evidence, Record, Verdict, decide, same, told
-from nosync.place import Place, shown
+from nosync.identity import CHOSEN, GONE, Evidence, FileId, Record, Verdict, decide, same, told
+from nosync.memo import Memo
+from nosync.place import Place, prepare, shown
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -39,6 +45,9 @@ class Binding:
         self._file = NotebookFile()
         self._record: tuple[Path, Record] | None = None
         self._news = self._said = ""
+        self._rename: tuple[Path, Path] | None = None
+        notebook = self._notebook()
+        self._started = None if notebook is None else (notebook, places.file_of(notebook))
 
     def look(self) -> Place | None:
         """Looks for the notebook's log, or where a new one would be; None: nobody tells its name.
@@ -51,8 +60,36 @@ class Binding:
         verdict = decide(here, [] if here.chosen else known_logs(here))
         assert verdict.log is not None
         self._news = self._told(verdict)
+        self._rename = None if verdict.rename is None else (verdict.log, verdict.rename)
         source = "NOSYNC_SESSION" if verdict.why == CHOSEN else f"the notebook's {verdict.why}"
         return Place(verdict.log, source)
+
+    def rename(self, place: Place) -> Place:
+        """Renames the folder of the notebook's log after the notebook, if that is due and possible.
+
+        Returns the place of the log. Nothing is renamed while a process has the log open, or one of
+        its branches.
+
+        Failure: 1. The kernel dies between two of these steps. 2. What names the folder by its path
+        is wrong: the signature of a memo, the list of logs, the replicas that are remembered. Hence
+        memos and list name both paths before the rename; `adopt` does the rest, also later.
+        """
+        due, self._rename = self._rename, None
+        if due is None or due[0] != place.path or not prepare(place):
+            return place
+        from nosync_nb.files.disk import Files
+        from nosync_nb.store.moving import move
+
+        def name_both(folders: Sequence[tuple[str, str]]) -> None:
+            for old, new in folders:
+                if (Path(old) / places.MEMO).exists():
+                    Memo.read(Path(old)).write(Path(old), moves=Path(new))
+            _list_moved(*due)
+
+        if not move(Files(), str(due[0]), str(due[1]), name_both):
+            return place
+        self._news = f"the log {shown(due[0])} has its notebook's name now: {shown(due[1])}"
+        return replace(place, path=due[1])
 
     def news(self) -> str:
         """A line on a log that nearly was the notebook's, once in a kernel; else empty."""
@@ -72,8 +109,11 @@ class Binding:
         if place.temporary:
             return True
         here = self._evidence()
-        known = read_record(place.path) or Record(here.notebook)
-        own = same(here, known)
+        given = place.source in ("%dd open", "NOSYNC_SESSION")
+        known = read_record(place.path) or Record(here.notebook, automatic=not given)
+        own, names = same(here, known), former(place.path, known)
+        if names != known.former:
+            _moved(Path(known.log), place.path)
         self._record = (
             place.path,
             Record(
@@ -83,6 +123,9 @@ class Binding:
                 here.kernel,
                 str(place.path),
                 time.time(),
+                known.automatic,
+                names,
+                known.previous if own else _owner_before(known),
             ),
         )
         enlist(place.path)
@@ -110,12 +153,17 @@ class Binding:
         """The log is closed: cells are none of its from now on."""
         self._record = None
 
+    def _notebook(self) -> Path | None:
+        return places.notebook_path(self._shell.user_ns, os.environ, Path.cwd())
+
     def _evidence(self) -> Evidence:
-        folder, names = Path.cwd(), self._shell.user_ns
-        notebook = places.notebook_path(names, os.environ, folder)
+        notebook, chosen = self._notebook(), places.chosen(os.environ, Path.cwd())
+        if notebook is not None:
+            path, file = self._started or (None, None)
+            notebook = renamed(notebook, file if path == notebook else None, self._running())
         self._file = NotebookFile.read(notebook)
         return of_notebook(
-            places.chosen(os.environ, folder),
+            None if chosen is None else located(chosen),
             None if notebook is None else places.natural(notebook),
             self._file,
             self._running(),
@@ -133,8 +181,33 @@ class Binding:
         if other is None:
             return ""
         record = other.record or Record()
+        if verdict.relation == GONE and open_in(other.path) is not None:
+            return ""  # its notebook was renamed while the kernel ran
         whose = other.lives or where_is(record) or record.notebook
         return told(verdict, _typed(other.path), _typed(Path(whose)) if whose else "")
+
+
+def _owner_before(known: Record) -> tuple[str, FileId] | None:
+    """The notebook that has had a log so far, if its file still exists."""
+    path = where_is(known)
+    return (path, known.file) if path and known.file is not None else known.previous
+
+
+def _list_moved(old: Path, new: Path) -> None:
+    """Adds the new paths of a log, and of the branches in its folder, to the list of logs."""
+    paths = [path for path in map(Path, listed()) if path.is_relative_to(old)]
+    enlist(*(new / path.relative_to(old) for path in paths))
+
+
+def _moved(old: Path, new: Path) -> None:
+    """Changes what this user's files know of a log whose folder was renamed."""
+    from nosync_nb.errors import NosyncError
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store.replicas import remembered
+
+    _list_moved(old, new)
+    with suppress(NosyncError):  # as at an opening: a home that refuses keeps nobody from the log
+        remembered.moved(Files(), str(old), str(new))
 
 
 def _typed(path: Path) -> str:

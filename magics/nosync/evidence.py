@@ -23,10 +23,15 @@ from nosync.place import RECORD, Place
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_UNTITLED = re.compile(r"Untitled\d*(-\d+)?")
+"""Names that JupyterLab gives, so that the user has not named such a folder."""
 _COUNTED = re.compile(r"[A-Za-z]?[a-z_-]*[0-9]{1,6}")
 _NOTEBOOK_BYTES_MAX = 64 << 20
 _RECORD_BYTES_MAX = 1 << 17
 _CELLS_MAX = 1000
+_FORMER_MAX = 16
+_SEARCHED_MAX = 64
+"""Notebooks that are parsed to find a renamed one."""
 LOGS_MAX = 256
 """Logs in other folders that are looked at."""
 
@@ -137,7 +142,7 @@ def read_record(folder: Path) -> Record | None:
 
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
         known = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
-        file = known["file"]
+        file, previous = known["file"], known.get("previous")
         return Record(
             str(known["notebook"]),
             None if file is None else (int(file[0]), int(file[1])),
@@ -145,8 +150,38 @@ def read_record(folder: Path) -> Record | None:
             str(known["kernel"]),
             str(known["log"]),
             float(known["seen"]),
+            bool(known.get("automatic", _UNTITLED.fullmatch(folder.name))),
+            tuple(str(path) for path in known.get("former", ())),
+            previous and (str(previous[0]), (int(previous[1][0]), int(previous[1][1]))),
         )
     return None
+
+
+def former(folder: Path, record: Record) -> tuple[str, ...]:
+    """The paths that the folder of a log had before it was renamed to this one.
+
+    A folder whose original is still there is a copy, and was never called so.
+    """
+    old = record.log
+    if old in ("", str(folder), *record.former) or Place(Path(old), "").has_log:
+        return record.former
+    return (*record.former, old)[-_FORMER_MAX:]
+
+
+def located(path: Path) -> Path:
+    """The folder of the log at a path, also if it had that path before it was renamed.
+
+    Only folders in `.nosync` are renamed. A branch is found in the folder of its log.
+    """
+    if Place(path, "").has_log:
+        return path
+    tried = [path, *path.parents]
+    for old in (each for each in tried if each.parent.name == ".nosync"):
+        for folder in logs_in(old.parent):
+            record = read_record(folder)
+            if record is not None and str(old) in former(folder, record):
+                return folder / path.relative_to(old)
+    return path
 
 
 def write_record(folder: Path, record: Record) -> None:
@@ -161,6 +196,23 @@ def write_record(folder: Path, record: Record) -> None:
     kept = {**asdict(record), "cells": record.cells[-_CELLS_MAX:]}
     with suppress(OSError):
         Files().replace(str(folder / RECORD), json.dumps(kept).encode(), sync=False)
+
+
+def open_in(folder: Path) -> str | None:
+    """The process that has a log, or one of its branches, open for writing; None if none has."""
+    from nosync_nb.errors import NosyncError
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store import branches
+    from nosync_nb.store.listing import open_by
+    from nosync_nb.store.log import owner
+
+    files = Files()
+    with suppress(NosyncError):
+        log = str(folder)
+        for path in (log, *(branches.place(log, name) for name in branches.every(files, log))):
+            if (process := open_by(owner.read(files, path))) is not None:
+                return process
+    return None
 
 
 def known_logs(here: Evidence) -> list[KnownLog]:
@@ -189,10 +241,11 @@ def _known(path: Path, here: Evidence) -> KnownLog:
     if record is None:
         return KnownLog(path)
     brought = record.log not in ("", str(path)) and Place(Path(record.log), "").has_log
+    names = former(path, record)
     if brought or not may_be(here, path, record):
-        return KnownLog(path, record, "", brought)
+        return KnownLog(path, record, "", brought, names)
     lives = where_is(record)
-    return KnownLog(path, record, "" if lives == here.notebook else lives)
+    return KnownLog(path, record, "" if lives == here.notebook else lives, former=names)
 
 
 def where_is(record: Record) -> str:
@@ -222,6 +275,33 @@ def where_is(record: Record) -> str:
     return ""
 
 
+def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
+    """The path of a notebook that was renamed in its folder; the old path if it is not found.
+
+    Args:
+        file: the file that was at the path when the kernel started, if that is known.
+        cell: the id of the cell that runs.
+
+    Cost: nothing while the file is there; else lists the folder, and parses notebooks if the file
+        is not known.
+    """
+    from nosync_nb.files.disk import Files
+
+    if file_id(os.path.realpath(notebook)) is not None:
+        return notebook
+    with suppress(OSError):
+        names = [name for name in Files().names(str(notebook.parent)) if name.endswith(".ipynb")]
+        paths = [notebook.parent / name for name in names]
+        if file is not None:
+            return next((path for path in paths if file_id(str(path)) == file), notebook)
+        if drawn(cell):
+            paths.sort(key=lambda path: Files().status(str(path)).st_mtime, reverse=True)
+            read = ((path, NotebookFile.read(path).cells) for path in paths[:_SEARCHED_MAX])
+            having = [path for path, cells in read if cell in (cells or ())]
+            return having[0] if len(having) == 1 else notebook  # a copy has the same cells
+    return notebook
+
+
 def listed() -> list[str]:
     """The logs that this user's notebooks have used, the latest last; from a file of his alone."""
     from nosync_nb.files.disk import Files
@@ -234,12 +314,12 @@ def listed() -> list[str]:
     return []
 
 
-def enlist(folder: Path) -> None:
-    """Notes a log, so that it is found from another folder; those that are gone make room."""
+def enlist(*folders: Path) -> None:
+    """Notes logs, so that they are found from another folder; those that are gone make room."""
     from nosync_nb.files.disk import Files
 
-    files, where, path = Files(), _list_path(), str(folder)
-    if path in listed()[-LOGS_MAX // 2 :]:
+    files, where, paths = Files(), _list_path(), [str(each) for each in folders]
+    if set(paths) <= {*listed()[-LOGS_MAX // 2 :]}:
         return
     with suppress(OSError):
         files.make_folder(os.path.dirname(where))
@@ -247,8 +327,8 @@ def enlist(folder: Path) -> None:
         if lock is None:  # what it helps to find is found by its path as well
             return
         try:
-            kept = [each for each in listed() if each != path and files.exists(each)]
-            files.replace(where, json.dumps([*kept[-2 * LOGS_MAX :], path]).encode(), sync=False)
+            kept = [each for each in listed() if each not in paths and files.exists(each)]
+            files.replace(where, json.dumps([*kept[-2 * LOGS_MAX :], *paths]).encode(), sync=False)
         finally:
             lock.release()
 

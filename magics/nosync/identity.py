@@ -14,8 +14,12 @@ Design
        many notebooks: they count only with the path, or with the file if they are several;
     5. the path, unless anything contradicts it.
 
-    Else the log is new. A log that nearly was this notebook's is named in a line, and how to open
-    it: no notebook goes on in the log of a stranger without being told.
+    Else the log is new. A log that may have been this notebook's is named in a line, and how to
+    open it. Logs of other notebooks that still exist are not mentioned.
+
+    The folder of a log is named after its notebook, by `folder_for`. If the notebook is renamed, so
+    is the folder, when it is opened next. Its former names stay reserved as long as the log exists:
+    a path that was written down in another notebook never leads to another log.
 
 Failure: 1. `Untitled` is saved under another name. 2. The next `Untitled` has the path of the
 first. Hence the path counts only if its log has seen no other cells, and its notebook is nowhere
@@ -32,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHOSEN, KERNEL, FILE, CELLS, PATH, NEW = "chosen", "kernel", "file", "cells", "path", "new"
-COPY, OTHER, GONE, MAYBE = "copy", "other", "gone", "maybe"
+COPY, GONE, MAYBE, TAKEN = "copy", "gone", "maybe", "taken"
 
 TEXT = "text-"
 """Begins what stands for the text of a cell whose id says nothing: one of many cells "0"."""
@@ -75,6 +79,9 @@ class Record:
     cells: ids or texts of the cells that it has seen run, the latest last.
     log: the folder of the log, by which a copy of the folder is told.
     seen: when it was written, seconds since 1970.
+    automatic: the folder was named after the notebook, not by the user.
+    former: the paths that the folder had before it was renamed, the latest last.
+    previous: the path and the file of the notebook that had the log before another one took it.
     """
 
     notebook: str = ""
@@ -83,6 +90,9 @@ class Record:
     kernel: str = ""
     log: str = ""
     seen: float = 0.0
+    automatic: bool = False
+    former: tuple[str, ...] = ()
+    previous: tuple[str, FileId] | None = None
 
 
 class KnownLog(NamedTuple):
@@ -93,12 +103,14 @@ class KnownLog(NamedTuple):
         lives: where the notebook that it knows is now, if that is another file than this
             notebook's; empty: nowhere, or it is this one.
         brought: its folder is a copy of one that is still there.
+        former: paths that it had before.
     """
 
     path: Path
     record: Record | None = None
     lives: str = ""
     brought: bool = False
+    former: tuple[str, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -108,22 +120,45 @@ class Verdict(NamedTuple):
         log: None: nobody tells the notebook's name.
         why: chosen, kernel, file, cells, path or new.
         other: the log that nearly was it, if a new one is made.
-        relation: of the other one: this notebook is a copy of its, its notebook is another one
-            that is there (other) or is gone, or may be this one.
+        relation: of the other one: this notebook is a copy of its, its notebook is gone, or may be
+            this one, or it was this notebook's until another one took it.
+        rename: the path that the folder of the log should have.
     """
 
     log: Path | None
     why: str
     other: KnownLog | None = None
     relation: str = ""
+    rename: Path | None = None
 
 
 def decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
-    """Decides which log is a notebook's.
+    """Decides which log is a notebook's, and what its folder should be called.
 
     Args:
         logs: all that are known, those beside the notebook among them.
     """
+    verdict = _decide(here, logs)
+    known = next((each for each in logs if each.path == verdict.log), None)
+    if known is None or verdict.why == CHOSEN or here.natural is None:
+        return verdict
+    return verdict._replace(rename=folder_for(here.natural, known, logs))
+
+
+def folder_for(natural: Path, known: KnownLog, logs: Sequence[KnownLog]) -> Path | None:
+    """The path that the folder of a notebook's log should have; None: the one that it has.
+
+    Only a folder beside `natural` that was named after a notebook is renamed.
+    """
+    path, record = known.path, known.record
+    if record is None or not record.automatic or path.parent != natural.parent:
+        return None
+    if re.fullmatch(rf"{re.escape(natural.name)}(-\d+)?", path.name):
+        return None
+    return _free(natural, [each for each in logs if each.path != path])
+
+
+def _decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
     if here.chosen is not None:
         return Verdict(here.chosen, CHOSEN)
     told = [(each, each.record) for each in logs if each.record is not None]
@@ -148,13 +183,16 @@ def decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
     agreeing = [each for each in named if not _contradicts(here, each)]
     if agreeing:
         return Verdict(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
-    new = _free(here.natural, {each.path for each in logs})
+    new = _free(here.natural, logs)
     copied = [each for each, r in told if each.lives and _shared(here, r, words=False)]
     if copied:
         return Verdict(new, NEW, max(copied, key=_latest), COPY)
+    taken = [each for each, r in told if here.file and r.previous == (here.notebook, here.file)]
+    if taken:
+        return Verdict(new, NEW, max(taken, key=_latest), TAKEN)
     if named:
         other = max(named, key=lambda each: _nearest(here, each))
-        return Verdict(new, NEW, other, OTHER if other.lives else GONE)
+        return Verdict(new, NEW) if other.lives else Verdict(new, NEW, other, GONE)
     doubtful = gone or [each for each, r in told if _maybe(here, r)]
     if doubtful:
         return Verdict(new, NEW, max(doubtful, key=_latest), MAYBE)
@@ -252,8 +290,9 @@ def _maybe(here: Evidence, record: Record) -> bool:
     return here.file is not None and record.file == here.file and not _differs(here, record)
 
 
-def _free(natural: Path, taken: Iterable[Path]) -> Path:
-    """The notebook's own place, or one beside it that no log has."""
+def _free(natural: Path, logs: Iterable[KnownLog]) -> Path:
+    """The notebook's own place, or one beside it that no log has or had."""
+    taken = {path for each in logs for path in (each.path, *map(Path, each.former))}
     if natural not in taken:
         return natural
     places = (natural.with_name(f"{natural.name}-{number}") for number in count(2))
@@ -274,10 +313,10 @@ def told(verdict: Verdict, log: str, notebook: str) -> str:
                 f"this notebook is a copy of {notebook}, and its log will be a new one;"
                 f" `%dd open {log} --branch NAME` goes on in a branch of that one's"
             )
-        case "other":
+        case "taken":
             return (
-                f"{log} is the log of {notebook}; this notebook's will be a new one;"
-                f" {opens} makes that one its own"
+                f"{log} was this notebook's log until {notebook} took it; this notebook's will be a"
+                f" new one; {opens} takes it back"
             )
         case "gone":
             whose = f"of another {notebook}" if notebook else "of another notebook"

@@ -84,7 +84,8 @@ class Memo:
                 for each in ("names", "aliases", "imports", "conf")
             )
             told = {str(name): int(times) for name, times in dict(known.get("told", {})).items()}
-            if not _believed(folder, imports, conf, known.get("signed")):
+            signatures = (known.get("signed"), known.get("moves"))
+            if not any(_believed(folder, imports, conf, each) for each in signatures):
                 imports, conf = {}, {}
             running = known.get("running")
             if running is not None:
@@ -94,10 +95,14 @@ class Memo:
             return cls(attempts, names, aliases, imports, told, running, spark, conf)
         return cls()
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, *, moves: Path | None = None) -> None:
         """Replaces the file; whole or not at all. A folder that refuses is left alone.
 
         IMPORTANT: only after the folder was admitted (`place.prepare`).
+
+        Args:
+            moves: the path to which the folder will be renamed. The memo is signed for both, so
+                that it is believed before and after the rename.
         """
         from nosync_nb.files.disk import Files
 
@@ -106,7 +111,10 @@ class Memo:
                 del names[next(iter(names))]
         with suppress(OSError):
             signed = _signature(folder, self.imports, self.conf)
-            text = json.dumps({**asdict(self), "signed": signed}).encode()
+            known = {**asdict(self), "signed": signed}
+            if moves is not None:
+                known["moves"] = _signature(moves, self.imports, self.conf)
+            text = json.dumps(known).encode()
             Files().replace(str(folder / MEMO), text, sync=False)
 
     @contextmanager

@@ -152,6 +152,8 @@ class Notebook:
         import nosync_nb
 
         self.errors.install()
+        if named is None and self.place is None and write:
+            place = self.binding.rename(place)
         log, home = main_of(place.path)
         where = log if main else used(place) if write else place.path
         self._refuse_pending(where, options)

@@ -62,6 +62,14 @@ def notebook_path(
     return None
 
 
+def file_of(notebook: Path) -> tuple[int, int] | None:
+    """Device and number of a notebook's file, without loading the engine; None if it is missing."""
+    with suppress(OSError):
+        status = notebook.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
 def natural(notebook: Path) -> Path:
     """Where the log of a notebook lies, unless another one lies there."""
     return notebook.parent / ".nosync" / notebook.stem

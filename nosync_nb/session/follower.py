@@ -11,7 +11,7 @@ from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.sealing import Signer
-from nosync_nb.store import reading
+from nosync_nb.store import moving, reading
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.reading import Recovered
 from nosync_nb.store.store import Store
@@ -110,10 +110,10 @@ class Follower:
         return True
 
     def _reload(self) -> None:
-        """Begins again at the newest checkpoint."""
+        """Begins again at the newest checkpoint, also if the log's folder was renamed."""
         self._unshown = True
         before = self._publisher.store
-        store = Store.open(before.path, mode="r")
+        store = Store.open(moving.found(before.files, before.log.place), mode="r")
         try:
             recovered = reading.recover(store)
             store.release()

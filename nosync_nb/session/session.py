@@ -19,6 +19,7 @@ import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Literal, cast
 
 from nosync_nb.collections.collection import Collection, iterate_together
@@ -292,8 +293,8 @@ class Session:
 
     def follow(self, parent: Session, upto: Any = None) -> int:
         """Takes the epochs that its parent had since, as far as `upto`; see `Pursuit.follow`."""
-        parent._owners.follower.refresh()
-        return self._owners.following.follow(parent._owners.publisher, upto)
+        follow = partial(self._owners.following.follow, parent._owners.publisher, upto)
+        return parent._owners.follower.following(follow) if parent.mode == "r" else follow()
 
     @property
     def branches(self) -> Mapping[str, Branch]:

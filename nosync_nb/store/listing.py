@@ -64,13 +64,16 @@ def _listed(path: str, name: str) -> Branch:
         kinds = journal.EPOCH, journal.REWIND
         epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
         owner = store.log.owner
-        return Branch(name, path, fork.at, epochs[-1], _open_by(owner))
+        return Branch(name, path, fork.at, epochs[-1], open_by(owner))
     finally:
         store.close()
 
 
-def _open_by(owner: Owner | None) -> str | None:
-    """Who has a log open, as far as can be seen; None: nobody."""
+def open_by(owner: Owner | None) -> str | None:
+    """The process that has a log open for writing; None if none is known to.
+
+    An owner on another host or in another container counts as alive.
+    """
     if owner is None or owner.released or Machine().alive(owner.identity) is False:
         return None
     return str(owner)

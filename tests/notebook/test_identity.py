@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def log(name: str = "flights", *, lives: str = "", brought: bool = False, **know
     """A log that has seen cell `a` of the notebook of its name, in an earlier kernel."""
     usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ids("a"), "kernel": K2}
     record = Record(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
-    return KnownLog(LOGS / name, record, lives, brought)
+    return KnownLog(LOGS / name, record, lives, brought, record.former)
 
 
 def texts(letters: str) -> frozenset[str]:
@@ -74,7 +75,7 @@ CASES = {
         [log(UNTITLED, lives="/w/quick.ipynb")],
         "Untitled-2",
         "new",
-        "other",
+        "",
     ),
     "the next Untitled of many": (
         here(UNTITLED, file=(1, 12), cells=ids("n")),
@@ -84,14 +85,14 @@ CASES = {
         ],
         "Untitled-3",
         "new",
-        "other",
+        "",
     ),
     "the next Untitled, of which no cell is known": (
         here(UNTITLED, file=OTHER_FILE, cells=frozenset()),
         [log(UNTITLED, lives="/w/quick.ipynb")],
         "Untitled-2",
         "new",
-        "other",
+        "",
     ),
     "deleted and made anew, with the number of the old file": (
         here(cells=ids("n")),
@@ -297,6 +298,27 @@ CASES = {
         "new",
         "gone",
     ),
+    "a former name of another notebook's log": (
+        here(UNTITLED, file=OTHER_FILE, cells=ids("n")),
+        [log("sales", former=(str(LOGS / UNTITLED),))],
+        "Untitled-2",
+        "new",
+        "",
+    ),
+    "another notebook took its log": (
+        here("sales", file=OTHER_FILE, cells=ids("xy")),
+        [log(lives="/w/flights.ipynb", previous=("/w/sales.ipynb", OTHER_FILE))],
+        "sales",
+        "new",
+        "taken",
+    ),
+    "a new notebook with the name of one whose log was taken": (
+        here("sales", file=(1, 12), cells=ids("n")),
+        [log(lives="/w/flights.ipynb", previous=("/w/sales.ipynb", OTHER_FILE))],
+        "sales",
+        "new",
+        "",
+    ),
     "nobody tells the name": (Evidence(kernel=K1), [log()], None, "new", ""),
     "nobody tells the name, but the kernel has a log": (
         Evidence(kernel=K1),
@@ -317,6 +339,43 @@ def test_the_log_is_the_notebooks_or_a_new_one_that_names_the_other(case: str) -
         assert (verdict.log, verdict.why, verdict.relation) == (expected, why, relation)
     line = told(verdict, ".nosync/flights", "flights.ipynb")
     assert bool(relation) == ("%dd open .nosync/flights" in line)
+
+
+RENAMES = {
+    "named after the notebook": ("Untitled", True, [], "flights"),
+    "named by the user": ("special", False, [], None),
+    "has the name already": ("flights", True, [], None),
+    "has the name and a number": ("flights-2", True, [], None),
+    "the name is taken": ("Untitled-2", True, ["flights"], "flights-2"),
+    "the name and the next one are taken": ("Untitled", True, ["flights", "flights-2"], "flights-3"),
+    "a name that only begins alike": ("flights-old", True, [], "flights"),
+}
+
+
+@pytest.mark.parametrize("case", RENAMES)
+def test_the_folder_of_a_log_takes_the_name_of_its_notebook(case: str) -> None:
+    name, automatic, others, expected = RENAMES[case]
+    own = log(name, notebook="/w/flights.ipynb", automatic=automatic)
+    taken = [
+        log(each, notebook=f"/w/{i}.ipynb", file=(2, i), cells=ids("z"), lives=f"/w/{i}.ipynb")
+        for i, each in enumerate(others)
+    ]
+    verdict = decide(here(), [own, *taken])
+    assert verdict.log == own.path
+    assert verdict.rename == (None if expected is None else LOGS / expected)
+
+
+def test_the_folder_of_a_log_that_the_user_chose_or_that_is_elsewhere_keeps_its_name() -> None:
+    own = log(UNTITLED, notebook="/w/flights.ipynb", automatic=True)
+    assert decide(here(chosen=own.path), [own]).rename is None
+    elsewhere = own._replace(path=Path("/v/.nosync/Untitled"))
+    verdict = decide(here(), [elsewhere])
+    assert (verdict.log, verdict.rename) == (elsewhere.path, None)
+
+
+def test_the_former_name_of_a_log_is_free_for_the_log_itself() -> None:
+    own = log(UNTITLED, automatic=True, former=(str(LOGS / "flights"),))
+    assert decide(here(), [own]).rename == LOGS / "flights"
 
 
 def test_what_is_known_of_another_notebook_is_not_kept_when_its_log_is_adopted() -> None:
@@ -402,13 +461,32 @@ def test_a_notebook_or_a_record_that_makes_no_sense_is_not_known(tmp_path: Path,
 
 def test_a_record_is_read_as_written_and_keeps_the_last_cells(tmp_path: Path) -> None:
     record = Record("/w/a.ipynb", FILE, tuple(map(str, range(2000))), K1, str(tmp_path), 5.5)
+    record = replace(record, automatic=True, former=("/w/b",), previous=("/w/c.ipynb", OTHER_FILE))
     write_record(tmp_path, record)
     known = read_record(tmp_path)
     assert known is not None
+    assert replace(known, cells=record.cells) == record
     assert known.cells == tuple(map(str, range(1000, 2000)))
     assert known.seen == 5.5
     assert [tmp_path / RECORD] == list(tmp_path.iterdir())
     assert (tmp_path / RECORD).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("name", "automatic"), [("Untitled-2", True), ("flights", False)])
+def test_a_record_of_an_earlier_release_says_nothing_of_names(
+    tmp_path: Path, name: str, automatic: bool
+) -> None:
+    """Then only a name that no user gives is known to be no user's."""
+    folder = tmp_path / name
+    folder.mkdir()
+    write_record(folder, Record("/w/a.ipynb", FILE, ("a",), K1, str(folder), 5.5))
+    known = json.loads((folder / RECORD).read_text())
+    for key in ("automatic", "former", "previous"):
+        del known[key]
+    (folder / RECORD).write_text(json.dumps(known))
+    record = read_record(folder)
+    assert record is not None
+    assert (record.automatic, record.former, record.previous) == (automatic, (), None)
 
 
 def test_a_notebook_is_found_by_its_file_where_it_was(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_importing_nosync_loads_no_engine_and_no_notebook() -> None:
 def test_names_of_the_engine_are_the_same_objects() -> None:
     import nosync_nb
 
-    assert nosync.open is nosync_nb.open
+    assert nosync.Session is nosync_nb.Session
     assert nosync.SchemaError is nosync_nb.SchemaError
     assert "Session" in dir(nosync)
     with pytest.raises(AttributeError):

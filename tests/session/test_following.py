@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from inside import inside
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError, TimeError
+from nosync_nb.files.disk import Files
 
 
 @pytest.fixture
@@ -192,3 +196,32 @@ def test_an_input_that_was_dropped_in_the_branch_is_left_out(session: Session) -
         branch.follow(session)
         assert held(branch) == [1, 2, 3, 4, 5, 6]
         assert "y" not in branch
+
+
+def test_follow_of_a_reader_goes_on_when_the_owner_deletes_a_merged_file(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file goes between the reader's look at the log and its first read."""
+    inside(session).upkeep.checkpoint()
+    session.branch("b", at=2).close()
+    (pack,) = Path(session.path, "history").iterdir()
+    mapped, missed = Files.mapped, []
+
+    def miss_first(files: Files, path: str, **options: Any) -> Any:
+        if path != str(pack) or missed:
+            return mapped(files, path, **options)
+        missed.append(path)
+        away = pack.rename(f"{pack}.away")
+        try:
+            return mapped(files, path, **options)
+        finally:
+            away.rename(pack)
+
+    with (
+        nosync_nb.open(session.path, mode="r") as reader,
+        nosync_nb.open(Path(session.path, "branches", "b")) as branch,
+    ):
+        monkeypatch.setattr(Files, "mapped", miss_first)
+        assert branch.follow(reader) == 5
+        assert missed
+        assert held(branch) == held(session)

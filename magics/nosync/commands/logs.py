@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from nosync.commands.form import Subcommand
-from nosync.evidence import listed, logs_in, read_record, where_is
+from nosync.evidence import listed, logs_in, open_in, read_record, where_is
 from nosync.place import Place, natural, notebook_path, shown
 from nosync_widgets import formats
 from nosync_widgets.tables import Table
@@ -32,19 +32,25 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
         paths += [path for path in map(Path, listed()) if path not in paths]
     if notebook.place is not None and notebook.place.path not in paths:
         paths.append(notebook.place.path)
-    rows = []
+    rows, idle = [], False
     for path in paths:
         if not Place(path, "").has_log:
             continue
         size, used = _taken(path)
         own = notebook.place is not None and path == notebook.place.path
-        whose = "this notebook" if own else _notebook_of(path)
-        rows.append([str(shown(path)), whose, formats.size(size), formats.moment(used)])
+        process = open_in(path)
+        whose = "this notebook" if own else _notebook_of(path, lives=process is not None)
+        owner = "" if own or process is None else process
+        idle |= not own and process is None
+        rows.append([str(shown(path)), whose, owner, formats.size(size), formats.moment(used)])
+    notes = ["`%dd open LOG` makes a log this notebook's, `--mode r` only reads it"]
+    if idle:
+        notes.append("to delete a log that is not open and not needed, delete its folder")
     return Table(
         f"logs in {shown(beside)}" + (" and of this user's notebooks" if arguments.all else ""),
-        ("log", "notebook", "size", "last written"),
+        ("log", "notebook", "open in", "size", "last written"),
         rows,
-        notes=["`%dd open LOG` makes one this notebook's; delete the folder of one nobody needs"],
+        notes=notes,
     )
 
 
@@ -54,13 +60,18 @@ def _folder(notebook: Notebook) -> Path:
     return natural(own or Path.cwd() / "notebook").parent
 
 
-def _notebook_of(log: Path) -> str:
-    """The notebook of a log, as far as it is known."""
+def _notebook_of(log: Path, *, lives: bool) -> str:
+    """The notebook of a log, as far as it is known.
+
+    Args:
+        lives: a process has the log open. Its notebook is not gone then, but was renamed.
+    """
     record = read_record(log)
     if record is None or not record.notebook:
         return "not known"
     found = where_is(record)
-    return str(shown(Path(found))) if found else f"{shown(Path(record.notebook))}, which is gone"
+    gone = "" if found or lives else ", which is gone"
+    return f"{shown(Path(found or record.notebook))}{gone}"
 
 
 def _taken(log: Path) -> tuple[int, datetime | None]:
@@ -101,7 +112,11 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
         for name, value in vars(arguments).items()
         if name not in ("path", "branch") and value is not None
     }
-    path = arguments.path
+    from nosync.finding import found
+
+    path = str(found(arguments.path))
+    if path != arguments.path:
+        notebook.say(f"NoSync: the log of {arguments.path} is {shown(Path(path))}")
     if arguments.branch is not None:
         log, path = Path(path).expanduser().resolve(), _branch(notebook, path, arguments.branch)
         if log == notebook.main and not arguments.takeover and arguments.mode != "r":
@@ -156,7 +171,7 @@ COMMANDS = (
         "use this folder as the notebook's log, also after a restart",
         _open,
         [
-            (["path"], {"help": "a folder: created, or recovered"}),
+            (["path"], {"help": "a folder: created, or recovered; or a notebook that has a log"}),
             (["--branch"], {"metavar": "NAME", "help": "go on in a branch of it; forked if new"}),
             (["--mode"], {"choices": ["r", "w"]}),
             (["--takeover"], {"action": "store_true", "help": "although another owner lives"}),

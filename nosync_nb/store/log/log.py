@@ -55,6 +55,7 @@ class Log:
     ) -> None:
         self._files, self._words, self._writer, self._owner = files, words, writer, owner
         self.path = path
+        self.place = owners.place(files, path)
         self.mode: Literal["r", "w"] = "w" if writer else "r"
         self.clean = recovered.clean
         self.fresh = recovered.checkpoint is None and recovered.tail.end.seq == 0

@@ -1,0 +1,82 @@
+"""Finding: the log of a notebook, or of a folder that was renamed, for `nosync.open`.
+
+Nothing is bound: the log stays that of its own notebook.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nosync_nb
+from nosync.evidence import NotebookFile, known_logs, located, logs_in, read_record, where_is
+from nosync.identity import NEW, Evidence, decide
+from nosync.place import Place, natural, shown
+from nosync_nb.errors import DurabilityError
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+
+
+@wraps(nosync_nb.open, assigned=("__annotations__",))
+def open(path: str | os.PathLike[str], **options: Any) -> Session:
+    """Opens a session's folder, or the log of a notebook: `nosync.open("job.ipynb", mode="r")`.
+
+    A notebook's log is its main log, also while its cells use a branch. The notebook must have one:
+    none is created for it. A folder in `.nosync` is found by its former names as well.
+    """
+    __tracebackhide__ = True
+    return nosync_nb.open(found(path), **options)
+
+
+open.__doc__ = f"{open.__doc__}\n{(nosync_nb.open.__doc__ or '').partition(chr(10))[2]}"
+
+
+def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The folder that a path names: that of a notebook's log, or one that was renamed.
+
+    Raises:
+        DurabilityError: the path is that of a notebook, and no log of it is known.
+    """
+    __tracebackhide__ = True
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        return path
+    where = Path(text).expanduser()
+    if where.suffix == ".ipynb" and not where.is_dir():
+        return log_of(where)
+    renamed = located(Path(os.path.realpath(where)))
+    return path if renamed == Path(os.path.realpath(where)) else renamed
+
+
+def log_of(notebook: Path) -> Path:
+    """The folder of a notebook's log.
+
+    Raises:
+        DurabilityError: none is known; the message lists the logs that are.
+    """
+    __tracebackhide__ = True
+    file = NotebookFile.read(notebook)
+    place = natural(Path(file.path))
+    here = Evidence(place, file.path, file.file, file.cells)
+    verdict = decide(here, known_logs(here))
+    if verdict.log is not None and verdict.why != NEW:
+        return verdict.log
+    others = [log for log in logs_in(place.parent) if Place(log, "").has_log]
+    listed = ", ".join(f"{shown(log)}{_notebook_of(log)}" for log in others)
+    missing = "" if file.file else " (there is no such file)"
+    beside = f"logs beside it: {listed}" if others else f"there are no logs in '{place.parent}'"
+    raise DurabilityError(
+        f"no log of notebook '{notebook}'{missing} is known; {beside}",
+        hint=f"nosync.open('{shown(others[0])}', mode='r') reads the log in a folder"
+        if others
+        else "run a cell of the notebook that uses nosync, or name the folder of its log",
+    )
+
+
+def _notebook_of(log: Path) -> str:
+    record = read_record(log)
+    name = "" if record is None else where_is(record) or record.notebook
+    return f" ({shown(Path(name))})" if name else ""

@@ -1,0 +1,71 @@
+"""Moving: renames the folder of a log that no process has open, and finds a renamed one again.
+
+A rename is atomic, and the log is named by its id everywhere else: in its replicas, and in its
+branches, which lie inside the folder. Whatever else names the folder is the caller's to change.
+
+Failure: 1. A process opens the log, or one of its branches, by the old path. 2. The folder is
+renamed. 3. The process writes to a path where no log is. Hence the opening locks of the log and of
+all its branches are taken first, and nothing is renamed if one is locked or has a live owner. An
+opening that waits for such a lock finds no log at its path afterwards, and fails.
+
+Failure: 1. A session reads the log. 2. The folder is renamed. 3. The session finds no files.
+Hence a reader looks for the folder under its new name, by its `generation` file (`found`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
+from nosync_nb.files.disk import Files
+from nosync_nb.store import branches
+from nosync_nb.store.listing import open_by
+from nosync_nb.store.log import owner as owners
+from nosync_nb.store.log.owner import Whereabouts
+
+
+def move(
+    files: Files,
+    log: str,
+    target: str,
+    prepare: Callable[[Sequence[tuple[str, str]]], None],
+) -> bool:
+    """Renames the folder of a log, with its branches. Returns False if nothing was renamed.
+
+    Nothing is renamed if the log or one of its branches is open, if something is at `target`, or
+    if the disk refuses. An empty folder at `target` is replaced.
+
+    Args:
+        target: a path in the same folder as `log`.
+        prepare: is called before the rename, while nothing can be opened, with the old and the new
+            path of the log and of each branch.
+    """
+    with ExitStack() as locks, suppress(DurabilityError, CorruptLogError, TrustError):
+        paths = [log, *(branches.place(log, name) for name in branches.every(files, log))]
+        for path in paths:
+            lock = files.lock(os.path.join(path, "lock"))
+            if lock is None:
+                return False
+            locks.callback(lock.release)
+            if open_by(owners.read(files, path)) is not None:
+                return False
+        prepare([(path, target + path.removeprefix(log)) for path in paths])
+        files.rename(log, target)
+        with suppress(DurabilityError):  # either name is good after a loss of power
+            files.sync_folder(os.path.dirname(target))
+        return True
+    return False
+
+
+def found(files: Files, known: Whereabouts) -> str:
+    """The folder of a log that was at a known place: that place, or its new name beside it."""
+    folder, old = os.path.split(known.path)
+    with suppress(DurabilityError):
+        for name in (old, *files.names(folder)):
+            path = os.path.join(folder, name)
+            with suppress(DurabilityError):
+                if owners.place(files, path)[1:] == known[1:]:
+                    return path
+    return known.path
