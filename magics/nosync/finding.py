@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import nosync_nb
 from nosync.evidence import NotebookFile, known_logs, located, logs_in, read_record, where_is
-from nosync.identity import NEW, Evidence, decide
+from nosync.identity import MAYBE, NEW, Evidence, decide
 from nosync.place import Place, natural, shown
 from nosync_nb.errors import DurabilityError
 
@@ -64,6 +64,10 @@ def log_of(notebook: Path) -> Path:
     verdict = decide(here, known_logs(here))
     if verdict.log is not None and verdict.why != NEW:
         return verdict.log
+    other = verdict.other
+    if other is not None and verdict.relation == MAYBE and other.record is not None:
+        if file.file is not None and other.record.file == file.file:
+            return other.path  # no cell of either contradicts it
     others = [log for log in logs_in(place.parent) if Place(log, "").has_log]
     listed = ", ".join(f"{shown(log)}{_notebook_of(log)}" for log in others)
     missing = "" if file.file else " (there is no such file)"

@@ -71,13 +71,50 @@ def test_a_log_follows_its_notebook_through_a_server(url: str, home: Path, root:
         assert "rows 2" in next_day.run(COUNT, cell="count")
     with closing(ServedNotebook(url, home)) as fresh:
         assert fresh.path == "Untitled.ipynb"
-        shown = fresh.run("x = 1", cell="fresh")
-        assert ".nosync/Untitled is the log of quick.ipynb" in shown
-        assert "recovered" not in shown
+        assert fresh.run("x = 1", cell="fresh").text == ""
     with closing(ServedNotebook(url, home, copied)) as copy:
         shown = copy.run("x = 1", cell="input")
         assert "a copy of quick.ipynb" in shown
-        assert "`%dd open .nosync/Untitled --branch NAME`" in shown
+        assert "`%dd open .nosync/quick --branch NAME`" in shown
+
+
+def test_a_notebook_that_was_named_before_its_first_cell_is_known_by_that_name(
+    url: str, home: Path, root: Path
+) -> None:
+    """Its kernel was started under the old name, and is told no other."""
+    with (
+        closing(ServedNotebook(url, home)) as early,
+        closing(ServedNotebook(url, home)) as neighbour,
+    ):
+        early.save(("1e0b1b6a", ""))
+        early.rename("early.ipynb")
+        loaded(early)
+        assert {each.name for each in (root / ".nosync").iterdir()} == {"early", ".gitignore"}
+        assert neighbour.run("x = 1", cell="fresh").text == ""
+        listed = neighbour.run("%dd logs", cell="fresh")
+        assert "early.ipynb  process " in listed
+        assert "gone" not in listed
+        assert "delete" not in listed
+        read = "print('rows', nosync.open('early.ipynb', mode='r')['flights'].count())"
+        assert "rows 2" in neighbour.run(read, cell="fresh")
+
+
+def test_one_that_loads_the_extension_later_is_known_by_its_cells(
+    url: str, home: Path, root: Path
+) -> None:
+    """What the old name stood for is not known then; a copy has the same cells."""
+    load = "%load_ext nosync\n" + FLIGHTS
+    with closing(ServedNotebook(url, home)) as early:
+        early.run("%unload_ext nosync", cell="1e0b1b6a")
+        early.save(("1e0b1b6a", load))
+        early.rename("early.ipynb")
+        assert "new log .nosync/early" in early.run(load, cell="1e0b1b6a")
+    with closing(ServedNotebook(url, home)) as copied:
+        copied.run("%unload_ext nosync", cell="2e0b1b6a")
+        copied.save(("2e0b1b6a", load))
+        copied.copy()
+        copied.rename("copied.ipynb")
+        assert "new log .nosync/Untitled" in copied.run(load, cell="2e0b1b6a")
 
 
 def test_two_tabs_are_one_kernel_and_one_log(url: str, home: Path, root: Path) -> None:
