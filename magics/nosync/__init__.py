@@ -1,7 +1,7 @@
 """NoSync in a notebook: `%load_ext nosync`, `%%dd` cells, and a session per notebook.
 
 In scripts the names of `nosync_nb` are here too, as the same objects. Only `open` differs: it also
-opens the log of a notebook (`finding.open`). Importing this package is light: the engine is loaded
+opens the log of a notebook (`lookup.open`). Importing this package is light: the engine is loaded
 when one of its names is first used.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("nosync.finding" if name == "open" else "nosync_nb"), name)
+    return getattr(import_module("nosync.lookup" if name == "open" else "nosync_nb"), name)
 
 
 def __dir__() -> list[str]:

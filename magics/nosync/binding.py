@@ -78,7 +78,7 @@ class Binding:
         if due is None or due[0] != place.path or not prepare(place):
             return place
         from nosync_nb.files.disk import Files
-        from nosync_nb.store.moving import move
+        from nosync_nb.store.relocate import move
 
         def name_both(folders: Sequence[tuple[str, str]]) -> None:
             for old, new in folders:

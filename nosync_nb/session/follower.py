@@ -11,7 +11,7 @@ from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.sealing import Signer
-from nosync_nb.store import moving, reading
+from nosync_nb.store import reading, relocate
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.reading import Recovered
 from nosync_nb.store.store import Store
@@ -113,7 +113,7 @@ class Follower:
         """Begins again at the newest checkpoint, also if the log's folder was renamed."""
         self._unshown = True
         before = self._publisher.store
-        store = Store.open(moving.found(before.files, before.log.place), mode="r")
+        store = Store.open(relocate.current_folder(before.files, before.log.place), mode="r")
         try:
             recovered = reading.recover(store)
             store.release()

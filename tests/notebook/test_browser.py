@@ -254,8 +254,13 @@ def test_a_log_follows_its_notebook_in_a_browser(
     wear(page, "Light")
 
     page.evaluate(_RENAME, "quick.ipynb")
-    fresh = notebook_of(opened, folder, "Untitled.ipynb", ["x = 1"])
-    assert "is the log of quick.ipynb" in fresh.run(0)
+    assert (folder / "root" / ".nosync" / "quick").is_dir()
+    fresh = notebook_of(opened, folder, "Untitled.ipynb", ["x = 1", "%dd logs"])
+    assert fresh.run(0) == ""
+    listed = fresh.cell(1).locator("tr", has_text="quick.ipynb")
+    fresh.run(1)
+    expect(listed).to_contain_text("process")
+    expect(listed).not_to_contain_text("gone")
     assert not (folder / "root" / ".nosync" / "Untitled-2").exists()
     page.evaluate(_COPY, "quick.ipynb")
     copy = LabPage(page, opened[1], "quick-Copy1.ipynb")

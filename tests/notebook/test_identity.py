@@ -347,7 +347,12 @@ RENAMES = {
     "has the name already": ("flights", True, [], None),
     "has the name and a number": ("flights-2", True, [], None),
     "the name is taken": ("Untitled-2", True, ["flights"], "flights-2"),
-    "the name and the next one are taken": ("Untitled", True, ["flights", "flights-2"], "flights-3"),
+    "the name and the next one are taken": (
+        "Untitled",
+        True,
+        ["flights", "flights-2"],
+        "flights-3",
+    ),
     "a name that only begins alike": ("flights-old", True, [], "flights"),
 }
 

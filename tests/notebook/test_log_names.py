@@ -25,7 +25,9 @@ FLIGHTS = 'import math\nflights = nosync.input("flights", "carrier string, delay
 LOAD = 'flights.insert([("AA", 10), ("UA", 5)], once="first")'
 COUNT = "print('rows', flights.count(), math.floor(2.5))"
 CELLS = (("1e0b1b6a", FLIGHTS), ("70f4c7d2", LOAD), ("2f0b1b6a", COUNT))
-OWN = "import sys, nosync; s = nosync.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+OWN = (
+    "import sys, nosync; s = nosync.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+)
 
 
 @pytest.fixture
@@ -261,7 +263,7 @@ def test_replicas_of_a_renamed_log_are_remembered(folder: Path) -> None:
 
 def test_the_log_of_a_notebook_is_opened_by_the_path_of_the_notebook(folder: Path) -> None:
     job = loaded(folder)
-    with pytest.raises(DurabilityError, match="no log of notebook 'nope.ipynb'") as missing:
+    with pytest.raises(DurabilityError, match=r"no log of notebook 'nope\.ipynb'") as missing:
         nosync.open("nope.ipynb", mode="r")
     assert ".nosync/Untitled (job.ipynb)" in str(missing.value)
     assert "nosync.open('.nosync/Untitled', mode='r')" in str(missing.value.hint)

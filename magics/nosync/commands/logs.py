@@ -112,9 +112,9 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
         for name, value in vars(arguments).items()
         if name not in ("path", "branch") and value is not None
     }
-    from nosync.finding import found
+    from nosync.lookup import folder_of
 
-    path = str(found(arguments.path))
+    path = str(folder_of(arguments.path))
     if path != arguments.path:
         notebook.say(f"NoSync: the log of {arguments.path} is {shown(Path(path))}")
     if arguments.branch is not None:

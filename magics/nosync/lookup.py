@@ -1,6 +1,6 @@
-"""Finding: the log of a notebook, or of a folder that was renamed, for `nosync.open`.
+"""Looks up the log of a notebook, or of a folder that was renamed, for `nosync.open`.
 
-Nothing is bound: the log stays that of its own notebook.
+The log stays that of its own notebook: nothing is written beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nosync_nb
-from nosync.evidence import NotebookFile, known_logs, located, logs_in, read_record, where_is
+from nosync.evidence import (
+    NotebookFile,
+    known_logs,
+    located,
+    logs_in,
+    open_in,
+    read_record,
+    where_is,
+)
 from nosync.identity import MAYBE, NEW, Evidence, decide
 from nosync.place import Place, natural, shown
 from nosync_nb.errors import DurabilityError
@@ -28,13 +36,13 @@ def open(path: str | os.PathLike[str], **options: Any) -> Session:
     none is created for it. A folder in `.nosync` is found by its former names as well.
     """
     __tracebackhide__ = True
-    return nosync_nb.open(found(path), **options)
+    return nosync_nb.open(folder_of(path), **options)
 
 
 open.__doc__ = f"{open.__doc__}\n{(nosync_nb.open.__doc__ or '').partition(chr(10))[2]}"
 
 
-def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def folder_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """The folder that a path names: that of a notebook's log, or one that was renamed.
 
     Raises:
@@ -61,13 +69,18 @@ def log_of(notebook: Path) -> Path:
     file = NotebookFile.read(notebook)
     place = natural(Path(file.path))
     here = Evidence(place, file.path, file.file, file.cells)
-    verdict = decide(here, known_logs(here))
+    logs = known_logs(here)
+    mine = [
+        each.path for each in logs if each.record and file.file and each.record.file == file.file
+    ]
+    for log in mine:
+        if open_in(log):  # its notebook runs, so its cells may be saved later
+            return log
+    verdict = decide(here, logs)
     if verdict.log is not None and verdict.why != NEW:
         return verdict.log
-    other = verdict.other
-    if other is not None and verdict.relation == MAYBE and other.record is not None:
-        if file.file is not None and other.record.file == file.file:
-            return other.path  # no cell of either contradicts it
+    if verdict.relation == MAYBE and verdict.other is not None and verdict.other.path in mine:
+        return verdict.other.path  # no cell of either contradicts it
     others = [log for log in logs_in(place.parent) if Place(log, "").has_log]
     listed = ", ".join(f"{shown(log)}{_notebook_of(log)}" for log in others)
     missing = "" if file.file else " (there is no such file)"

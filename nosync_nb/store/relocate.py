@@ -1,4 +1,4 @@
-"""Moving: renames the folder of a log that no process has open, and finds a renamed one again.
+"""Renames the folder of a log that no process has open, and finds a renamed one again.
 
 A rename is atomic, and the log is named by its id everywhere else: in its replicas, and in its
 branches, which lie inside the folder. Whatever else names the folder is the caller's to change.
@@ -9,7 +9,7 @@ all its branches are taken first, and nothing is renamed if one is locked or has
 opening that waits for such a lock finds no log at its path afterwards, and fails.
 
 Failure: 1. A session reads the log. 2. The folder is renamed. 3. The session finds no files.
-Hence a reader looks for the folder under its new name, by its `generation` file (`found`).
+Hence a reader looks for the folder under its new name, by its `generation` file (`current_folder`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def move(
     return False
 
 
-def found(files: Files, known: Whereabouts) -> str:
+def current_folder(files: Files, known: Whereabouts) -> str:
     """The folder of a log that was at a known place: that place, or its new name beside it."""
     folder, old = os.path.split(known.path)
     with suppress(DurabilityError):
