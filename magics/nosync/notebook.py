@@ -149,8 +149,6 @@ class Notebook:
         memo = Memo.read(place.path)
         if memo.attempts >= _SAFE_MODE and not force:
             raise given_up(place)
-        import nosync_nb
-
         self.errors.install()
         if named is None and self.place is None and write:
             place = self.binding.rename(place)
@@ -160,12 +158,7 @@ class Notebook:
         offered = regained(place, options) if write and not place.has_log else ""
         known = prepare(place, write=write) and write
         with memo.attempt(place.path, write=known), whose(place):
-            try:
-                session = nosync_nb.open(str(where), spark=self.spark.users, **options)
-            except nosync_nb.NosyncError as error:
-                if "replicas" in options and not place.has_log:
-                    error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
-                raise
+            session = self._recovered(place, where, options)
         if write and not known:
             memo.write(place.path)
         if session is self.opened:
@@ -189,6 +182,18 @@ class Notebook:
         for line in filter(None, (offered, news)):
             self.say(f"NoSync: {line}")
         return session
+
+    def _recovered(self, place: Place, where: Path, options: Mapping[str, Any]) -> Session:
+        """Opens the folder `where`: the log at a place, a branch of it, or its main log."""
+        __tracebackhide__ = True
+        import nosync_nb
+
+        try:
+            return nosync_nb.open(str(where), spark=self.spark.users, **options)
+        except nosync_nb.NosyncError as error:
+            if "replicas" in options and not place.has_log:
+                error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
+            raise
 
     def _use(self, session: Session, place: Place, memo: Memo | None) -> None:
         """The session is the notebook's from now on; without a memo it is read, and no more."""

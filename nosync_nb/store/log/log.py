@@ -29,7 +29,7 @@ from nosync_nb.store.log.further import Ask, extended
 from nosync_nb.store.log.generation import Lease, Words
 from nosync_nb.store.log.lookup import Lookup
 from nosync_nb.store.log.machine import Machine
-from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.log.owner import Owner, Whereabouts
 from nosync_nb.store.log.recover import RecoveredLog
 from nosync_nb.store.log.writer import Writer
 
@@ -55,7 +55,7 @@ class Log:
     ) -> None:
         self._files, self._words, self._writer, self._owner = files, words, writer, owner
         self.path = path
-        self.place = owners.place(files, path)
+        self.place = Whereabouts() if writer else owners.place(files, path)
         self.mode: Literal["r", "w"] = "w" if writer else "r"
         self.clean = recovered.clean
         self.fresh = recovered.checkpoint is None and recovered.tail.end.seq == 0

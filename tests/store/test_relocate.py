@@ -1,0 +1,108 @@
+"""The folder of a log is renamed whole, by nobody while it is open, and readers go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from inside import inside
+
+import nosync_nb
+from nosync_nb import DurabilityError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.relocate import move
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A closed log of 20,000 rows with a branch and a branch of that."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("x", "a bigint")
+        session.stage("counts", session["x"].group_by("a").agg(n="count(*)"))
+        numbers.insert([(i,) for i in range(20_000)])
+        session.commit()
+        inside(session).upkeep.checkpoint()
+        with session.branch("outer") as outer:
+            outer.branch("inner").close()
+    return tmp_path / "log"
+
+
+def moved(log: Path, target: Path) -> bool:
+    return move(Files(), str(log), str(target), lambda _: None)
+
+
+def test_a_move_names_the_old_and_new_path_of_a_log_and_its_branches(log: Path) -> None:
+    target, named = log.with_name("new"), []
+
+    def prepare(paths: Sequence[tuple[str, str]]) -> None:
+        assert log.exists()
+        named.extend(paths)
+
+    assert move(Files(), str(log), str(target), prepare)
+    inner = ("", "/branches/outer", "/branches/outer/branches/inner")
+    assert named == [(f"{log}{each}", f"{target}{each}") for each in inner]
+    assert not log.exists()
+    with nosync_nb.open(target) as session:
+        assert session["counts"].count() == 20_000
+        assert list(session.branches) == ["outer"]
+        assert session.verify().whole
+
+
+@pytest.mark.parametrize("part", ["", "branches/outer", "branches/outer/branches/inner"])
+def test_a_log_is_not_moved_while_it_or_a_branch_is_open_or_opened(log: Path, part: str) -> None:
+    target = log.with_name("new")
+    with nosync_nb.open(log / part):
+        assert not moved(log, target)
+    lock = Files().lock(str(log / part / "lock"))
+    assert lock is not None
+    assert not moved(log, target)
+    lock.release()
+    (log / part / "owner").write_bytes(b"damaged")
+    assert not moved(log, target)
+    assert log.exists()
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("call", ["lock", "read", "rename"])
+def test_a_disk_that_refuses_moves_nothing(
+    log: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise DurabilityError("the disk refuses")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, call, refuse)
+        assert not moved(log, log.with_name("new"))
+    with nosync_nb.open(log) as session:
+        assert session["counts"].count() == 20_000
+
+
+def test_a_move_that_could_not_be_synced_has_moved(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DurabilityError("the disk refuses")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "sync_folder", refuse)
+        assert moved(log, log.with_name("new"))
+    assert not log.exists()
+
+
+def test_readers_go_on_when_the_folder_is_renamed(log: Path) -> None:
+    target = log.with_name("new")
+    with nosync_nb.open(log, mode="r") as early, nosync_nb.open(log, mode="r") as late:
+        assert early["counts"].count() == 20_000
+        assert moved(log, target)
+        assert late["counts"].count() == 20_000
+        with nosync_nb.open(target) as session:
+            session.inputs["x"].insert([(7,)])
+            session.commit()
+            assert early["x"].count() == late["x"].count() == 20_001
+        os.rename(target, log)
+        with nosync_nb.open(log) as session:
+            session.inputs["x"].insert([(8,)])
+            session.commit()
+            assert early["x"].count() == late["x"].count() == 20_002
