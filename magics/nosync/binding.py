@@ -88,7 +88,7 @@ class Binding:
 
         if not move(Files(), str(due[0]), str(due[1]), name_both):
             return place
-        self._news = f"the log {shown(due[0])} has its notebook's name now: {shown(due[1])}"
+        self._news = f"the log {shown(due[0])} was renamed after its notebook: {shown(due[1])}"
         return replace(place, path=due[1])
 
     def news(self) -> str:

@@ -55,7 +55,7 @@ def test_a_log_follows_its_notebook(folder: Path) -> None:
         kernel.kill()
         shown = kernel.run(COUNT, cell="count")
         assert "recovered at epoch 1" in shown
-        assert "log .nosync/Untitled has its notebook's name now: .nosync/quick" in shown
+        assert "log .nosync/Untitled was renamed after its notebook: .nosync/quick" in shown
         assert "rows 2" in shown
 
         save(untitled)

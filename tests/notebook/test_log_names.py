@@ -102,14 +102,14 @@ def owned(log: Path) -> Iterator[int]:
 def test_a_folder_takes_the_name_of_its_notebook_at_the_next_opening(folder: Path) -> None:
     job = loaded(folder)
     with opened(job) as notebook:
-        told = "log .nosync/Untitled has its notebook's name now: .nosync/job"
+        told = "log .nosync/Untitled was renamed after its notebook: .nosync/job"
         assert told in notebook.begun
         assert "rows 2 2" in notebook.ok(COUNT)
     assert logs(folder) == ["job"]
     with opened(job) as notebook:
         assert "rows 2 2" in notebook.ok(COUNT)
         assert "recovered at epoch 1" in notebook.begun
-        assert "name now" not in notebook.begun
+        assert "was renamed" not in notebook.begun
 
 
 def test_a_rename_that_stops_at_any_step_leaves_one_whole_log(
@@ -163,7 +163,7 @@ def test_an_open_log_is_not_moved_nor_one_with_an_open_branch(folder: Path) -> N
         session.branch("other").close()
     with owned(log / "branches" / "other"), opened(job) as notebook:
         assert "rows 2 2" in notebook.ok(COUNT)
-        assert "name now" not in notebook.begun
+        assert "was renamed" not in notebook.begun
     assert logs(folder) == ["Untitled"]
     with owned(log) as pid, opened(job) as notebook:
         assert f"process {pid}" in notebook.begun
