@@ -28,18 +28,11 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 
-@wraps(nosync_nb.open, assigned=("__annotations__",))
+@wraps(nosync_nb.open)
 def open(path: str | os.PathLike[str], **options: Any) -> Session:
-    """Opens a session's folder, or the log of a notebook: `nosync.open("job.ipynb", mode="r")`.
-
-    A notebook's log is its main log, also while its cells use a branch. The notebook must have one:
-    none is created for it. A folder in `.nosync` is found by its former names as well.
-    """
+    """See `nosync_nb.open`; takes a notebook or the former path of a folder as well."""
     __tracebackhide__ = True
     return nosync_nb.open(folder_of(path), **options)
-
-
-open.__doc__ = f"{open.__doc__}\n{(nosync_nb.open.__doc__ or '').partition(chr(10))[2]}"
 
 
 def folder_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

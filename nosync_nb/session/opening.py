@@ -51,7 +51,7 @@ def open(
 ) -> Session:
     """Opens a session's folder: creates it, or recovers what is there.
 
-    Twice in one process gives the same session.
+    Twice in one process gives the same session. `nosync.open` also takes a notebook that has a log.
 
     Args:
         spark: the Spark session to use, or a function that gives it when it is needed.
@@ -74,7 +74,7 @@ def open(
 
     Raises:
         SchemaError: an argument is not one of those that are known.
-        DurabilityError: too few replicas of a lost log can be read.
+        DurabilityError: too few replicas of a lost log can be read; or the notebook has no log.
         FencedError: somebody else writes it; the notes say what can be done.
         CorruptLogError: something that was on disk is damaged.
     """

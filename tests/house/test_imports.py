@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -88,12 +89,14 @@ def test_an_import_has_no_effect(module: str, tmp_path: Path) -> None:
 
 
 def test_nosync_has_the_names_of_the_engine_as_the_same_objects() -> None:
+    """But for `open`, which takes notebooks as well."""
     import nosync
     import nosync_nb
 
-    own = set(nosync.__all__)
+    own = {*nosync.__all__, "open"}
     for name in set(nosync_nb.__all__) - own:
         assert getattr(nosync, name) is getattr(nosync_nb, name)
+    assert inspect.signature(nosync.open) == inspect.signature(nosync_nb.open)
 
 
 def test_graphs_are_loaded_when_they_are_named(tmp_path: Path) -> None:
