@@ -28,7 +28,8 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, Registered
 from nosync_nb.expressions.allowed import calls_only_built_in
 from nosync_nb.expressions.parse import Word, tokens
-from nosync_nb.spark.starting import Spark, is_connect
+from nosync_nb.spark.sessions import analysed
+from nosync_nb.spark.starting import Spark, bytes_of, is_connect
 
 _UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
 _DIGITS = 12
@@ -180,17 +181,15 @@ def _of_spark(spark: Spark) -> frozenset[str]:
 
 def _python_functions(spark: Spark, frame: Any) -> Iterator[tuple[str, _Python | None]]:
     """The Python functions in Spark's plan by name; None for one that cannot be unpickled."""
-    for expression in _expressions(frame._jdf.queryExecution().analyzed()):
+    for expression in _expressions(analysed(frame)):
         if expression.getClass().getName() == _UDF:
             yield str(expression.name()).lower(), _unpickled(spark, expression)
 
 
 def _unpickled(spark: Spark, udf: Any) -> _Python | None:
     """The function of a PythonUDF of Spark's plan, which this process has pickled itself."""
-    tag = spark._jvm.scala.reflect.ClassTag.Byte()
-    data = bytes(udf.func().command().toArray(tag))
     try:
-        function, type_ = pickle.loads(data)
+        function, type_ = pickle.loads(bytes_of(spark, udf.func().command()))
     except Exception:  # a broadcast, or whatever its modules raise
         return None
     return _Python(function, type_, udf.evalType(), bool(udf.udfDeterministic()))

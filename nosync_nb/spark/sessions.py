@@ -328,6 +328,11 @@ def optimized(frame: Any) -> Any:
     return None if classic is None else classic.queryExecution().optimizedPlan()
 
 
+def analysed(frame: Any) -> Any:
+    """Spark's plan of a classic DataFrame after its names and types were resolved."""
+    return getattr(frame, "_jdf").queryExecution().analyzed()  # noqa: B009  (PySpark has no other)
+
+
 def estimated_bytes(frame: Any) -> int | None:
     """How large Spark expects the result of a DataFrame to be, without executing it; None: unknown.
 

@@ -98,6 +98,12 @@ def located(spark: Spark, place: str) -> tuple[str, str]:
     return address.getScheme(), address.getPath()
 
 
+def bytes_of(spark: Spark, sequence: Any) -> bytes:
+    """The bytes of a sequence of Scala's in the JVM of a classic session."""
+    tag = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()
+    return bytes(sequence.toArray(tag))
+
+
 def _answers(spark: Spark) -> bool:
     if is_connect(spark):
         return not _refuses(_endpoint(spark.client))

