@@ -165,7 +165,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         session = Session(store, replicas, open, spark=wish.spark)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
-            for said in distant.regained(store.files, where, replicas):
+            for said in distant.regained(store.files, where, replicas) if anew.url else ():
                 session.recovery.note(said)
         for note in (unfit, ready):
             if note is not None:

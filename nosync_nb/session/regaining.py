@@ -82,6 +82,10 @@ class Policy:
 
 def tell(report: RecoveryReport, regained: Restored, stages: list[str]) -> None:
     """Says in the report of an opening from where a log came, and what it may lack."""
+    if not regained.url:
+        for doubt in regained.doubts:
+            report.note(f"a new log was begun, though a replica did not answer: {doubt}")
+        return
     report.note(f"made anew from {regained.url}, up to frame {regained.seq}")
     for doubt in regained.doubts:
         report.note(f"not used: {doubt}")

@@ -13,7 +13,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.errors import DurabilityError, SchemaError
+from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.session import regaining
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas.examining import Copy
@@ -162,3 +162,117 @@ def test_who_is_asked_in_vain_twice_counts_once(
         assert session["numbers"].rows() == [(1,)]
         (why,) = [note for note in session.recovery.notes if asked[0] in note]
         assert why.count("it does not answer") == 1
+
+
+def emptied(tmp_path: Path, *numbers: int) -> None:
+    """Replicas that were replaced by empty folders."""
+    for number in numbers:
+        shutil.rmtree(tmp_path / f"replica-{number}", ignore_errors=True)
+        (tmp_path / f"replica-{number}").mkdir()
+
+
+@pytest.mark.fault(34)
+@pytest.mark.parametrize("on_loss", ["refuse", "gap"])
+@pytest.mark.parametrize("by_id", [False, True])
+def test_no_new_log_is_begun_while_a_replica_that_may_have_the_log_does_not_answer(
+    lost: dict[str, Any], tmp_path: Path, on_loss: Any, *, by_id: bool
+) -> None:
+    (log_id,) = (each.name for each in (tmp_path / "away-1").iterdir() if len(each.name) == 32)
+    emptied(tmp_path, 0, 2)
+    if by_id:
+        lost["replicas"][0] += f"#{log_id}"
+    with pytest.raises(DurabilityError, match=r"may have it: .*replica-1") as caught:
+        nosync_nb.open(**lost, on_loss=on_loss)
+    assert "replica-0" not in str(caught.value)
+    assert "on_loss='wait'" in str(caught.value.hint)
+    assert not lost["path"].exists()
+    assert not (tmp_path / "replica-1").exists(), "nothing is made in an empty mount point"
+    (tmp_path / "away-1").rename(tmp_path / "replica-1")
+    with nosync_nb.open(**lost, on_loss="gap") as session:
+        assert session.now == 3
+
+
+@pytest.mark.fault(34)
+def test_a_log_that_begins_where_this_user_had_none_reports_the_replica_that_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    urls = [f"file://{tmp_path}/replica-{i}" for i in range(2)]
+    away = f"file://{tmp_path}/not/there"
+    with nosync_nb.open(tmp_path / "x.nosync", replicas=[*urls, away]) as session:
+        (note,) = session.recovery.notes
+        assert "a new log was begun" in note
+        assert away in note
+
+
+@pytest.mark.fault(34)
+def test_a_wait_for_the_one_replica_that_has_the_log_ends_when_it_is_back_or_in_time(
+    lost: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied(tmp_path, 0, 2)
+    told = threading.Event()
+    monkeypatch.setattr(regaining, "warn", lambda *_, **__: told.set())
+    with pytest.raises(DurabilityError, match=r"may have it: .*replica-1") as caught:
+        nosync_nb.open(**lost, on_loss="wait", timeout=0.01)
+    assert any("waited for 0.01 s" in note for note in caught.value.__notes__)
+    told.clear()
+
+    def bring_back() -> None:
+        assert told.wait(WAIT_S)
+        (tmp_path / "away-1").rename(tmp_path / "replica-1")
+        (tmp_path / "away-2").rename(tmp_path / "replica-2-again")
+
+    helper = threading.Thread(target=bring_back)
+    helper.start()
+    lost["replicas"][2] = f"file://{tmp_path}/replica-2-again"
+    emptied(tmp_path, 2)
+    with nosync_nb.open(**lost, on_loss="wait", timeout=WAIT_S) as session:
+        helper.join()
+        assert session.now == 3
+
+
+@pytest.mark.fault(34)
+def test_a_new_log_is_begun_without_replicas_and_gets_them_later(
+    lost: dict[str, Any], tmp_path: Path
+) -> None:
+    """As the hint says that refuses to begin one with them."""
+    emptied(tmp_path, 0, 2)
+    with pytest.raises(DurabilityError, match="may have it"):
+        nosync_nb.open(**lost)
+    with nosync_nb.open(lost["path"]) as session:
+        assert session.now == 0
+    with nosync_nb.open(**lost) as session:
+        session.input("edges", "src int, dst int").insert([(1, 1)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 1
+
+
+@pytest.mark.fault(32)
+def test_a_copy_with_the_frames_of_another_log_is_not_restored(
+    lost: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = next(each for each in (tmp_path / "away-1").iterdir() if len(each.name) == 32)
+    url = f"file://{tmp_path}/other"
+    with nosync_nb.open(tmp_path / "other.nosync", replicas=[url]) as session:
+        session.input("others", "x int").insert([(77,)])
+        session.commit(wait="replicas", timeout=WAIT_S)
+    (other,) = (each for each in (tmp_path / "other").iterdir() if len(each.name) == 32)
+    swapped = tmp_path / "other" / copy.name
+    other.rename(swapped)
+    for asked in ([f"{url}#{copy.name}"], [url]):
+        for on_loss in ("refuse", "gap"):
+            with pytest.raises(NosyncError) as caught:
+                nosync_nb.open(lost["path"], replicas=asked, on_loss=on_loss)  # type: ignore[arg-type]
+            if asked[0] != url:
+                assert copy.name in str(caught.value)
+                assert f"holds frames of log {other.name}" in str(caught.value)
+                assert f"rename the folder to '{other.name}'" in str(caught.value)
+            assert not lost["path"].exists()
+    # The copies of the log that can be read are used, and the report tells of the other one.
+    shutil.rmtree(tmp_path / "replica-1", ignore_errors=True)
+    shutil.rmtree(tmp_path / "replica-0")
+    (tmp_path / "away-2").rename(tmp_path / "replica-2")
+    (tmp_path / "away-1").rename(tmp_path / "replica-1")
+    (tmp_path / "replica-0").mkdir()
+    swapped.rename(tmp_path / "replica-0" / copy.name)
+    with nosync_nb.open(**lost) as session:
+        assert session.now == 3
+        assert any(f"holds frames of log {other.name}" in n for n in session.recovery.notes)

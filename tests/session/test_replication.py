@@ -461,7 +461,7 @@ def test_a_replica_with_the_frames_of_another_log_is_told_and_work_goes_on(
     with nosync_nb.open(tmp_path / "0.nosync") as session:
         (told,) = until(session, lambda all_: bool(all_[0].why))
         assert told.state == "failing"
-        assert f"frames of another log, {ids[1]}" in told.why
+        assert f"holds frames of log {ids[1]}" in told.why
         assert f"delete its copy '{ids[0]}'" in told.why
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
@@ -543,3 +543,24 @@ def test_replicas_promise_a_higher_quorum_when_as_many_have_what_was_safe(
         assert promised() == [2, 2, 2]
         assert not read(Files(), session.path, log_id).former
         assert session.recovery_frontier("disk") == 3
+
+
+@pytest.mark.fault(31)
+def test_no_epoch_is_acknowledged_that_an_old_copy_put_back_lacks(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path, folder = tmp_path / "x.nosync", tmp_path / "replica-0"
+    with begun(path, urls[:1]) as session:
+        shutil.copytree(folder, tmp_path / "backup")
+        for i in range(2):
+            session.inputs["edges"].insert([(i, 7)])
+            session.commit(wait="replicas", timeout=WAIT_S)
+        folder.rename(tmp_path / "away")
+        (tmp_path / "backup").rename(folder)
+        session.inputs["edges"].insert([(9, 9)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 4
+        rows = session["degrees"].rows()
+    shutil.rmtree(path)
+    with nosync_nb.open(path, replicas=urls[:1]) as session:
+        assert session.now == 4
+        assert session["degrees"].rows() == rows

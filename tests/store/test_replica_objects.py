@@ -330,7 +330,7 @@ def test_requests_that_are_made_twice_do_what_they_do_once() -> None:
 
 def test_after_a_request_that_failed_it_is_not_gone_on_without_a_look() -> None:
     store = MemoryStore()
-    replica = ObjectReplica(failing := Failing(store, 101), ID)
+    replica = ObjectReplica(failing := Failing(store, 102), ID)
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
 

@@ -469,7 +469,7 @@ def test_frames_of_another_log_in_the_place_of_a_copy_are_told_and_left(
     with pytest.raises((CorruptLogError, FencedError), match="another"):
         shipper_of(path, own).ship()
     go_on(path, 1)  # of a later generation than the one that the copy obeys
-    with pytest.raises(CorruptLogError, match="frames of another log"):
+    with pytest.raises(CorruptLogError, match="holds frames of log"):
         shipper_of(path, begun(path, tmp_path / "copies")).ship()
     assert own.held() == before
 

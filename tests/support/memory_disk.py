@@ -13,6 +13,7 @@ import errno
 import os
 import random
 import stat
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -226,6 +227,7 @@ class Status(NamedTuple):
     st_nlink: int = 1
     st_uid: int = _MINE[0]
     st_gid: int = _MINE[1]
+    st_ctime_ns: int = 0
 
 
 class MemoryMap:
@@ -517,7 +519,9 @@ class MemoryFiles(Files):
     def status(self, path: str) -> Any:
         node = self._node(path, "look at")
         if isinstance(node, Directory):
-            return Status(stat.S_IFDIR | 0o700, id(node), 0)
+            names = sorted((name, getattr(one, "number", 0)) for name, one in node.now.items())
+            changed = zlib.crc32(repr(names).encode())
+            return Status(stat.S_IFDIR | 0o700, id(node), 0, st_ctime_ns=changed)
         return _made(Status, (_FILE, node.number, len(node.content), 0, 1, *_MINE))
 
     def restrict(self, path: str) -> None:

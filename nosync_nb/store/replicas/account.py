@@ -143,7 +143,7 @@ class Account:
         Args:
             data: the bytes of those pieces of the changes that have no key.
         """
-        before = self.reign(term)
+        before = self.present(term)
         slot = before.slot + 1
         seq = before.seq if seq is None else seq
         record = CopyRecord(slot, self.writer, before.promise, seq, changes, None)
@@ -158,15 +158,24 @@ class Account:
         self._count(before, changes)
         self.clear()
 
-    def present(self, term: Term) -> None:
-        """Raises DurabilityError unless the copy is the one that it was, which may be deleted."""
+    def present(self, term: Term) -> CopyState:
+        """Returns the state of the copy, if it has the last record that is known.
+
+        Raises:
+            DurabilityError: it was deleted, or an old version of it was put back.
+        """
         state = self.reign(term)
-        if not self._bucket.holds(self.path(records.key_of(state.reigns[-1]))):
+        if not self._bucket.holds(self.path(records.key_of(state.slot))):
             self._state = None
+            found = self._read()
+            if found is not None and promises.forbids(found.promise.term, term):
+                self._later = found.promise.term  # a later owner has deleted the record
+                raise promises.refused(self.where, self._later)
             raise DurabilityError(
                 f"'{self.where}' is not the copy any more that it was",
                 hint="it is filled anew at the next try",
             )
+        return state
 
     def still(self, term: Term) -> None:
         """Raises if somebody else has gone on with the copy."""

@@ -90,6 +90,29 @@ class Stretch(NamedTuple):
     beat: Beat
 
 
+def check_log(copy: Copy, log_id: bytes) -> None:
+    """Checks that the frames of a copy are those of one log.
+
+    Failure: the folders of two copies are swapped in a replica. 1. The disk of a log is lost. 2.
+    Its copy is requested by its id. 3. The rows of the other log are restored under this name.
+
+    Raises:
+        CorruptLogError: they belong to another log.
+    """
+    for head in copy.heads:
+        if head.log_id != log_id:
+            raise foreign_frames(head.log_id, log_id)
+
+
+def foreign_frames(found: bytes, log_id: bytes) -> CorruptLogError:
+    """Returns the error of a copy whose frames belong to another log."""
+    return CorruptLogError(
+        f"the copy of log {log_id.hex()} holds frames of log {found.hex()}",
+        hint=f"rename the folder to '{found.hex()}', or delete its copy '{log_id.hex()}': it is"
+        " filled again from the log",
+    )
+
+
 def examined(
     files: Files,
     url: str,

@@ -20,6 +20,11 @@ Failure: a segment cannot be synced, and the next try says that it can: what had
 from memory and is not on the disk. So it is written down that the segment is in doubt, and who is
 promised next stores it anew. What was acknowledged before can still be read.
 
+Failure: an old copy of the folder is put back while the log is open. 1. The shipper appends to a
+segment that it has open, and that lies elsewhere by now. 2. It acknowledges a frame that the copy
+does not have. Hence `sync` compares what the paths lead to with what was written, before it
+acknowledges anything.
+
 Failure: a volume is not mounted, and its mount point is an ordinary folder of the disk that the
 log is on. So the folder of copies is made when the user names it, and never by who ships.
 """
@@ -29,6 +34,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -46,6 +52,12 @@ _PIECE_BYTES = 1 << 20
 _ID_HEX = 32
 _DOUBTFUL = "doubtful"
 _NOTE_BYTES_MAX = 1 << 20
+_TICK_NS = 2_000_000_000
+"""Two changes of a folder within so many nanoseconds may have one time of change."""
+
+
+_Stamps = tuple[tuple[int, int, int], ...]
+"""Of folders: the device, the number, and the time of the last change in nanoseconds."""
 
 
 class FolderSite:
@@ -101,6 +113,8 @@ class FolderReplica:
         self._doubtful: set[str] = set()  # segments in doubt that could not even be noted
         self._incarnation = ""
         self._seq = -1  # what it noted last
+        self._written: dict[str, int] = {}  # what the files hold at least, by the shipper's calls
+        self._compared: _Stamps | None = None  # of the folders when they had all of that
 
     @property
     def folder(self) -> str:
@@ -136,6 +150,7 @@ class FolderReplica:
         for path in self._unfinished(names):
             self._files.unlink(path)
         held = self._sizes(names)
+        self._written, self._compared = dict(held), None
         self._settle()  # afterwards: what an earlier owner adds meanwhile is not known to be synced
         doubtful = self._doubts()
         return Holdings(said.incarnation, {n: s for n, s in held.items() if n not in doubtful})
@@ -180,6 +195,7 @@ class FolderReplica:
                 self._drop_new()
                 self._files.rename(temporary, path)
                 self._files.sync_folder(os.path.dirname(path))
+                self._written[name] = offset + len(data)
                 self._believe(name)
         except BaseException:
             self._drop_new()
@@ -198,6 +214,7 @@ class FolderReplica:
                 f"'{file.path}' holds {file.size()} bytes, and byte {offset} was to follow"
             )
         file.write_at(offset, data)
+        self._written[name] = offset + len(data)
 
     def sync(self, term: Term, seq: int | None) -> None:
         """Brings to disk what was appended; then it is known that the term still holds.
@@ -211,6 +228,7 @@ class FolderReplica:
                 if file.deleted():
                     raise DurabilityError(f"'{file.path}' was deleted")
             self._check(term)
+            self._compare()
             if seq is not None and seq != self._seq:
                 self._acknowledge(seq)
         except BaseException:
@@ -268,6 +286,7 @@ class FolderReplica:
             open_ = self._open.pop(name, None)
             if open_ is not None:
                 open_.close()
+            self._written.pop(name, None)
             self._files.unlink(layout.path_of(self._folder, name))
 
     def close(self) -> None:
@@ -287,12 +306,42 @@ class FolderReplica:
     def _check(self, term: Term) -> None:
         said = read_promise(self._files, self._folder)
         if said is None or said.incarnation != self._incarnation:
-            raise DurabilityError(
-                f"'{self._folder}' is not the copy any more that it was",
-                hint="it is filled anew at the next try",
-            )
+            raise self._replaced()
         if said.term != term:
             raise promises.refused(self._folder, said.term)
+
+    def _compare(self) -> None:
+        """Checks that the paths lead to what was written.
+
+        The names are listed again only if a folder has changed, because a sync follows each epoch.
+
+        Cost: a call of the system for each segment that is open, and three.
+        """
+        for name, file in self._open.items():
+            status = self._files.status(file.path)
+            if status.st_ino != file.stamp()[0] or status.st_size < self._written[name]:
+                raise self._replaced()
+        stamps = self._stamps()
+        if stamps == self._compared:
+            return
+        self._compared = None
+        held = self._sizes(self._names())
+        if any(held.get(name, -1) < size for name, size in self._written.items()):
+            raise self._replaced()
+        if max(changed for *_, changed in stamps) < time.time_ns() - _TICK_NS:
+            self._compared = stamps
+
+    def _stamps(self) -> _Stamps:
+        """What changes when a folder of the copy is replaced, or a name in it."""
+        inner = (layout.beside(self._folder, each) for each in layout.FOLDERS.values())
+        found = map(self._files.status, (self._folder, *inner))
+        return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in found)
+
+    def _replaced(self) -> DurabilityError:
+        return DurabilityError(
+            f"'{self._folder}' is not the copy any more that it was",
+            hint="it is filled anew at the next try",
+        )
 
     def _unfinished(self, names: Mapping[str, Iterable[str]]) -> list[str]:
         """What a shipper that died was in the middle of, of what `_names` found."""

@@ -162,11 +162,11 @@ class ObjectReplica:
     def sync(self, term: Term, seq: int | None) -> None:
         """Makes a record of what was appended; then it is known that the term still holds."""
         state = self._account.reign(term)
-        self._account.present(term)
         if self._grown or seq not in (None, state.seq):
             self._commit(term, list(self._grown.values()), keep=True, seq=seq)
             self._grown.clear()
         else:
+            self._account.present(term)
             self._account.still(term)
             self._account.clear()
 

@@ -14,6 +14,10 @@ furthest is the longest of those that the latest owner shipped to; but one that 
 goes on is better, whoever shipped it: what that owner was safe with is part of it, if he had any.
 So a copy of his that is damaged, and seems to be shorter than it was, hides nothing (examining.py).
 
+Failure: replicas were emptied, and the one that has the log does not answer. A new log would take
+its name. Hence none is begun where there was one before all replicas have answered; no policy
+overrides that.
+
 Failure: a copy is damaged between the look at it and its use. Hence what was copied is looked at
 again, and if it is not what was chosen, the replica counts as one that did not answer: the next
 copy is taken if so many are left that one of them has all that was safe.
@@ -27,6 +31,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
@@ -34,11 +39,11 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, Nosy
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import generation
 from nosync_nb.store.naming import Wanted
-from nosync_nb.store.replicas import layout
-from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas import layout, remembered
+from nosync_nb.store.replicas.address import Address, parse
 from nosync_nb.store.replicas.asking import SilentError, ask_all
 from nosync_nb.store.replicas.bringing import copy
-from nosync_nb.store.replicas.examining import Copy, examined_in
+from nosync_nb.store.replicas.examining import Copy, check_log, examined_in
 from nosync_nb.store.replicas.patience import Patient
 from nosync_nb.store.replicas.polling import Claims
 from nosync_nb.store.replicas.replica import Name, Term
@@ -50,6 +55,7 @@ class Restored(NamedTuple):
     """From which replica a log was made anew, up to which frame.
 
     Attributes:
+        url: empty: a new log may begin, as no replica that answers has one of this path.
         rows: the files that it names; none of them is here yet.
         doubts: why copies were not taken that might have gone further, or that were not found.
         uncertain: so few could be read that what was safe may be with the others alone.
@@ -80,6 +86,9 @@ def restore(
 ) -> Restored | None:
     """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
 
+    No new log takes the place of one that had replicas, as far as this user's home knows, before
+    all of them have answered.
+
     The log is the one that lay at this path and was signed with this user's key; or the one whose
     id follows a replica's URL.
 
@@ -95,15 +104,17 @@ def restore(
     files = files or Files()
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
-    with suppress(DurabilityError):  # it is said below why one does not answer
-        prepare(settings.replicas, files)
     name = Name(path, signer(files), len(settings.replicas), settings.quorum)
+    former = _former(files, path)
+    _prepare(files, settings.replicas, former)
     answers, silent = _answers(files, settings)
-    which = _which(name, answers, settings)
+    which = _which(name, answers, settings, silent)
     if which is None:
-        if silent:
-            _enough(path, settings, silent)
-        return None
+        if silent and (former or any(each.log_id for each in settings.replicas)):
+            raise _unknown(path, settings, silent)
+        _enough(path, settings, silent)
+        return Restored("", 0, (), tuple(silent)) if silent else None
+    _prepare(files, settings.replicas)
     # Of one that has nothing of the log it is not known whether it ever had.
     silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
     said = [logs[which] for _, logs in answers if which in logs]
@@ -116,7 +127,7 @@ def restore(
         for replica in replicas:
             given_back.callback(replica.close)
         promised, replicas, more = _promise(replicas, name._replace(quorum=max(1, strict.quorum)))
-        copies, also = _copies(files, replicas, promised)
+        copies, also = _copies(files, replicas, promised, which)
         silent += more + also
         while copies:
             best = _furthest(copies, silent)
@@ -134,6 +145,39 @@ def restore(
     raise CorruptLogError(
         f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
         hint="bring more of the replicas back",
+    )
+
+
+def _former(files: Files, path: str) -> set[str]:
+    """The URLs of the replicas that a log at this path had, as far as this user's home knows."""
+    known = remembered.look(files, path)
+    return {parse(url).url for url in known[0]} if known is not None else set()
+
+
+def _prepare(
+    files: Files, replicas: Iterable[Address], but: AbstractSet[str] = frozenset()
+) -> None:
+    """Makes the folders of copies that the user names for the first time.
+
+    Failure: the disk is lost, and the volume of a replica is not mounted. 1. Its folder is made in
+    the mount point. 2. It holds nothing. 3. A new log is begun. Hence a folder that held a copy of
+    the log is not made before another replica has answered that it has the log.
+
+    Args:
+        but: URLs of replicas that held copies of the log.
+    """
+    with suppress(DurabilityError):  # the replica is asked next, and says why it does not answer
+        prepare([each for each in replicas if each.url not in but], files)
+
+
+def _unknown(path: str, settings: Replicas, silent: Sequence[str]) -> MissingError:
+    """The error of a log that no replica has which answers, while others do not answer."""
+    count = len(settings.replicas)
+    return MissingError(
+        f"'{path}' is empty, and no replica that answers has a copy of it; {len(silent)} of {count}"
+        f" do not answer, and may have it: {'; '.join(silent)}",
+        hint="reconnect these replicas and open the log again, or wait for them with"
+        " on_loss='wait'; if there is no such log, open it without replicas and add them later",
     )
 
 
@@ -176,21 +220,28 @@ def _apart(replicas: Sequence[Patient], promised: Term) -> tuple[list[Held], lis
 
 
 def _copies(
-    files: Files, replicas: Sequence[Patient], promised: Term
+    files: Files, replicas: Sequence[Patient], promised: Term, log_id: bytes
 ) -> tuple[list[Copy], list[str]]:
-    """What can be read back of those that have promised; and why some cannot, or tell nothing."""
+    """The copies of a log at the replicas that have promised, and why some cannot be used."""
     copies = []
     held, why = _apart(replicas, promised)
     there = [sizes for _, sizes in held]
     for replica, sizes in held:
         try:
             others = [each for each in there if each is not sizes]
-            copies.append(replica.examined(files, others))
+            examined = replica.examined(files, others)
+            check_log(examined, log_id)
+            copies.append(examined)
             if not replica.acknowledged():
                 why.append(f"{replica.url}: it has acknowledged nothing, and may have held more")
         except (CorruptLogError, DurabilityError) as error:
-            why.append(f"{replica.url}: {error}")
+            why.append(_reason(replica.url, error))
     return copies, why
+
+
+def _reason(url: str, error: NosyncError) -> str:
+    """Why the copy at a URL is not used, with the hint, because only the reason is shown."""
+    return f"{url}: {error}" + (f" ({error.hint})" if error.hint else "")
 
 
 def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
@@ -227,12 +278,18 @@ def _following(settings: Replicas, said: Iterable[Name], strict: int, best: Copy
     return before.changed(settings, best.end.seq)
 
 
-def _which(name: Name, answers: Answers, settings: Replicas) -> bytes | None:
-    """The id of the log that is meant; None if the replicas that answer have none of its name."""
+def _which(name: Name, answers: Answers, settings: Replicas, silent: Sequence[str]) -> bytes | None:
+    """The id of the log that is meant; None if the replicas that answer do not have it.
+
+    Raises:
+        SchemaError: it cannot be told; an id that no replica has is one only if all have answered.
+    """
     there = {log_id: known for _, logs in answers for log_id, known in logs.items()}
     asked = {each.log_id for each in settings.replicas if each.log_id is not None}
     if asked:
         (which, *others) = asked
+        if not others and which not in there and silent:
+            return None
         if others or which not in there:
             listed = ", ".join(f"{log_id.hex()} ({known.path})" for log_id, known in there.items())
             raise SchemaError(

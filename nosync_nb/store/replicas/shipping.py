@@ -220,6 +220,9 @@ class Shipper:
         if promised.incarnation != self.incarnation:
             self.incarnation, self.acknowledged = promised.incarnation, None
             self._tell(self)  # what another copy acknowledged in its place is gone
+        elif self.acknowledged is not None and self._replica.acknowledged() < self.acknowledged.seq:
+            self.acknowledged = Acknowledged()  # an old version of the copy was put back
+            self._tell(self)
         self._claim(promised.incarnation)
         begun = view.extents[0].segment if view.extents else None
         # Only a log that its first owner has just made cannot lack anything: also one that is empty

@@ -23,7 +23,7 @@ from nosync_nb.store.log import checkpoint, frames, segments
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replicas import layout
-from nosync_nb.store.replicas.examining import examined
+from nosync_nb.store.replicas.examining import examined, foreign_frames
 from nosync_nb.store.replicas.polling import Vote
 from nosync_nb.store.replicas.replica import Replica
 from nosync_nb.store.replicas.source import Source, View
@@ -135,10 +135,6 @@ def _headers(
         if segment is None or segment.name != name:
             continue
         if segment.log_id != source.log_id:
-            raise CorruptLogError(
-                f"it holds frames of another log, {segment.log_id.hex()}, where this one's belong",
-                hint=f"put them back, or delete its copy '{source.log_id.hex()}': it is filled"
-                " anew",
-            )
+            raise foreign_frames(segment.log_id, source.log_id)
         headers[segment.key] = segment
     return headers
