@@ -33,6 +33,7 @@ from nosync_nb.files.disk import Files, Lock
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replicas import tokens
 from nosync_nb.store.replicas.address import is_loopback
+from nosync_nb.store.replicas.connections import Connections
 from nosync_nb.store.replicas.copies import Copies
 from nosync_nb.store.replicas.wire import (
     CALL_BYTES_MAX,
@@ -65,8 +66,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._copies, self._greeter = copies, Greeter(token)
         self._places = threading.BoundedSemaphore(CALLS_MAX)
         super().__init__(where, tls_certificates=[tls] if tls else None)
+        self.connections = Connections(self.port)
 
-    def do_action(self, _context: Any, action: Any) -> list[Any]:
+    def do_action(self, context: Any, action: Any) -> list[Any]:
         """Answers a client; one that has another token learns nothing but that."""
         try:
             if action.type == "hello" and action.body.size == NONCE_BYTES:
@@ -74,6 +76,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             if action.type != "call" or action.body.size > CALL_BYTES_MAX:
                 raise ForeignError("no call")
             call = self._greeter.opened(action.body.to_pybytes())
+            self.connections.prove(context.peer())
         except ForeignError as error:
             raise flight.FlightUnauthenticatedError(str(error)) from None
         said: bytes | NosyncError
@@ -128,6 +131,7 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
             looks += 1
             if looks % _IDLE_LOOKS == 0:
                 copies.drop_idle()
+            service.connections.limit()
             if _memory_bytes(files) > MEMORY_BYTES_MAX:
                 _again(service.port)
 
