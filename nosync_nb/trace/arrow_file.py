@@ -35,11 +35,13 @@ from nosync_nb.files.disk import Files
 from nosync_nb.files.names import within
 from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import FIXED
+from nosync_nb.trace import messages
 
 BLOCK = 1 << 20
 DISK = Files()
 
 _FORMAT = 1
+START = 8  # Arrow's own word and its filler; the first message follows
 WITH_TEXTS = 2
 """The format of a file whose header has the texts of some columns, and the file codes of them."""
 
@@ -164,7 +166,8 @@ def open_arrow(
     """Maps a file and checks that it is the one named; returns its header and its rows.
 
     Args:
-        checked: compares every block with its checksum as well.
+        checked: compares every block with its checksum as well, and refuses compressed buffers,
+            because another process may have written the file.
 
     Cost: O(1) in the rows; pages are read when they are touched. Checked: 0.1 s a GB, if it is in
     memory.
@@ -175,11 +178,22 @@ def open_arrow(
     table = _table(data, folder, name, digest)
     if checked:
         _check_blocks(data, table, folder, name)
-    record = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
+    try:
+        record = _record(data, trusted=not checked)
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise damaged(folder, name, f"it cannot be read: {error}") from error
     header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
     if header["format"] not in (_FORMAT, WITH_TEXTS):
         raise damaged(folder, name, f"its format is {header['format']}, which is not known")
     return header, record
+
+
+def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
+    """The record batch of a mapped file, where the messages lie; the footer could name others."""
+    reader = pa.BufferReader(data)
+    reader.seek(START)
+    schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
+    return messages.record_batch(reader, schema, trusted=trusted)
 
 
 class _Table(NamedTuple):

@@ -15,6 +15,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ import numpy as np
 from xxhash import xxh3_64
 
 from nosync_nb.files.names import PACK
-from nosync_nb.trace import arrow_file
+from nosync_nb.trace import arrow_file, messages
 from nosync_nb.trace.arrow_file import TAIL
 from nosync_nb.trace.parts import PartRef, refs_from_json
 from nosync_nb.trace.past import packs
@@ -153,6 +154,9 @@ def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fl
     table = read(start, 8 * count)
     if digest is not None and _digest(table + tail) != digest:
         return [Flaw("it is not the file that the log names, or its checksums were changed")]
+    compressed = _compressed(read, arrow_file.START, 1)
+    if compressed:
+        return [compressed]
     last = _Sum(at + TAIL.size, size, footer, Flaw("its footer is not what was written"))
     sums = chain(_part_sums(np.frombuffer(table, np.uint64).tolist(), end), [last])
     wrong = _checked(read, size, sums, watch)
@@ -160,6 +164,26 @@ def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fl
     if len(filler) >= _FILLER_MAX or filler.strip(b"\0"):
         wrong.append(Flaw(f"the filler at byte {end} is not zeros"))
     return wrong
+
+
+def _compressed(read: Read, place: int, skipped: int, trace: int | None = None) -> Flaw | None:
+    """The flaw of a record batch with compressed buffers; None if it has none, or no header.
+
+    Args:
+        place: of the first message.
+        skipped: how many messages without a body come before the record batch.
+
+    Cost: two short reads for each message.
+    """
+    with suppress(ValueError):  # a header that is not what was written has another checksum
+        for left in range(skipped, -1, -1):
+            size = messages.header_size(read(place, messages.PREFIX.size))
+            place += messages.PREFIX.size
+            if not left and size <= _HEADER_BYTES_MAX:
+                compressed = messages.is_compressed(read(place, size))
+                return Flaw(messages.COMPRESSED, trace) if compressed else None
+            place += size
+    return None
 
 
 def _part_sums(blocks: Sequence[int], end: int) -> Iterator[_Sum]:
@@ -186,6 +210,9 @@ def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fl
         place += length
     if place + len(table) + 16 != size:
         return [Flaw("its directory is not what was written")]
+    compressed = [_compressed(read, offset + head, 0, trace) for trace, offset, _, _, head in entries]
+    if any(compressed):
+        return [flaw for flaw in compressed if flaw is not None]
     return _checked(read, size, map(_section_sum, entries), watch)
 
 

@@ -32,6 +32,7 @@ import pyarrow as pa
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.rows import SMALL, Column, arrow_type, concat, objects, to_arrow
 from nosync_nb.rows.types import FIXED
+from nosync_nb.trace import messages
 
 FORMAT = 1
 
@@ -371,7 +372,7 @@ def _decode_arrow(
     places = [index for index, column in enumerate(columns) if column is None]
     schema = _arrow_schema(tuple(types[index] for index in places))
     reader = pa.BufferReader(memoryview(data)[at:])
-    batch = pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema)
+    batch = messages.record_batch(reader, schema)
     batch.validate(full=True)
     if batch.num_rows != rows:
         raise ValueError(f"{batch.num_rows} rows of Arrow where {rows} belong")

@@ -23,6 +23,7 @@ from xxhash import xxh3_64_intdigest
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK
 from nosync_nb.rows import arrow_type
+from nosync_nb.trace import messages
 from nosync_nb.trace.arrow_file import DISK, damaged, load, map_file, store, write_file
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import refs_from_json
@@ -170,7 +171,7 @@ def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
         ]
     )
     body = data.slice(head)
-    record = pa.ipc.read_record_batch(body, schema)
+    record = messages.record_batch(body, schema)
     check_record(record, layout.types, thorough=thorough)
     columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
     levels = []
