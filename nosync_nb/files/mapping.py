@@ -8,6 +8,7 @@ Python 3.13 on.) This module sees descriptors and addresses, never a path.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
@@ -20,7 +21,13 @@ _mmap = ctypes.CFUNCTYPE(
     _address, _address, _size, _int, _int, _int, ctypes.c_ssize_t, use_errno=True
 )(("mmap", ctypes.CDLL(None)))
 _munmap = ctypes.CFUNCTYPE(_int, _address, _size)(("munmap", ctypes.CDLL(None)))
-_madvise = ctypes.CFUNCTYPE(_int, _address, _size, _int)(("madvise", ctypes.CDLL(None)))
+_madvise = ctypes.CFUNCTYPE(_int, _address, _size, _int, use_errno=True)(
+    ("madvise", ctypes.CDLL(None))
+)
+_PAGE = mmap.PAGESIZE
+_POPULATE_READ = 22
+"""Of `madvise`, from Linux 5.14 on: an error where a read would end the process by a signal."""
+
 _held: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
 """What is mapped for reading, by its address; each step of a dict is whole, whoever does it."""
 
@@ -35,6 +42,32 @@ def rest() -> None:
         held = reference()  # while somebody has it, nothing else is at its address
         if held is not None:
             _madvise(ctypes.addressof(held), ctypes.sizeof(held), mmap.MADV_DONTNEED)
+
+
+class Ending:
+    """The end of a mapped file, which tells whether the file was cut off since it was mapped.
+
+    Failure: another program truncates a file that is mapped. Reading behind its new end ends the
+    process by a signal. Hence the last page is asked for before a read: behind the end it is an
+    error, and in the page of the end there are zeros.
+
+    Args:
+        content: keeps the file mapped. The last byte of the file is not 0.
+        address: where it is mapped.
+    """
+
+    __slots__ = ("_content", "_last", "_page")
+
+    def __init__(self, content: object, address: int, size_bytes: int) -> None:
+        self._content = content
+        self._last = address + size_bytes - 1
+        self._page = self._last // _PAGE * _PAGE
+
+    def is_there(self) -> bool:
+        """Returns True if the file has its length still, or the system cannot say. Cost: 1 us."""
+        if _madvise(self._page, 1, _POPULATE_READ) == 0:
+            return ctypes.c_ubyte.from_address(self._last).value != 0
+        return ctypes.get_errno() != errno.EFAULT
 
 
 class MappedFile:

@@ -32,6 +32,7 @@ from xxhash import xxh3_64_intdigest
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import Files
+from nosync_nb.files.mapping import Ending
 from nosync_nb.files.names import within
 from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import FIXED
@@ -165,6 +166,22 @@ def open_arrow(
 ) -> tuple[dict[str, Any], pa.RecordBatch]:
     """Maps a file and checks that it is the one named; returns its header and its rows.
 
+    As `open_mapped`.
+    """
+    return open_mapped(folder, name, size_bytes, digest, files, checked=checked)[:2]
+
+
+def open_mapped(
+    folder: str,
+    name: str,
+    size_bytes: int,
+    digest: str,
+    files: Files = DISK,
+    *,
+    checked: bool = False,
+) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
+    """As `open_arrow`; returns also the end of the file, which tells whether it is cut later.
+
     Args:
         checked: compares every block with its checksum as well, and refuses compressed buffers,
             because another process may have written the file.
@@ -185,7 +202,17 @@ def open_arrow(
     header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
     if header["format"] not in (_FORMAT, WITH_TEXTS):
         raise damaged(folder, name, f"its format is {header['format']}, which is not known")
-    return header, record
+    return header, record, ending(data)
+
+
+def ending(data: pa.Buffer) -> Ending:
+    """The end of a mapped file."""
+    return Ending(data, data.address, data.size)
+
+
+def cut_off(folder: str, name: str) -> CorruptLogError:
+    """Returns the error of a file that became shorter while it was mapped."""
+    return damaged(folder, name, "it is shorter than when it was opened")
 
 
 def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:

@@ -22,15 +22,17 @@ import pyarrow as pa
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
+from nosync_nb.files.mapping import Ending
 from nosync_nb.files.names import PART, plain, within
 from nosync_nb.rows import bridge, coded
 from nosync_nb.rows.arrow import Column, to_arrow
 from nosync_nb.trace.arrow_file import (
     DISK,
     WITH_TEXTS,
+    cut_off,
     damaged,
     load,
-    open_arrow,
+    open_mapped,
     store,
     write_arrow,
 )
@@ -47,6 +49,30 @@ CODED_ROWS = 4096
 
 FRAME = "frame-"
 """How the names of files begin whose rows came as a Spark DataFrame; placement asks."""
+
+
+class MappedBatch(Batch):
+    """A batch whose rows lie in a mapped part file."""
+
+    __slots__ = ("_ending", "_folder", "_name")
+
+    def __init__(self, batch: Batch, ending: Ending, folder: str, name: str) -> None:
+        super().__init__(
+            batch.layout, batch.columns, batch.khash, batch.rhash, batch.diff, batch.code
+        )
+        self._ending, self._folder, self._name = ending, folder, name
+
+    def __reduce__(self) -> Any:
+        return Batch, (self.layout, self.columns, self.khash, self.rhash, self.diff, self.code)
+
+    def look(self) -> None:
+        """Checks that the file is as long as when it was mapped. Cost: 1 us.
+
+        Raises:
+            CorruptLogError: another program has truncated it.
+        """
+        if not self._ending.is_there():
+            raise cut_off(self._folder, self._name)
 
 
 class PartRef(NamedTuple):
@@ -241,6 +267,7 @@ def open_part(
     own = _identity(folder, ref, files) if checked and not thorough else None
     known = None if own is None else _MAPPED.get(own)
     if known is not None and known.layout == layout:
+        known.look()
         return known
     try:
         batch = _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
@@ -251,7 +278,7 @@ def open_part(
     return batch
 
 
-_MAPPED: WeakValueDictionary[tuple[Any, ...], Batch] = WeakValueDictionary()
+_MAPPED: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary()
 """Parts that were compared with their checksums and are mapped, by the files that they are."""
 
 
@@ -263,9 +290,9 @@ def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None
 
 def _mapped(
     folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
-) -> Batch:
+) -> MappedBatch:
     """Maps a part; what is no part raises one of `UNSOUND`."""
-    header, record = _open(folder, ref, files, checked=checked)
+    header, record, ending = _open(folder, ref, files, checked=checked)
     own = header.get("layout")  # none: it holds loose updates
     if own is None or Layout.from_json(own) != layout:
         raise damaged(folder, ref.path, f"it is ordered by {own}, not by {layout}")
@@ -287,7 +314,7 @@ def _mapped(
         raise damaged(folder, ref.path, "its hashes are not in the range the log names")
     if thorough and (khash[1:] < khash[:-1]).any():
         raise damaged(folder, ref.path, "its hashes do not ascend")
-    return batch
+    return MappedBatch(batch, ending, folder, ref.path)
 
 
 def write_updates(
@@ -312,7 +339,7 @@ def open_updates(
     folder: str, ref: PartRef, types: Sequence[str], *, files: Files = DISK
 ) -> Updates:
     """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
-    header, record = _open(folder, ref, files)
+    header, record, _ = _open(folder, ref, files)
     if header.get("types") != list(types):
         raise damaged(folder, ref.path, f"its columns are {header.get('types')}, not {types}")
     columns = [load(record.column(i), t) for i, t in enumerate(types)]
@@ -333,11 +360,11 @@ def _name(stem: str, ending: str = PART) -> str:
 
 def _open(
     folder: str, ref: PartRef, files: Files, *, checked: bool = False
-) -> tuple[dict[str, Any], pa.RecordBatch]:
+) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
     """Maps the part that a reference names."""
-    header, record = open_arrow(
+    header, record, ending = open_mapped(
         folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked
     )
     if not record.num_rows == header["rows"] == ref.rows:
         raise damaged(folder, ref.path, f"it has {record.num_rows} rows, not {ref.rows}")
-    return header, record
+    return header, record, ending

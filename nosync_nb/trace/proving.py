@@ -210,7 +210,9 @@ def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fl
         place += length
     if place + len(table) + 16 != size:
         return [Flaw("its directory is not what was written")]
-    compressed = [_compressed(read, offset + head, 0, trace) for trace, offset, _, _, head in entries]
+    compressed = [
+        _compressed(read, offset + head, 0, trace) for trace, offset, _, _, head in entries
+    ]
     if any(compressed):
         return [flaw for flaw in compressed if flaw is not None]
     return _checked(read, size, map(_section_sum, entries), watch)

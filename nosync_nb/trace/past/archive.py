@@ -16,6 +16,7 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.trace.layer import look
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
 from nosync_nb.trace.past.packs import Pack, write_pack
 from nosync_nb.trace.past.sections import Large, Section
@@ -118,13 +119,20 @@ class Archive:
         return {trace: files - others for trace, files in own.items()}
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
-        """A mapped part."""
+        """A mapped part; one that was truncated is opened anew the next time."""
+        key = (ref.path, layout)
         batch: Batch = self._kept(
-            (ref.path, layout),
+            key,
             lambda: open_part(
                 self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
             ),
         )
+        try:
+            look((batch,))
+        except CorruptLogError:
+            with self._lock:
+                self._open.pop(key, None)
+            raise
         return batch
 
     def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Sums:

@@ -24,7 +24,16 @@ from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK
 from nosync_nb.rows import arrow_type
 from nosync_nb.trace import messages
-from nosync_nb.trace.arrow_file import DISK, damaged, load, map_file, store, write_file
+from nosync_nb.trace.arrow_file import (
+    DISK,
+    cut_off,
+    damaged,
+    ending,
+    load,
+    map_file,
+    store,
+    write_file,
+)
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import refs_from_json
 from nosync_nb.trace.past.sections import Level, Section
@@ -81,6 +90,7 @@ class Pack:
         table, self._directory = _directory(self._data, folder, name)
         if hashlib.blake2b(table, digest_size=16).hexdigest() != digest:
             raise damaged(folder, name, "its directory is not what was written")
+        self._ending = ending(self._data)
         self._sections: dict[int, tuple[Section, ...]] = {}
 
     @property
@@ -92,8 +102,10 @@ class Pack:
         """The sections of a trace: none, one, or one for each layout it had.
 
         Raises:
-            CorruptLogError: if its bytes are not what was written.
+            CorruptLogError: if its bytes are not what was written, or the file was truncated.
         """
+        if not self._ending.is_there():
+            raise cut_off(self._folder, self._name)
         sections = self._sections.get(number)
         if sections is None:
             entries = [each for each in self._directory if each[0] == number]
