@@ -6,12 +6,11 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from nosync_nb.errors import CorruptLogError
 from nosync_nb.trace import Layer, Seen, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
-from nosync_nb.trace.layer import level_of, look
-from nosync_nb.trace.parts import PartRef, refs_from_json
+from nosync_nb.trace.layer import level_of
+from nosync_nb.trace.parts import PartRef, readable, refs_from_json
 from nosync_nb.trace.past.history import History
 
 
@@ -22,7 +21,7 @@ class Deferred(Layer):
     files that they are made from, which may be those of other layers.
     """
 
-    __slots__ = ("_again", "_make", "needs")
+    __slots__ = ("_make", "needs")
 
     def __init__(
         self,
@@ -40,25 +39,16 @@ class Deferred(Layer):
         self.rows_count = rows_count
         self.level = level_of(rows_count, files)
         self._make: Callable[[], tuple[Batch, ...]] | None = make
-        self._again = make if files else None
 
     @property
     def parts(self) -> tuple[Batch, ...]:
-        """The rows; what they are made from is let go, but for files: these may be repaired.
-
-        Raises:
-            CorruptLogError: a file was truncated; the next call maps the file that is there then.
-        """
+        """The rows; what they are made from is let go."""
         make = self._make
         if make is not None:
             self._parts = make()
             self._make = None
         elif self.files:
-            try:
-                look(self._parts)
-            except CorruptLogError:
-                self._make = self._again
-                raise
+            self._parts = readable(self._parts)
         return self._parts
 
     @property

@@ -26,7 +26,7 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
-from nosync_nb.trace.parts import MappedBatch, PartRef
+from nosync_nb.trace.parts import PartRef, readable
 from nosync_nb.trace.seen import Seen, seen_in
 
 _ROW_BYTES = 1024
@@ -160,7 +160,7 @@ class Layer:
         elif keyed is not None:
             self._order(arrange(keyed.layout, keyed.updates, khash=keyed.khash))
         elif self.files:
-            look(self._parts)
+            self._parts = readable(self._parts)
         return self._parts
 
     @property
@@ -248,17 +248,6 @@ class Layer:
         """Its updates; those of a young layer are neither in order nor added up."""
         young = self._pieces
         return [part.updates for part in self.keyed] if young is None else young[1]
-
-
-def look(parts: Sequence[Batch]) -> None:
-    """Checks before a read that no file of some parts was truncated while it was mapped.
-
-    Raises:
-        CorruptLogError: one was.
-    """
-    for part in parts:
-        if isinstance(part, MappedBatch):
-            part.look()
 
 
 def merged(layout: Layout, layers: Sequence[Layer]) -> Layer:

@@ -12,7 +12,8 @@ each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; rows of one key hash are 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -29,7 +30,6 @@ from nosync_nb.rows.arrow import Column, to_arrow
 from nosync_nb.trace.arrow_file import (
     DISK,
     WITH_TEXTS,
-    cut_off,
     damaged,
     load,
     open_mapped,
@@ -52,27 +52,42 @@ FRAME = "frame-"
 
 
 class MappedBatch(Batch):
-    """A batch whose rows lie in a mapped part file."""
+    """A batch whose rows lie in a mapped part file.
 
-    __slots__ = ("_ending", "_folder", "_name")
+    Args:
+        again: maps the file that has its name by now.
+    """
 
-    def __init__(self, batch: Batch, ending: Ending, folder: str, name: str) -> None:
+    __slots__ = ("_ending", "again")
+
+    def __init__(self, batch: Batch, ending: Ending, again: Callable[[], Batch]) -> None:
         super().__init__(
             batch.layout, batch.columns, batch.khash, batch.rhash, batch.diff, batch.code
         )
-        self._ending, self._folder, self._name = ending, folder, name
+        self._ending, self.again = ending, again
 
     def __reduce__(self) -> Any:
         return Batch, (self.layout, self.columns, self.khash, self.rhash, self.diff, self.code)
 
-    def look(self) -> None:
-        """Checks that the file is as long as when it was mapped. Cost: 1 us.
+    def is_there(self) -> bool:
+        """Returns True if its file is as long as when it was mapped. Cost: 1 us."""
+        return self._ending.is_there()
 
-        Raises:
-            CorruptLogError: another program has truncated it.
-        """
-        if not self._ending.is_there():
-            raise cut_off(self._folder, self._name)
+
+def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    """Returns parts that are to be read; those whose file was truncated are mapped again.
+
+    Raises:
+        CorruptLogError: the file was not repaired since.
+
+    Cost: 1 us for each that is mapped.
+    """
+    if all(part.is_there() for part in parts if isinstance(part, MappedBatch)):
+        return parts
+    return tuple(
+        part.again() if isinstance(part, MappedBatch) and not part.is_there() else part
+        for part in parts
+    )
 
 
 class PartRef(NamedTuple):
@@ -266,8 +281,7 @@ def open_part(
     """
     own = _identity(folder, ref, files) if checked and not thorough else None
     known = None if own is None else _MAPPED.get(own)
-    if known is not None and known.layout == layout:
-        known.look()
+    if known is not None and known.layout == layout and known.is_there():
         return known
     try:
         batch = _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
@@ -314,7 +328,8 @@ def _mapped(
         raise damaged(folder, ref.path, "its hashes are not in the range the log names")
     if thorough and (khash[1:] < khash[:-1]).any():
         raise damaged(folder, ref.path, "its hashes do not ascend")
-    return MappedBatch(batch, ending, folder, ref.path)
+    again = partial(open_part, folder, ref, layout, files=files, checked=True, thorough=thorough)
+    return MappedBatch(batch, ending, again)
 
 
 def write_updates(

@@ -16,8 +16,7 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.layer import look
-from nosync_nb.trace.parts import PartRef, open_part, write_parts
+from nosync_nb.trace.parts import PartRef, open_part, readable, write_parts
 from nosync_nb.trace.past.packs import Pack, write_pack
 from nosync_nb.trace.past.sections import Large, Section
 from nosync_nb.trace.past.tree import PackNode
@@ -119,21 +118,20 @@ class Archive:
         return {trace: files - others for trace, files in own.items()}
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
-        """A mapped part; one that was truncated is opened anew the next time."""
+        """A mapped part."""
         key = (ref.path, layout)
-        batch: Batch = self._kept(
-            key,
-            lambda: open_part(
+
+        def made() -> Batch:
+            return open_part(
                 self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
-            ),
-        )
-        try:
-            look((batch,))
-        except CorruptLogError:
+            )
+
+        batch: Batch = self._kept(key, made)
+        (there,) = readable((batch,))
+        if there is not batch:  # it was truncated, and is repaired
             with self._lock:
-                self._open.pop(key, None)
-            raise
-        return batch
+                self._open[key] = there
+        return there
 
     def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Sums:
         """What the tree holds of a trace over `[lower, upper)`, from as few packs as possible."""
