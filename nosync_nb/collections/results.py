@@ -19,12 +19,15 @@ from nosync_nb.errors import (
     enough_memory,
     one_line,
 )
+from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
+from nosync_nb.rows.sizes import copied_bytes
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Batch
 
+_SMALL_BYTES = 64 << 20
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
 
 
@@ -123,6 +126,7 @@ class Readable(Hosted, ArrowStream):
         self._check_size(_total(batch.diff))
         columns = batch.columns
         if not bool((batch.diff == 1).all()):
+            self._check_memory(batch)
             index = np.arange(len(batch)).repeat(batch.diff)
             columns = [rows.take(c, index) for c in columns]
         arrays = [rows.to_arrow(c, t) for c, t in zip(columns, self.schema.types, strict=True)]
@@ -191,6 +195,16 @@ class Readable(Hosted, ArrowStream):
                 f"'{self.name or 'collection'}' has {count} rows, more than collect_rows = {most}",
                 hint="use .to_spark(), or raise session.collect_rows",
             )
+
+    def _check_memory(self, batch: Batch) -> None:
+        """Raises MemoryError before rows are repeated that this machine has no memory for.
+
+        Failure: a row of a log has a count of some millions, which takes a few bytes there. The
+        system gives memory that it does not have, and ends the process when it is written.
+        """
+        needed = copied_bytes(batch.columns, self.schema.types, batch.diff)
+        if needed > _SMALL_BYTES and needed > free_bytes():
+            raise MemoryError(f"{needed} bytes of rows")
 
     def _title(self) -> str:
         return titled(self.name)

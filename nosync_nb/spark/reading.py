@@ -17,6 +17,7 @@ from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts import PartRef
 
 RECORD_ROWS = 1 << 16
+_COPIES_MAX = 2.0**62
 
 
 def ranged(
@@ -44,15 +45,20 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
             f"the row {row!r} is there {int(batch.diff[at])} times",
             hint="a row was removed that was not there; see what was removed",
         )
-    columns = batch.columns
-    if not bool((batch.diff == 1).all()):
-        index = np.arange(len(batch)).repeat(batch.diff)
-        columns = [rows.take(c, index) for c in columns]
-    arrays = [rows.to_arrow(c, t) for c, t in zip(columns, schema.types, strict=True)]
-    count = int(batch.diff.sum())
+    arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
+    plain = bool((batch.diff == 1).all())
+    ends = batch.diff.astype(np.float64).cumsum() if not plain else None
+    if ends is not None and ends[-1] > _COPIES_MAX:
+        raise CorruptLogError(f"the rows of a collection are there {ends[-1]:.3g} times")
+    ends = None if ends is None else batch.diff.cumsum()
+    count = len(batch) if ends is None else int(ends[-1])
     for start in range(0, count, RECORD_ROWS):
         size = min(RECORD_ROWS, count - start)
-        part = [array.slice(start, size) for array in arrays]
+        if ends is None:
+            part = [array.slice(start, size) for array in arrays]
+        else:  # copies are made for one record batch at a time
+            index = pa.array(ends.searchsorted(np.arange(start, start + size), side="right"))
+            part = [array.take(index) for array in arrays]
         yield pa.RecordBatch.from_arrays(part, schema=schema.arrow)
 
 

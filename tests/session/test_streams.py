@@ -15,7 +15,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session, StageError, TimeError
-from nosync_nb.errors import MisuseError
+from nosync_nb.errors import MisuseError, OutOfMemoryError
 from nosync_widgets.tables import Table
 
 THEN = [("AA", 70), ("UA", 90)]
@@ -159,3 +159,28 @@ def test_a_stream_gives_no_more_rows_than_may_be_collected(session: Session) -> 
 def test_a_table_that_is_shown_is_a_stream_of_its_texts() -> None:
     table = Table("", ["stage", "", ""], [["late", None, "4"]], types=["string"] * 3)
     assert pl.DataFrame(table).to_dicts() == [{"stage": "late", "": None, "_": "4"}]
+
+
+def test_copies_that_no_memory_holds_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    """A row with a large count takes some bytes in a log, and terabytes as rows of a table."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        texts = session.input("texts", "k int, t string, parts array<string>")
+        copies = session.input("copies", "k int")
+        session.stage("many", texts.join(copies, on="k").join(copies, on="k"))
+        texts.insert([(1, "x" * (1 << 20), ["y" * (1 << 20)]), (2, "few", [])])
+        copies.insert([(1,)] * 2000 + [(2,)])
+        session.commit()
+        many = session["many"]
+        assert many.count() == 2000**2 + 1
+        before = pa.total_allocated_bytes()
+        for read in (
+            many.to_arrow,
+            many.to_pandas,
+            lambda: pa.table(many),
+            lambda: many.at(1).to_arrow(),
+        ):
+            with pytest.raises(OutOfMemoryError, match="could not be read"):
+                read()
+        assert pa.total_allocated_bytes() - before < 1 << 24
+        assert [row.t for row in many.filter("k = 2").rows()] == ["few"]
+        assert many.head(1)[0].k == 1

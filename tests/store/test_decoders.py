@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from checking import EDGES, closure
 from hypothesis import HealthCheck, given, settings
@@ -109,16 +110,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """A block whose errors are those that a log may give, and that takes little memory."""
+    """A block whose errors are those that a log may give, and that takes little memory.
+
+    Arrow takes its own, as for the buffers that it decodes.
+    """
     tracemalloc.start()
+    usual = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(counted)
     try:
         yield
     except (CorruptLogError, TrustError):
         pass
     finally:
+        pa.set_memory_pool(usual)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < PEAK_BYTES
+    assert (counted.max_memory() or 0) < PEAK_BYTES
 
 
 def mangled(data: st.DataObject, given: bytes) -> bytes:

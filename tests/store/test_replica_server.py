@@ -31,8 +31,17 @@ from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaEr
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
-from nosync_nb.store.replicas import examining, promises, served, server, tokens, wire
+from nosync_nb.store.replicas import (
+    connections,
+    examining,
+    promises,
+    served,
+    server,
+    tokens,
+    wire,
+)
 from nosync_nb.store.replicas.address import parse
+from nosync_nb.store.replicas.connections import Connections
 from nosync_nb.store.replicas.copies import LOGS_MAX, Copies
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.promises import Promise
@@ -802,3 +811,78 @@ def test_flight_is_loaded_when_a_server_is_named(tmp_path: Path) -> None:
         "assert 'pyarrow._flight' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from nosync_nb.store.replicas.server import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def idle_at(port: int, count: int) -> list[socket.socket]:
+    """Connections of clients that say nothing."""
+    return [socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) for _ in range(count)]
+
+
+@pytest.mark.fault(21, 44)
+def test_idle_connections_without_a_token_keep_no_client_from_a_server_without_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    with ReplicaServer(tmp_path / "copies", program=FEW_DESCRIPTORS) as server:
+        known = connect(parse(server.url), Files()).replica(ID)
+        known.promise(TERM, NAME)
+        known.store(TERM, SEGMENT, 0, b"begin", last=True)
+        idle = idle_at(server.port, 400)
+        try:
+            for each in idle[:100]:
+                each.settimeout(WAIT_S)
+                while each.recv(4096):  # what Flight says first; then the server ends it
+                    pass
+            # The session that has made calls before goes on, on its connection.
+            assert tried(lambda: known.sync(TERM, 1)) is None
+            other = connect(parse(server.url), Files()).replica(bytes(16))
+            assert tried(lambda: other.promise(TERM, NAME)).files == {}
+            other.close()
+        finally:
+            for each in idle:
+                each.close()
+        assert known.acknowledged() == 1
+        known.close()
+
+
+def tried(call: Callable[[], Any]) -> Any:
+    """What a call gives, as soon as the server has a descriptor for it."""
+    for _ in range(30):
+        try:
+            return call()
+        except DurabilityError as error:
+            last = error
+    raise last
+
+
+def test_connections_that_prove_nothing_are_shut_down_if_there_are_many() -> None:
+    with ExitStack() as ends:
+        listening = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = listening.getsockname()[1]
+        own = Connections(port)
+        clients, accepted = [], []
+        for _ in range(connections.UNPROVED_MAX + 80):
+            clients.append(ends.enter_context(socket.create_connection(("127.0.0.1", port))))
+            accepted.append(ends.enter_context(listening.accept()[0]))
+        for each in clients[::2]:
+            own.prove("ipv4:{}:{}".format(*each.getsockname()))
+        assert own.limit(now=5.0) == 0
+        assert own.limit(now=5.0 + connections.PROOF_S / 2) == 0
+        silent = len(clients[1::2])
+        assert own.limit(now=5.0 + connections.PROOF_S) == (silent if silent > 64 else 0)
+        for number, each in enumerate(clients):
+            accepted[number].setblocking(False)
+            if number % 2:
+                assert each.recv(1) == b""
+            else:
+                accepted[number].setblocking(True)
+                accepted[number].send(b"x")
+                assert each.recv(1) == b"x"
