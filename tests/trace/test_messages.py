@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from compressing import CompressingArrow, compressed
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import codec
@@ -22,43 +22,9 @@ LAYOUT = Layout(("int", "array<string>"))
 CODECS = ["zstd", "lz4"]
 
 
-class CompressingIpc:
-    """Arrow's messages with compressed buffers, as an untrusted writer makes them."""
-
-    def __init__(self, codec: str) -> None:
-        self._options = pa.ipc.IpcWriteOptions(compression=codec)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(pa.ipc, name)
-
-    def new_file(self, sink: Any, schema: pa.Schema) -> Any:
-        return pa.ipc.new_file(sink, schema, options=self._options)
-
-
-class CompressingArrow:
-    """Arrow, whose files are compressed."""
-
-    def __init__(self, codec: str) -> None:
-        self.ipc = CompressingIpc(codec)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(pa, name)
-
-
 def updates() -> Updates:
     texts = pa.array([[text] for text in TEXTS], pa.list_(pa.string()))
     return Updates([np.arange(500, dtype=np.int32), texts], np.ones(500, np.int64))
-
-
-def compressed(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
-    """A record batch as a message, as `serialize` gives it."""
-    sink = io.BytesIO()
-    options = pa.ipc.IpcWriteOptions(compression=codec)
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
-        stream.write_batch(batch)
-    reader = pa.BufferReader(sink.getvalue())
-    pa.ipc.read_message(reader)
-    return pa.ipc.read_message(reader).serialize()
 
 
 def refused(call: Any, match: str = "compressed") -> None:
