@@ -66,9 +66,9 @@ class Dated(ArrowStream):
         """The rows as an Arrow table; see `Collection.to_arrow`."""
         return self._collection.to_arrow(self.epoch)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self, types: str = "numpy") -> Any:
         """The rows as a pandas DataFrame."""
-        return self._collection.to_pandas(self.epoch)
+        return self._collection.to_pandas(self.epoch, types)
 
     def to_spark(self) -> Any:
         """The rows as a DataFrame of the session's Spark session."""

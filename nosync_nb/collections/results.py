@@ -23,6 +23,7 @@ from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
+from nosync_nb.rows.pandas_frames import to_frame
 from nosync_nb.rows.sizes import copied_bytes
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Batch
@@ -133,9 +134,18 @@ class Readable(Hosted, ArrowStream):
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
 
     @enough_memory(_unread, _FEWER)
-    def to_pandas(self, at: Any = None) -> Any:
-        """The rows as a pandas DataFrame, copies expanded, in no promised order."""
-        return self.to_arrow(at).to_pandas()
+    def to_pandas(self, at: Any = None, types: str = "numpy") -> Any:
+        """The rows as a pandas DataFrame, copies expanded, in no promised order.
+
+        Args:
+            types: `"numpy"`, or `"arrow"` for Arrow-backed columns, which hold every value exactly.
+                numpy has no null: integers with a null become floats, and null becomes NaN. An
+                input refuses such a frame where its values cannot be restored.
+
+        Raises:
+            SchemaError: if numpy cannot hold a value, such as a date after the year 9999.
+        """
+        return to_frame(self.to_arrow(at), types)
 
     def to_spark(self, at: Any = None) -> Any:
         """The rows as a DataFrame of the session's Spark session, copies expanded."""

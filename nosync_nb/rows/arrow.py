@@ -139,17 +139,17 @@ def to_pylist(column: Column, type: str) -> list[Any]:
     Raises:
         SchemaError: if a date or timestamp is beyond Python's years 1 to 9999.
     """
-    if not isinstance(column, np.ndarray):
-        if is_nested(type):
-            return _nested_pylist(column, type)
-        column = raw_list(column, type)
-    else:
-        column = column.tolist()
-    convert = _PYTHON.get(type)
-    values: list[Any] = column
-    if convert is None:
-        return values
     try:
+        if not isinstance(column, np.ndarray):
+            if is_nested(type):
+                return _nested_pylist(column, type)
+            column = raw_list(column, type)
+        else:
+            column = column.tolist()
+        convert = _PYTHON.get(type)
+        values: list[Any] = column
+        if convert is None:
+            return values
         return [None if value is None else convert(value) for value in values]
     except (OverflowError, ValueError):
         raise SchemaError(

@@ -207,7 +207,9 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
         if own < 0:
             unknown.append(name)
         elif own in positions:
-            raise SchemaError(f"column {schema.names[own]!r} is there twice")
+            raise SchemaError(
+                f"column {schema.names[own]!r} is there twice", hint="leave one of them out"
+            )
         else:
             positions[own] = at
     if unknown:
@@ -248,7 +250,9 @@ def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column]
     lengths = {len(part) for part in parts}
     if len(lengths) > 1:
         sizes = ", ".join(f"{name} {len(part)}" for name, part in rows.items())
-        raise SchemaError(f"columns differ in length: {sizes}")
+        raise SchemaError(
+            f"columns differ in length: {sizes}", hint="give each as many values, None if unknown"
+        )
     return _columns([parts[i] for i in order], schema, _from_part), max(lengths, default=0)
 
 

@@ -4,12 +4,15 @@ Nothing narrows silently: a number is taken if the type holds it exactly (517.0 
 not). Only doubles are rounded into `float`, since Python and pandas write no other floats. A
 boolean is not a number, text is never parsed. A datetime without zone is UTC where a `timestamp` is
 asked for. NaN stays NaN; that it means null in pandas is said in entry.py.
+
+A float is taken as an integer or a decimal only if no other value of that type rounds to it: pandas
+makes floats of integers with nulls, DuckDB of decimals.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -25,8 +28,13 @@ from nosync_nb.rows.types import FIXED, INTEGERS, UNIT, decimal_parts, nested_pa
 
 Convert: TypeAlias = Callable[[Any], Any]
 
-_MISSING = ("NaTType", "NAType")
-_NUMBERS = (int, float, Decimal, np.integer, np.floating)
+EXACT_WHOLE = 1 << 53
+"""From this on a float may be the rounding of another whole number."""
+
+_MISSING = ("NaTType", "NAType", "MaskedConstant")
+_TIMEDELTA = "write datetime.timedelta(...)"
+_FLOATS = (float, np.floating)
+_NUMBERS = (int, *_FLOATS, Decimal, np.integer)
 _FAR = 1000
 _pack_float = struct.Struct("<f")
 
@@ -34,7 +42,7 @@ _pack_float = struct.Struct("<f")
 class MisfitError(ValueError):
     """A value that a type does not hold: why, the remedy, and where it stands among the values."""
 
-    def __init__(self, reason: str, *, hint: str | None = None) -> None:
+    def __init__(self, reason: str, *, hint: str) -> None:
         super().__init__(reason)
         self.hint = hint
         self.row = 0
@@ -49,7 +57,7 @@ class MisfitError(ValueError):
 def converter(type_: str) -> Convert:
     """Returns the function from a Python value that is not None to the value that columns keep.
 
-    It raises `MisfitError`, and returns None for pandas' NaT and NA.
+    It raises `MisfitError`, and returns None for pandas' NaT and NA, and for a masked value.
     """
     convert_value = _make(type_)
 
@@ -83,7 +91,7 @@ def _make(type_: str) -> Convert:
     return _structs(type_, parts)
 
 
-def _wrong(type_: str, *, hint: str | None = None) -> MisfitError:
+def _wrong(type_: str, *, hint: str) -> MisfitError:
     return MisfitError(f"is no {type_}", hint=hint)
 
 
@@ -92,8 +100,10 @@ def _number(value: Any, type_: str) -> Any:
     if isinstance(value, (bool, np.bool_)):
         raise _wrong(type_, hint="a boolean is not a number: write 1 or 0")
     if not isinstance(value, _NUMBERS) or (isinstance(value, Decimal) and value.is_snan()):
-        hint = "text is not parsed: convert it first" if isinstance(value, str) else None
-        raise _wrong(type_, hint=hint)
+        text = isinstance(value, str)
+        raise _wrong(
+            type_, hint="text is not parsed: convert it first" if text else "write a number"
+        )
     return value
 
 
@@ -110,6 +120,12 @@ def _integers(type_: str) -> Convert:
             if value in (float("inf"), float("-inf")) or value != int(value):
                 raise MisfitError(f"is not exactly {type_}", hint="round it, or declare double")
         number = int(value)
+        if isinstance(value, _FLOATS) and abs(number) >= EXACT_WHOLE:
+            raise MisfitError(
+                "is a float of 2^53 or more, so it may be rounded",
+                hint="pass integers: from NoSync to_pandas(types='arrow'); else int(value) or"
+                " .astype('Int64')",
+            )
         if not low <= number <= high:
             raise MisfitError(
                 f"does not fit {type_}", hint=f"{type_} holds {low} to {high}: declare a wider type"
@@ -125,7 +141,7 @@ def _double(value: Any) -> float:
     try:
         number = float(value)
     except OverflowError:
-        raise MisfitError("does not fit double") from None
+        raise MisfitError("does not fit double", hint="declare decimal(p,s) or string") from None
     if number != value and value == value:
         raise MisfitError("is not exactly double", hint="declare bigint or decimal(p,s)")
     return canonical_float(number)
@@ -155,7 +171,10 @@ def _string(value: Any) -> str:
     try:
         return value.encode().decode()
     except UnicodeEncodeError:
-        raise MisfitError("holds half a surrogate pair, which UTF-8 cannot write") from None
+        raise MisfitError(
+            "holds half a surrogate pair, which UTF-8 cannot write",
+            hint="write value.encode(errors='replace').decode()",
+        ) from None
 
 
 def _binary(value: Any) -> bytes:
@@ -237,7 +256,9 @@ def _duration(value: Any) -> int:
             raise MisfitError("is not exactly an interval", hint="they are kept in microseconds")
         return int(micros.astype(np.int64))
     if not isinstance(value, timedelta):
-        raise _wrong("interval of time", hint="write datetime.timedelta(...)")
+        months = type(value).__name__ == "MonthDayNano"  # as DuckDB exports every interval
+        hint = "pass rows of timedelta: relation.fetchall()" if months else _TIMEDELTA
+        raise _wrong("interval of time", hint=hint)
     if getattr(value, "nanoseconds", 0) % 1000:
         raise MisfitError("is not exactly an interval", hint="they are kept in microseconds")
     number: int = raw(value, DAY_TIMES[0])
@@ -272,6 +293,11 @@ def _decimals(type_: str) -> Convert:
             )
         if abs(number) >= limit:
             raise MisfitError(f"does not fit {type_}", hint="declare more digits")
+        if isinstance(value, _FLOATS) and abs(number) >= EXACT_WHOLE:
+            raise MisfitError(
+                f"is a float, which cannot hold all digits of {type_}, so it may be rounded",
+                hint="write Decimal('...'), or declare fewer digits after the point",
+            )
         return decimal
 
     return convert
@@ -298,13 +324,15 @@ def _maps(type_: str, key_type: str, value_type: str) -> Convert:
             raise _wrong(type_, hint="write a dict")
         entries: dict[bytes, tuple[Any, Any]] = {}
         items = list(value.items() if isinstance(value, Mapping) else value)
+        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in items):
+            raise _wrong(type_, hint="write a dict")
         for key, item in items:
             kept = None if key is None else convert_key(key)
             if kept is None:
-                raise MisfitError("has a null key")
+                raise MisfitError("has a null key", hint="leave out entries without a key")
             entries[encode(kept, key_type)] = kept, None if item is None else convert_value(item)
         if len(entries) < len(items):
-            raise MisfitError("has a key twice")
+            raise MisfitError("has a key twice", hint="keep one of its entries: dict(value)")
         return [entry for _, entry in sorted(entries.items(), key=lambda pair: pair[0])]
 
     return convert
@@ -321,7 +349,9 @@ def _structs(type_: str, parts: tuple[tuple[str, str], ...]) -> Convert:
             value = dict(zip(own, value, strict=True))
         if isinstance(value, Mapping):
             if set(value) != set(names):
-                raise MisfitError(f"has other fields than {type_}")
+                raise MisfitError(
+                    f"has other fields than {type_}", hint=_other_fields(value, names)
+                )
             value = [value[name] for name in names]
         if not isinstance(value, (list, tuple)) or len(value) != len(names):
             raise _wrong(type_, hint=f"write a dict of {', '.join(names)}")
@@ -331,6 +361,15 @@ def _structs(type_: str, parts: tuple[tuple[str, str], ...]) -> Convert:
         }
 
     return convert
+
+
+def _other_fields(value: Mapping[Any, Any], names: Sequence[str]) -> str:
+    """Returns the remedy for a struct with unknown or missing fields."""
+    unknown = [str(name) for name in value if name not in names]
+    missing = [name for name in names if name not in value]
+    parts = [f"leave out {', '.join(unknown)} or declare it"] if unknown else []
+    parts += [f"add {', '.join(missing)}, None if it is unknown"] if missing else []
+    return "; ".join(parts)
 
 
 _SCALARS: dict[str, Convert] = {

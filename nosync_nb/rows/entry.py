@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import bridge
 from nosync_nb.rows.arrow import Column, canonical_floats, column_of, single
+from nosync_nb.rows.converters import EXACT_WHOLE
 from nosync_nb.rows.ddl import DAY_TIMES, INTERVALS
 from nosync_nb.rows.foreign import checked, plain_layout
+from nosync_nb.rows.pandas_frames import refuse_ambiguous
 from nosync_nb.rows.schema import spark_type
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, UNIT, arrow_type, is_nested
 from nosync_nb.rows.values import build
@@ -107,6 +109,8 @@ def _cast(array: pa.Array, type_: str) -> Column:
     if _casts(array.type, type_):
         try:
             column = checked(array.cast(arrow_type(type_)))
+            if type_ in INTEGERS and pa.types.is_floating(array.type) and _inexact(array):
+                return build(array.to_pylist(), type_)  # says which
             if not pa.types.is_floating(column.type) or not _overflows(column, array):
                 return adopt_same(column, type_)
         except _INSIDE_OUT:
@@ -114,8 +118,16 @@ def _cast(array: pa.Array, type_: str) -> Column:
     try:
         values = array.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise SchemaError(f"cannot read its {array.type} as {type_}: {error}") from None
+        raise SchemaError(
+            f"cannot read its {array.type} as {type_}: {error}", hint=f"cast it to {type_} first"
+        ) from None
     return build(values, type_)
+
+
+def _inexact(array: pa.Array) -> bool:
+    """Tells whether floats reach the numbers between which floats leave integers out."""
+    bounds = pc.min_max(array).as_py()
+    return any(x is not None and abs(x) >= EXACT_WHOLE for x in bounds.values())
 
 
 def _overflows(column: pa.Array, array: pa.Array) -> bool:
@@ -153,9 +165,12 @@ def adopt_pandas(series: Any, type_: str) -> Column:
 
     Raises:
         MisfitError: at the first value which the type does not hold exactly.
+        SchemaError: if NoSync exported the series and it cannot be restored.
     """
     if hasattr(series, "to_series"):
         series = series.to_series()
+    if series.attrs:
+        refuse_ambiguous(series)
     if series.dtype == object:
         values = series.tolist()
         missing = series.isna().tolist()

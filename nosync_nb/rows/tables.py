@@ -6,9 +6,14 @@ stays that. Names and types are not checked here: whoever takes the table does t
 
 from __future__ import annotations
 
+import csv as csv_lines
 import io
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,6 +29,20 @@ KINDS = {
     ".ndjson": "json",
 }
 """What is read, by the ending of the file's name."""
+
+NEWLINE = b"\n"
+
+_SOUGHT_BYTES = 1 << 26
+_RECORD = re.compile(r"Row #(\d+)")
+_COLUMN = re.compile(r"In CSV column #(\d+)")
+_UNSUPPORTED = re.compile(r"conversion to (.*) is not supported")
+_VALUE = re.compile(r"CSV conversion error to [^:]*: invalid value ('.*')$")
+_PREFIX = re.compile(
+    r"^(In CSV column #\d+: )?(CSV parse error: )?(Row #\d+: )?(CSV conversion error to [^:]*: )?"
+)
+_LINE = re.compile(rb"[^\n]*\S[^\n]*(\n|$)")
+_JSON_COLUMN = re.compile(r"Column\(/([^)]*)\) ")
+_JSON_PREFIX = re.compile(r"^(JSON parse error: )?(Column\([^)]*\) )?| in row \d+$")
 
 
 def kind_of(path: str) -> str | None:
@@ -68,17 +87,115 @@ def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]
             return parquet.read_table(source)
         if not data.strip():
             return schema.arrow.empty_table()
-        if kind == "csv":
-            from pyarrow import csv
-
-            types = {field.name: field.type for field in schema.arrow}
-            return csv.read_csv(source, convert_options=csv.ConvertOptions(column_types=types))
-        from pyarrow import json
-
-        return json.read_json(source, parse_options=json.ParseOptions(explicit_schema=schema.arrow))
+        return _csv(data, source, schema) if kind == "csv" else _json(source, schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        said = str(error).strip().partition("\n")[0]
-        raise SchemaError(
-            f"'{path}' cannot be read as {kind}: {said}",
-            hint="write it anew; a file that is replaced is read again",
-        ) from None
+        text = str(error).strip().partition("\n")[0]
+        hint = "replace the file: it is then read again"
+        if kind == "csv":
+            text = _csv_error(data, schema) or text
+        elif kind == "json":
+            text = _json_error(data, schema, text)
+        if isinstance(error, pa.ArrowNotImplementedError):
+            hint = "write Parquet, which holds every type"
+        raise SchemaError(f"'{path}' cannot be read as {kind}: {text}", hint=hint) from None
+
+
+def _csv(data: bytes, source: Any, schema: Schema, *, threads: bool = True) -> pa.Table:
+    """Reads CSV; a column whose name differs in case alone has the type of the wanted one too."""
+    from pyarrow import csv
+
+    types = {}
+    for name in _header(data):
+        with suppress(SchemaError):  # not one of the columns: refused later, with its name
+            types[name] = schema.arrow.field(schema.index(name)).type
+    return csv.read_csv(
+        source,
+        read_options=csv.ReadOptions(use_threads=threads),
+        convert_options=csv.ConvertOptions(column_types=types),
+    )
+
+
+def _json(source: Any, schema: Schema) -> pa.Table:
+    from pyarrow import json
+
+    return json.read_json(source, parse_options=json.ParseOptions(explicit_schema=schema.arrow))
+
+
+def _records(data: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yields the records of a CSV file that are not empty, each with the line where it begins."""
+    text = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", "replace", newline="")
+    reader, line = csv_lines.reader(text), 1
+    with suppress(csv_lines.Error):
+        for record in reader:
+            if record:
+                yield line, record
+            line = reader.line_num + 1
+
+
+def _header(data: bytes) -> list[str]:
+    return next((record for _, record in _records(data)), [])
+
+
+def _csv_error(data: bytes, schema: Schema) -> str:
+    """Returns what is wrong with a CSV file, with line and column; empty if that is unknown.
+
+    Cost: the file is read again in one thread, because Arrow numbers records only then.
+    """
+    try:
+        _csv(data, io.BytesIO(data), schema, threads=False)
+    except (pa.ArrowException, ValueError) as error:
+        text = str(error).strip().partition("\n")[0]
+    else:
+        return ""
+    names, where = _header(data), []
+    record, column = _RECORD.search(text), _COLUMN.search(text)
+    if record is not None:
+        at = int(record[1]) - 1  # the header is the first one
+        line = next((line for line, _ in islice(_records(data), at, None)), None)
+        where += [] if line is None else [f"line {line}"]
+    if column is not None and int(column[1]) < len(names):
+        name = names[int(column[1])]
+        where.append(f"column {name!r}")
+        with suppress(SchemaError):
+            type_ = schema.fields[schema.index(name)].type
+            text = _VALUE.sub(lambda found: f"{found[1]} is no {type_}", text)
+    where += _unsupported(text, schema)
+    return ": ".join([*filter(None, [", ".join(where)]), _PREFIX.sub("", text)])
+
+
+def _unsupported(text: str, schema: Schema) -> list[str]:
+    """Names the first column whose type Arrow does not read from text, if an error says that."""
+    type_ = _UNSUPPORTED.search(text)
+    if type_ is None:
+        return []
+    return [f"column {field.name!r}" for field in schema.arrow if str(field.type) == type_[1]][:1]
+
+
+def _json_error(data: bytes, schema: Schema, text: str) -> str:
+    """Returns what is wrong with JSON lines, with the line.
+
+    Arrow counts the rows of a block. The shortest part of the file that fails ends with the line.
+
+    Cost: the file is read some twenty times; one above `_SOUGHT_BYTES` is not.
+    """
+    unsupported = _unsupported(text, schema)
+    if unsupported or len(data) > _SOUGHT_BYTES:
+        return ": ".join([*unsupported, text])
+    ends = [found.end() for found in _LINE.finditer(data)]
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            _json(io.BytesIO(data[: ends[middle]]), schema)
+            low = middle + 1
+        except (pa.ArrowException, ValueError):
+            high = middle
+    try:
+        _json(io.BytesIO(data[: ends[low]]), schema)
+    except (pa.ArrowException, ValueError) as error:
+        text = str(error).strip().partition("\n")[0]
+    column = _JSON_COLUMN.search(text)
+    where = f"line {1 + data.count(NEWLINE, 0, ends[low] - 1)}"
+    if column is not None:
+        where += f", column {column[1].replace('/', '.')!r}"
+    return f"{where}: {_JSON_PREFIX.sub('', text)}"

@@ -209,13 +209,22 @@ def test_zones_are_turned_into_utc() -> None:
         ({"a": 1}, "struct<b:int>", "has other fields"),
         ({None: 1}, "map<string,int>", "has a null key"),
         ([("a", 1), ("a", 2)], "map<string,int>", "has a key twice"),
+        ([1], "map<string,int>", "is no map"),
+        (["ab"], "map<string,string>", "is no map"),
+        (2.0**53, "bigint", r"is a float of 2\^53 or more"),
+        (np.float32(2**60), "bigint", r"is a float of 2\^53 or more"),
+        (2.0**53, "decimal(20,0)", "cannot hold all digits"),
+        (1.5, "decimal(38,18)", "cannot hold all digits"),
+        ([2.0**53], "array<bigint>", r"is a float of 2\^53 or more"),
+        ({"a": 1}, "struct<a:int,b:int>", "has other fields"),
     ],
 )
 def test_values_that_do_not_fit_are_named_with_column_and_row(
     value: Any, type_: str, message: str
 ) -> None:
-    with pytest.raises(SchemaError, match="input 's': column 'x', row 1: .*" + message):
+    with pytest.raises(SchemaError, match="input 's': column 'x', row 1: .*" + message) as caught:
         to_columns([(None,), (value,)], Schema([("x", type_)]), "input 's'")
+    assert caught.value.hint
 
 
 def test_nan_is_null_from_pandas_alone() -> None:

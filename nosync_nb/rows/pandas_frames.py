@@ -1,0 +1,112 @@
+"""pandas DataFrames of Arrow tables, and which of their columns cannot be loaded again.
+
+pandas' numpy types have no null. An integer column with a null becomes floats, which are exact
+below 2^53 alone: the loader refuses greater ones (converters.py). NaN and null both become NaN, and
+the least timestamp is NaT: no loader can tell these apart, so a frame names such columns in its
+`attrs`, which pandas carries along, and the loader refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb.errors import SchemaError
+
+AMBIGUOUS = "nosync.ambiguous"
+"""The key in `attrs` of the names of columns in which pandas has one value for two."""
+
+_LEAST = -(1 << 63)
+_types = pa.types
+
+
+def to_frame(table: pa.Table, types: str) -> Any:
+    """Returns an Arrow table as a pandas DataFrame.
+
+    Args:
+        types: "numpy", or "arrow" for Arrow-backed columns, which hold every value exactly.
+
+    Raises:
+        SchemaError: if `types` is another word, or numpy and Python cannot hold a value.
+
+    Cost: that of pyarrow, and a pass over the floats, times and nested columns.
+    """
+    if types == "arrow":
+        import pandas as pd
+
+        return table.to_pandas(types_mapper=pd.ArrowDtype)
+    if types != "numpy":
+        raise SchemaError(
+            f"types={types!r} is not known", hint='write types="numpy" or types="arrow"'
+        )
+    ambiguous = []
+    try:
+        frame = table.to_pandas()
+        for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+            if column.type.num_fields and any(map(_has_null_integers, _leaves(column))):
+                frame.isetitem(i, column.to_pandas(integer_object_nulls=True))
+            if _is_ambiguous(column):
+                ambiguous.append(name)
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise SchemaError(
+            f"pandas' numpy types cannot hold a value: {said}",
+            hint='use to_pandas(types="arrow")',
+        ) from None
+    if ambiguous:
+        frame.attrs[AMBIGUOUS] = ambiguous
+    return frame
+
+
+def refuse_ambiguous(series: Any) -> None:
+    """Raises if a series came from `to_frame` and has one value for two in the table.
+
+    Raises:
+        SchemaError: with what to call.
+
+    Cost: a pass over a column that its frame names, else O(1).
+    """
+    if series.name not in series.attrs.get(AMBIGUOUS, ()):
+        return
+    if series.dtype == object or bool(series.isna().any()):
+        raise SchemaError(
+            "to_pandas() gave null and NaN (or the least time) as one value, which is not undone",
+            hint='use to_pandas(types="arrow"); or frame.attrs.clear() to load the frame as it is',
+        )
+
+
+def _is_ambiguous(column: pa.ChunkedArray) -> bool:
+    """Tells whether values of a column differ that are the same in numpy."""
+    if _types.is_floating(column.type):
+        return bool(pc.any(pc.is_nan(column)).as_py())
+    for leaf, listed in _leaves(column):
+        if listed and leaf.null_count and _types.is_floating(leaf.type):
+            return True
+        moments = _types.is_timestamp(leaf.type) or _types.is_duration(leaf.type)
+        if moments and pc.min(leaf.view(pa.int64())).as_py() == _LEAST:
+            return True
+    return False
+
+
+def _has_null_integers(leaf: tuple[pa.Array, bool]) -> bool:
+    return bool(leaf[0].null_count) and _types.is_integer(leaf[0].type)
+
+
+def _leaves(column: pa.ChunkedArray) -> Iterator[tuple[pa.Array, bool]]:
+    """Yields the flat arrays of a column, and whether each holds the items of lists."""
+    parts = [(chunk, False) for chunk in column.chunks]
+    while parts:
+        array, listed = parts.pop()
+        if not array.type.num_fields:
+            yield array, listed
+            continue
+        array = array.drop_null()
+        if _types.is_struct(array.type):
+            parts += [(part, False) for part in array.flatten()]
+        elif _types.is_map(array.type):
+            parts += [(array.keys, False), (array.items, False)]
+        else:
+            parts.append((array.flatten(), True))
