@@ -81,6 +81,9 @@ class Host(Protocol):
     def read(self, definition: Definition, at: Any) -> Batch:
         """The consolidated rows at an epoch; counts below 0 are among them."""
 
+    def repair(self, definition: Definition) -> str:
+        """The command that brings the rows that inputs of a collection lack."""
+
     def glance(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
     ) -> Seen | None:

@@ -26,7 +26,7 @@ from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.rows.pandas_frames import to_frame
 from nosync_nb.rows.sizes import copied_bytes
 from nosync_nb.trace import glance
-from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.batch import Batch, row_text
 
 _SMALL_BYTES = 64 << 20
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
@@ -186,7 +186,10 @@ class Readable(Hosted, ArrowStream):
     def _read(self, at: Any) -> Batch:
         """The consolidated rows, each with a positive count."""
         batch = self._host.read(self._definition, at)
-        refuse_negative(batch, self.schema, self._title(), lambda: self._host.epoch(at))
+        host, definition = self._host, self._definition
+        refuse_negative(
+            batch, self._title(), lambda: host.epoch(at), lambda: host.repair(definition)
+        )
         return batch
 
     def _copies(self, order: Any, counts: Any, limit: int | None) -> Any:
@@ -229,21 +232,22 @@ def titled(name: str | None) -> str:
     return f"collection '{name}'" if name else "an unnamed collection"
 
 
-def refuse_negative(batch: Batch, schema: Schema, title: str, epoch: Callable[[], int]) -> None:
+def refuse_negative(
+    batch: Batch, title: str, epoch: Callable[[], int], repair: Callable[[], str]
+) -> None:
     """Raises if a row of a state is there fewer than 0 times.
 
     Args:
-        epoch: tells which epoch was read.
+        epoch: returns the epoch that was read.
+        repair: returns the command that repairs it.
     """
     if len(batch) and int(batch.diff.min()) < 0:
         worst = int(batch.diff.argmin())
-        one = np.array([worst])
-        row = tuples([rows.take(c, one) for c in batch.columns], schema, 1)[0]
+        columns = [rows.slice_(c, worst, worst + 1) for c in batch.columns]
         raise NegativeMultiplicityError(
-            f"{title}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at epoch"
-            f" {epoch()}",
-            hint="a row was removed that was not there; .changes() tells by how much, insert it,"
-            " or remove it where it came from",
+            f"{title}: row {row_text(columns, batch.layout.types)} is there"
+            f" {int(batch.diff[worst])} times at epoch {epoch()}",
+            hint=repair(),
         )
 
 

@@ -21,7 +21,7 @@ from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.operators.functions import tuples
-from nosync_nb.operators.keys import group
+from nosync_nb.operators.keys import Groups, group
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates, merge, no_updates
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
     def asks(self, *, keyed: bool) -> bool:
         """Whether what it means depends on what is there."""
-        return self.kind not in (("remove",) if keyed else ("insert", "remove"))
+        return keyed or self.kind not in ("insert", "remove")
 
     @property
     def files(self) -> set[str]:
@@ -144,12 +144,28 @@ class InputChanges:
 
     @property
     def takes_away(self) -> bool:
-        """Whether somebody called `remove`, with rows."""
+        """Whether somebody called `remove` with rows that may be absent: a keyed input looks."""
         takes_away = False
+        if self.stage.key is not None:
+            return False
         for call in self._taken.calls:  # once an epoch
             if call.parts and call.change.kind == "remove":
                 takes_away = True
         return takes_away
+
+    def earlier(self, last: int) -> list[Updates]:
+        """What the calls before the `last` ones mean."""
+        calls = self._taken.calls
+        return _parts(calls[: len(calls) - last])
+
+    def absent(self, change: Change) -> Updates | None:
+        """The rows that a `remove` by key, one of the calls, did not find; None if it found all."""
+        call = next(call for call in self._taken.calls if call.change is change)
+        types = self.stage.schema.types
+        both = concat_updates([*change.pieces, *call.parts], types)
+        if not int(both.diff.sum()):
+            return None
+        return arrange(Layout(types, self.stage.key), both).updates
 
     def add(self, change: Change, contents: Trace, once: tuple[str, str] | None = None) -> int:
         """Adds a call; returns the number of rows it means, copies counted.
@@ -181,7 +197,7 @@ class InputChanges:
         types = self.stage.schema.types
         if len(calls) == 1 and calls[0].change.kind == "insert":
             held = calls[0].change.held
-            # Of two rows with one key one counts; then what lies in files is not the change.
+            # What lies in files is not the change if a count below 0 is repaired with it.
             if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
                 return Delta(types, None, dict(held))
         return Delta(types, concat_updates(parts, types))
@@ -229,7 +245,7 @@ def _meant(
     """What a call means as updates, over the contents and the transaction's earlier calls."""
     if stage.key is None and change.kind == "insert":
         made = change.pieces
-    elif change.kind == "remove":
+    elif stage.key is None and change.kind == "remove":
         made = [piece.negated() for piece in change.pieces]
     else:
         made = [_meaning(stage, change, contents, _parts(before))]
@@ -254,11 +270,13 @@ def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Upd
     assert stage.key is not None
     if change.kind == "delete":
         return _found(stage, updates.columns, trace).negated()
-    rows_ = _keyed(stage, updates)
+    if change.kind == "remove":
+        return _removed(stage, updates, trace)
+    rows_ = _keyed(stage, updates, unique=change.kind == "insert")
     keys = [rows_.columns[i] for i in stage.key]
     old_rows = _found(stage, keys, trace)
     if change.kind == "insert":
-        _refuse_existing(stage, [old_rows.columns[i] for i in stage.key], contents)
+        _refuse_existing(stage, old_rows)
     both = concat_updates([old_rows.negated(), rows_], layout.types)
     return arrange(layout, both).updates  # rows that are there already change nothing
 
@@ -272,8 +290,8 @@ def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
     )
 
 
-def _keyed(stage: Stage, updates: Updates) -> Updates:
-    """One row for each key, the last; null keys are an error."""
+def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
+    """One row for each key, the last; null keys are an error, and if `unique` two rows of a key."""
     if stage.key is None or not len(updates.diff):
         return updates
     names = [stage.schema.names[i] for i in stage.key]
@@ -286,6 +304,8 @@ def _keyed(stage: Stage, updates: Updates) -> Updates:
                 hint="drop the rows without a key, or use an input without key",
             )
     groups = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
+    if unique and int(updates.diff.sum()) > len(groups.starts):
+        _refuse_twice(stage, updates, groups)
     if len(groups.starts) < len(updates.diff):
         ends = np.append(groups.starts[1:], len(groups.order)) - 1
         updates = updates.take(np.sort(groups.order[ends]))
@@ -308,16 +328,41 @@ def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
     return arrange(Layout(types, stage.key), Updates(hit.columns, hit.diff)).updates
 
 
-def _refuse_existing(stage: Stage, keys: Sequence[Any], contents: Trace) -> None:
-    """Raises if a key that an insert would replace was there before the transaction."""
-    held = _found(stage, keys, contents)
-    if not len(held.diff):
-        return
+def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
+    """Takes away those of some rows that are there: a key of a row that is not may have another."""
+    assert stage.key is not None
+    layout = Layout(stage.schema.types, stage.key)
+    found = _found(stage, [updates.columns[i] for i in stage.key], trace)
+    found = found.take((found.diff > 0).nonzero()[0])
+    removed = updates.negated()
+    left = arrange(layout, concat_updates([found, removed], layout.types)).updates
+    absent = left.take((left.diff < 0).nonzero()[0]).negated()
+    return arrange(layout, concat_updates([removed, absent], layout.types)).updates
+
+
+def _refuse_existing(stage: Stage, found: Updates) -> None:
+    """Raises if a key that an insert would replace is there, or waits to be."""
+    present = (found.diff > 0).nonzero()[0]
+    if len(present):
+        raise SchemaError(
+            f"input '{stage.name}': key {key_text(stage, found, int(present[0]))} is there already",
+            hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
+        )
+
+
+def _refuse_twice(stage: Stage, updates: Updates, groups: Groups) -> None:
+    """Raises for the first key of which there are two rows in one insert."""
+    many = np.add.reduceat(updates.diff[groups.order], groups.starts) > 1
+    row = int(groups.order[groups.starts[many]].min())
+    raise SchemaError(
+        f"input '{stage.name}': key {key_text(stage, updates, row)} is there twice in the rows",
+        hint=f"keep one row of each key, or {stage.name}.upsert(rows), which keeps the last",
+    )
+
+
+def key_text(stage: Stage, updates: Updates, row: int) -> str:
+    """The key of a row as a message shows it."""
     assert stage.key is not None
     schema = Schema([stage.schema.fields[i] for i in stage.key])
-    first = tuples([rows.slice_(held.columns[i], 0, 1) for i in stage.key], schema, 1)[0]
-    shown = first[0] if len(first) == 1 else tuple(first)
-    raise SchemaError(
-        f"input '{stage.name}': key {shown!r} is there already",
-        hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
-    )
+    first = tuples([rows.slice_(updates.columns[i], row, row + 1) for i in stage.key], schema, 1)[0]
+    return repr(first[0] if len(first) == 1 else tuple(first))

@@ -10,6 +10,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.results import refuse_negative, titled
 from nosync_nb.dataflow.states import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError
+from nosync_nb.session import shortfall
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
@@ -57,10 +58,14 @@ class Frames:
         except NegativeMultiplicityError as error:
             name = self._names.of(definition)
             what = f"collection '{name}'" if name else "this collection"
-            raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=error.hint) from None
+            hint = self._repair(definition)
+            raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=hint) from None
         if shipping.spilled:
             self._publisher.garbage.export(frozenset(shipping.spilled), spilled=True)
         return frame
+
+    def _repair(self, definition: Definition) -> str:
+        return shortfall.repair(self._publisher.snapshot, self._names.read_by(definition))
 
     def _rows(self, definition: Definition, at: Any, small: int) -> Any:
         """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
@@ -73,7 +78,7 @@ class Frames:
         if name is None:
             batch = reader.read(definition, at)
             when = partial(reader.epoch, at, seen)
-            refuse_negative(batch, definition.schema, titled(None), when)
+            refuse_negative(batch, titled(None), when, partial(self._repair, definition))
             return batch
         if at is None:
             reader.refuse_pending(seen, definition, name)

@@ -10,6 +10,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained
 from nosync_nb.collections.host import Pinpoint
 from nosync_nb.errors import TimeError
+from nosync_nb.session import shortfall
 from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
 from nosync_nb.session.gate import Gate
@@ -133,6 +134,10 @@ class SessionHost:
         """The consolidated rows at an epoch; counts below 0 are among them."""
         loops.refuse_reading(definition)
         return self._following(lambda: self._reader.read(definition, at))
+
+    def repair(self, definition: Definition) -> str:
+        """The command that brings the rows that inputs of a collection lack."""
+        return shortfall.repair(self._publisher.snapshot, self._names.read_by(definition))
 
     def glance(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None

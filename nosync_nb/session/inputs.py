@@ -11,11 +11,11 @@ from typing import Any
 from nosync_nb import rows
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
+from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError, warn
 from nosync_nb.rows import Schema
 from nosync_nb.rows.arrays import ones
 from nosync_nb.rows.types import row_bytes
-from nosync_nb.session.calls import Change, InputChanges
+from nosync_nb.session.calls import Change, InputChanges, key_text
 from nosync_nb.session.digests import load_of
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
@@ -24,7 +24,7 @@ from nosync_nb.session.transactions import Transactions
 from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link
 from nosync_nb.store.spilling import RunFiles
-from nosync_nb.trace.batch import Updates
+from nosync_nb.trace.batch import Updates, row_text
 
 LOAD_BYTES = 32 << 20
 """From so many bytes on rows that are inserted wait in files."""
@@ -141,11 +141,17 @@ class Inputs:
     def _added(self, stage: Stage, change: Change, mark: str | None = None) -> int:
         once = None if mark is None else (mark, load_of(stage, [change]))
         try:
-            return self._add(stage, change, once)
+            count, absent = self._add(stage, change, once)
         except CorruptLogError as error:  # of what the input holds; nothing was added
-            return self._repairs.again(error, lambda: self._add(stage, change, once))
+            count, absent = self._repairs.again(error, lambda: self._add(stage, change, once))
+        if absent is not None:
+            warn(_absent_text(stage, absent), stacklevel=None)
+        return count
 
-    def _add(self, stage: Stage, change: Change, once: tuple[str, str] | None) -> int:
+    def _add(
+        self, stage: Stage, change: Change, once: tuple[str, str] | None
+    ) -> tuple[int, Updates | None]:
+        """Adds a change; returns its number of rows, and those that a keyed remove did not find."""
         name = stage.name
         with self._gate.lock:
             self._gate.finish()
@@ -157,7 +163,9 @@ class Inputs:
             if changes is None:
                 changes = inputs[name] = InputChanges(stage, contents)
             try:
-                return changes.add(change, contents, once)
+                count = changes.add(change, contents, once)
+                by_key = change.kind == "remove" and stage.key is not None
+                return count, changes.absent(change) if by_key else None
             except BaseException:
                 if fresh:
                     del inputs[name]
@@ -177,6 +185,17 @@ class Inputs:
         if stage is None or not stage.is_input:
             raise StageError(f"there is no input '{name}' any more", hint="define it again")
         return stage
+
+
+def _absent_text(stage: Stage, absent: Updates) -> str:
+    """What is told of rows that a keyed input was to remove and does not have."""
+    more = int(absent.diff.sum()) - 1
+    others = f", nor are {more} more of the rows" if more else ""
+    return (
+        f"input '{stage.name}': row {row_text(absent.columns, stage.schema.types)} is not there"
+        f"{others}: nothing was removed for it\n"
+        f"Hint: {stage.name}.delete([{key_text(stage, absent, 0)}]) removes the row of that key"
+    )
 
 
 def _is_load(stage: Stage, updates: Updates) -> bool:

@@ -30,7 +30,8 @@ from nosync_nb.session.digests import Digest, digest, kinds, load_of, of_calls
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.transactions import Transaction, Transactions
-from nosync_nb.trace.batch import Layout, Updates
+from nosync_nb.trace import Trace, glance
+from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates
 
 if TYPE_CHECKING:
     from nosync_nb.trace.past.apart import Epochs
@@ -221,12 +222,13 @@ class Loads:
             if not same:
                 continue
             epoch = same.pop(of_calls(calls, stage.schema.types), None)
-            if epoch is not None:
+            rows_before = transaction.inputs[name].earlier(len(calls))
+            if epoch is not None and _are_there(snapshot.contents(name), calls, rows_before):
                 warn(_told(name, calls, epoch), stacklevel=_CALLER)
                 return
 
     def alike(self, before: int, now: int) -> list[str]:
-        """The inputs without key to which two epochs added the same rows, and took none away.
+        """The inputs without key that have the rows twice which two epochs added.
 
         Cost: O(rows of those epochs).
         """
@@ -237,7 +239,10 @@ class Loads:
             if number is None or stage.key is not None:
                 continue
             rows = _of_epoch(history, number, now)
-            if rows is not None and rows == _of_epoch(history, number, before):
+            if rows is None or rows != _of_epoch(history, number, before):
+                continue
+            added = history.changes(number, now - 1, now)
+            if _hold(snapshot.contents(name), [batch.updates for batch in added], times=2):
                 same.append(name)
         return same
 
@@ -274,6 +279,26 @@ def loaded(transaction: Transaction) -> str:
     inputs = transaction.inputs.values()
     loads = {each.stage.name: load_of(each.stage, each.changes) for each in inputs if each.changes}
     return json.dumps(loads, sort_keys=True) if loads else ""
+
+
+def _are_there(contents: Trace, calls: Sequence[Change], earlier: Sequence[Updates]) -> bool:
+    """Whether an input has the rows of some inserts already, after the calls before them.
+
+    Failure: 1. An epoch inserts rows. 2. After a restart `clear()` takes them away, in the same
+    transaction or before. 3. They are inserted again, and are told to be there twice.
+    """
+    types = contents.layout.types
+    if earlier:
+        contents = contents.with_batch(arrange(contents.layout, concat_updates(earlier, types)))
+    return _hold(contents, [piece for call in calls for piece in call.pieces], times=1)
+
+
+def _hold(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
+    """Whether contents have some rows so many times."""
+    layout = contents.layout
+    wanted = concat_updates(parts, layout.types)
+    asked = arrange(layout, Updates(wanted.columns, wanted.diff * -times))
+    return glance.lacking(contents.with_batch(asked), asked.updates) is None
 
 
 def _differ(before: str, now: str) -> bool:

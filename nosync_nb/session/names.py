@@ -35,6 +35,11 @@ class Names:
         """The name of a stage or input; None if the definition has none."""
         return definition.name if definition.is_ref else self._names.get(definition)
 
+    def read_by(self, definition: Definition) -> tuple[str, ...]:
+        """The name of a collection, or the names that one without a name reads."""
+        name = self.of(definition)
+        return definition.references if name is None else (name,)
+
     def given(self, definition: Definition) -> str | None:
         """What a description was called by a definition of stages; also a reference may be."""
         return self._names.get(definition)

@@ -21,6 +21,7 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.states import layers_at
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
+from nosync_nb.session import shortfall
 from nosync_nb.session.follower import Follower
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
@@ -86,6 +87,10 @@ class Paging:
             look.take_over(before)
         return look
 
+    def repair(self, definition: Definition) -> str:
+        """The command that brings the rows that inputs of a collection lack."""
+        return shortfall.repair(self._publisher.snapshot, self._names.read_by(definition))
+
     def filtered(self, look: Look, where: str) -> Ordered:
         """The rows of a look for which a predicate is true.
 
@@ -143,7 +148,12 @@ class Look:
 
     def check(self, batch: Batch) -> None:
         """Raises NegativeMultiplicityError if rows, added up, are no state."""
-        refuse_negative(batch, self.schema, titled(self._name), lambda: self.epoch)
+        refuse_negative(
+            batch,
+            titled(self._name),
+            lambda: self.epoch,
+            lambda: self._paging.repair(self.definition),
+        )
 
     def count(self, where: str = "") -> int:
         """How many rows there are, copies counted."""

@@ -19,8 +19,9 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import warn
 from nosync_nb.session.calls import InputChanges, taken
+from nosync_nb.session.shortfall import repair_of
 from nosync_nb.trace import glance
-from nosync_nb.trace.batch import Updates, row_of
+from nosync_nb.trace.batch import Updates, row_text
 
 REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 8, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
@@ -143,11 +144,11 @@ def _absent_of(removals: Sequence[Taken], snapshot: Snapshot) -> str | None:
     lacking = glance.lacking(contents, taken(parts, types)) if parts else None
     if lacking is None:
         return None
-    row = row_of(lacking.columns, types)
+    row = row_text(lacking.columns, types)
     more = len(lacking.diff) - 1
     others = f", and {more} more row{'' if more == 1 else 's'} below 0" if more else ""
     return (
-        f"input '{name}': row {row!r} was removed and was not there: it is there now"
+        f"input '{name}': row {row} was removed and was not there: it is there now"
         f" {int(lacking.diff[0])} times{others}\n"
-        f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on"
+        f"Hint: reading '{name}' raises until it is repaired: {repair_of(stage, lacking)}"
     )

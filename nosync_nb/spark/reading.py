@@ -13,7 +13,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.depot import Depot
 from nosync_nb.spark.tasks import Stored
-from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.batch import Batch, row_text
 from nosync_nb.trace.parts import PartRef
 
 RECORD_ROWS = 1 << 16
@@ -39,11 +39,10 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
         return
     if int(batch.diff.min()) < 0:
         at = int(batch.diff.argmin())
-        pairs = zip(batch.columns, schema.types, strict=True)
-        row = tuple(rows.to_pylist(rows.slice_(c, at, at + 1), t)[0] for c, t in pairs)
+        row = row_text([rows.slice_(c, at, at + 1) for c in batch.columns], schema.types)
         raise NegativeMultiplicityError(
-            f"the row {row!r} is there {int(batch.diff[at])} times",
-            hint="a row was removed that was not there; see what was removed",
+            f"the row {row} is there {int(batch.diff[at])} times",
+            hint="call .count() of the collection: its error has the command that repairs it",
         )
     arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
     plain = bool((batch.diff == 1).all())

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
+from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Column
 from nosync_nb.rows.arrays import all_true, any_true, any_zero, sorted_by
 from nosync_nb.rows.cores import MANY
@@ -357,6 +358,17 @@ def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:
     return tuple(
         rows.to_pylist(rows.slice_(c, 0, 1), t)[0] for c, t in zip(columns, types, strict=True)
     )
+
+
+def row_text(columns: list[Column], types: Sequence[str]) -> str:
+    """The first row of columns as a message shows it, also with dates that Python does not know."""
+    try:
+        return repr(row_of(columns, types))
+    except SchemaError:
+        cells = (
+            rows.to_arrow(rows.slice_(c, 0, 1), t) for c, t in zip(columns, types, strict=True)
+        )
+        return f"({', '.join(' '.join(str(cell).split())[2:-2] for cell in cells)})"
 
 
 def rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bool:

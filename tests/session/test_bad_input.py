@@ -8,10 +8,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from samples import people, state
 
@@ -28,6 +32,10 @@ from nosync_nb import (
     TimeError,
 )
 from nosync_nb.collections.host import definition_of
+from nosync_nb.rows import objects
+from nosync_nb.session import calls
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace.batch import Updates
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
@@ -361,6 +369,68 @@ def test_what_is_removed_without_being_there_is_found_by_its_reader(session: Ses
     session["people"].insert([("zed", 40, 1.0)])
     session.commit()
     assert session["people"].count() == 3
+
+
+ABSENT: dict[str, tuple[str, list[Any], str]] = {
+    # what: the columns, the rows that are removed without being there, how the command begins
+    "a row": ("x int, s string", [(1, "a")], "lacking.insert([(1, 'a')])  #"),
+    "a row twice": ("x int, s string", [(1, "a")] * 2, "lacking.insert([(1, 'a'), (1, 'a')])  #"),
+    "odd values": (
+        "x double, d date, t timestamp, m decimal(3,1), b binary, a array<double>, f struct<q:int>",
+        [(math.inf, date(2024, 1, 1), None, Decimal("1.5"), b"\0", [math.nan], {"q": 1})],
+        "import datetime; from decimal import Decimal; lacking.insert([(float('inf'),",
+    ),
+    "a date beyond Python": (
+        "x date", [pa.table({"x": pa.array([2**31 - 1], pa.int32()).view(pa.date32())})],
+        "lacking.set(lacking.except_all(",
+    ),
+    "many rows": ("x int", [(n,) for n in range(200)], "lacking.set(lacking.except_all("),
+    "a long row": ("s string", [("x" * 500,)], "lacking.set(lacking.except_all("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ddl", "rows", "begin"), ABSENT.values(), ids=list(ABSENT))
+def test_error_of_a_count_below_0_ends_with_the_command_that_repairs_it(
+    session: Session, ddl: str, rows: list[Any], begin: str
+) -> None:
+    lacking = session.input("lacking", ddl)
+    over = session.stage("over", lacking.filter("true"))
+    lacking.remove(rows[0] if isinstance(rows[0], pa.Table) else rows)
+    session.commit()
+    below = session.now
+    commands = set()
+    for read in (
+        lambda: lacking.rows(limit=1),
+        lambda: lacking.count(),
+        lambda: over.to_arrow(),
+        lambda: over.filter("true").to_pandas(),
+        lambda: owners_of(session).paging.look(over).count(),
+    ):
+        with pytest.raises(NegativeMultiplicityError, match=f"at epoch {below}") as caught:
+            read()
+        commands.add(str(caught.value.hint))
+    (command,) = commands
+    assert command.startswith(begin)
+    exec(command)
+    session.commit()
+    assert (lacking.count(), over.count()) == (0, 0)
+    with pytest.raises(NegativeMultiplicityError) as caught:
+        lacking.count(at=below)
+    assert "read that one" in str(caught.value.hint)
+
+
+def test_rows_below_0_of_a_keyed_input_of_an_old_log_are_repaired(session: Session) -> None:
+    planes = session["planes"]  # has ("a", 1)
+    row = Updates([objects(["a"]), np.array([2], np.int32)], np.array([-1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "_removed", lambda stage, updates, trace: row)
+        planes.remove([("a", 2)])
+        session.commit()
+    with pytest.raises(NegativeMultiplicityError) as caught:
+        planes.rows()
+    exec(str(caught.value.hint))
+    session.commit()
+    assert planes.rows() == [("a", 1)]
 
 
 def test_a_description_that_doubles_itself_does_not_take_for_ever(

@@ -120,6 +120,47 @@ def test_calls_that_made_one_epoch_are_compared_together(opened: Callable[..., S
     assert "the 5 rows to insert are those that epoch 1 inserted" in text
 
 
+CLEARED: dict[str, Callable[[Any, Session], Any]] = {
+    "in the same transaction": lambda events, _: events.clear(),
+    "in an epoch before": lambda events, session: (events.clear(), session.commit()),
+    "by set": lambda events, _: events.set([(7, "new")]),
+    "by remove": lambda events, session: (events.remove([(3, "c")]), session.commit()),
+    "in part": lambda events, session: (events.remove(LOADS[2][:1]), session.commit()),
+}
+
+
+@pytest.mark.parametrize("filed_rows", [False, True], ids=["in frames", "in files"])
+@pytest.mark.parametrize("clear", CLEARED.values(), ids=list(CLEARED))
+def test_insert_of_rows_that_were_taken_away_is_not_warned_of(
+    opened: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    clear: Callable[[Any, Session], Any],
+    filed_rows: bool,
+) -> None:
+    if filed_rows:
+        monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
+    rows = [(3, "c")] if clear is CLEARED["by remove"] else LOADS[2]
+    session = opened()
+    session.input("events", "x bigint, name string").insert(rows)
+    session.commit()
+    session = opened()
+    events = session["events"]
+    clear(events, session)
+    assert told(lambda: events.insert(rows)) == []
+
+
+def test_insert_of_rows_that_are_there_again_is_warned_of(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[2])
+    session.commit()
+    session = opened()
+    events = session["events"]
+    events.clear()
+    session.commit()
+    events.set([*LOADS[2], (1000, "more")])
+    assert len(told(lambda: events.insert(LOADS[2]))) == 1
+
+
 def test_other_rows_and_repeatable_loads_are_not_warned_of(opened: Callable[..., Session]) -> None:
     session = opened()
     events = session.input("events", "x bigint, name string")

@@ -121,9 +121,64 @@ def test_clear_removes_every_row_also_those_that_wait(session: Session) -> None:
     assert values(numbers) == [4]
 
 
-def test_a_key_has_one_row_and_the_last_one_wins(session: Session) -> None:
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("b", 1), ("a", 1), ("c", 1), ("a", 2)],
+        [("b", 1), ("a", 1), ("a", 1)],
+        pa.table({"tail": ["b", "a", "a"], "seats": [1, 1, 2]}),
+        [(f"x{n}", n) for n in range(5000)] + [("a", 1), ("a", 2)],
+    ],
+    ids=["rows", "equal rows", "table", "many rows"],
+)
+def test_insert_with_two_rows_of_a_key_is_refused_as_two_inserts_are(
+    session: Session, rows: Any
+) -> None:
     planes = session.inputs["planes"]
-    planes.insert([("a", 1), ("b", 1), ("a", 2)])
+    with pytest.raises(SchemaError, match="'planes': key 'a' is there twice in the rows") as caught:
+        planes.insert(rows)
+    assert "planes.upsert(rows)" in str(caught.value.hint)
+    assert not session.pending
+    planes.insert([("a", 1)])
+    for _ in range(2):  # also while the first one waits
+        with pytest.raises(SchemaError, match="key 'a' is there already"):
+            planes.insert([("a", 2)])
+        session.commit()
+    assert values(planes) == [("a", 1)]
+
+
+def test_remove_by_key_takes_away_equal_rows_and_names_absent_ones(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1), ("b", 1), ("c", 1)])
+    session.commit()
+    assert planes.remove([("a", 1)]) == 1
+    with pytest.warns(UserWarning, match="is not there, nor are 2 more of the rows: nothing was"):
+        assert planes.remove([("c", 1), ("c", 1), ("a", 1), ("d", 1)]) == 1
+    told = r"input 'planes': row \('b', 2\) is not there: nothing was removed for it"
+    with pytest.warns(UserWarning, match=told) as caught:
+        assert planes.remove([("b", 2)]) == 0
+    assert caught[0].filename == __file__
+    session.commit()
+    assert values(planes) == [("b", 1)]
+    exec(str(caught[0].message).partition("Hint: ")[2].partition(" removes")[0])
+    session.commit()
+    assert values(planes) == []
+
+
+def test_remove_by_key_of_a_row_that_another_epoch_took_away_does_nothing(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1), ("b", 1)])
+    session.commit()
+    planes.remove([("a", 1), ("b", 1)])
+    with session.epoch():
+        planes.upsert([("a", 2)])
+    session.commit()
+    assert values(planes) == [("a", 2)]
+
+
+def test_upsert_and_set_keep_the_last_row_of_a_key(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.upsert([("a", 1), ("b", 1), ("a", 2)])
     planes.upsert([("b", 3)])
     session.commit()
     assert values(planes) == [("a", 2), ("b", 3)]
@@ -165,13 +220,14 @@ def test_keys_may_be_several_columns(session: Session) -> None:
 
 KEYED = st.lists(
     st.tuples(
-        st.sampled_from(["upsert", "delete", "insert", "set", "clear", "commit"]),
+        st.sampled_from(["upsert", "delete", "insert", "remove", "set", "clear", "commit"]),
         st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
     ),
     max_size=12,
 )
 
 
+@pytest.mark.filterwarnings("ignore:input 'keyed'. row .* is not there")
 @given(KEYED)
 def test_any_program_of_keyed_calls_equals_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, program: list[tuple[str, list[tuple[int, int]]]]
@@ -179,11 +235,9 @@ def test_any_program_of_keyed_calls_equals_a_dictionary(
     with nosync_nb.open(tmp_path_factory.mktemp("keyed") / "log") as session:
         keyed = session.input("keyed", "k int, v int", key="k")
         held: dict[int, int] = {}
-        committed: dict[int, int] = {}
         for call, rows in program:
             if call == "commit":
                 session.commit()
-                committed = dict(held)
                 assert values(keyed) == sorted(held.items())
             elif call == "clear":
                 keyed.clear()
@@ -191,7 +245,14 @@ def test_any_program_of_keyed_calls_equals_a_dictionary(
             elif call == "delete":
                 keyed.delete([k for k, _ in rows])
                 held = {k: v for k, v in held.items() if k not in dict(rows)}
-            elif call == "insert" and any(k in committed and k in held for k, _ in rows):
+            elif call == "remove":
+                removed = {k: v for k, v in rows if held.get(k) == v}
+                assert keyed.remove(rows) == len(removed)
+                held = {k: v for k, v in held.items() if k not in removed}
+            elif call == "insert" and len(dict(rows)) < len(rows):
+                with pytest.raises(SchemaError, match="is there twice"):
+                    keyed.insert(rows)
+            elif call == "insert" and any(k in held for k, _ in rows):
                 with pytest.raises(SchemaError, match="is there already"):
                     keyed.insert(rows)
             else:
@@ -440,14 +501,21 @@ def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", ["insert", "upsert"])
-def test_equal_rows_in_files_are_one_row_of_their_key(session: Session, kind: str) -> None:
+def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
+    session: Session, kind: str
+) -> None:
     """As executors leave them: arranged, so that a row that is there twice is one with a count."""
     people = session.input("keyed", "id bigint, age bigint", key="id")
     layout = Layout(("bigint", "bigint"), (0,))
     columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
     batch = arrange(layout, Updates(columns, np.ones(3, np.int64)))
     assert sorted(batch.diff.tolist()) == [1, 2]
-    inside(session).inputs.add("keyed", Change(kind, None, {layout: Held((batch,))}))
+    change = Change(kind, None, {layout: Held((batch,))})
+    if kind == "insert":
+        with pytest.raises(SchemaError, match="'keyed': key 1 is there twice in the rows"):
+            inside(session).inputs.add("keyed", change)
+        return
+    inside(session).inputs.add("keyed", change)
     session.commit()
     assert people.rows() == [(1, 10), (2, 5)]
 

@@ -51,6 +51,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     notes += cut
+    notes += _repairs(session)
     notes.append(_failures(session))
     notes.append(_taken(session))
     notes += _scrubbed(session)
@@ -59,6 +60,21 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     columns = ("name", "kind", "rows", *levels_shown, "state")
     types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
+
+
+def _repairs(session: Session) -> list[str]:
+    """The commands that repair inputs with counts below 0, which cannot be read."""
+    from nosync_nb.errors import NegativeMultiplicityError
+
+    notes = []
+    for name in session.inputs:
+        try:
+            len(session[name])
+        except NegativeMultiplicityError as error:
+            notes.append(f"input {name} cannot be read; repair it: {error.hint}")
+        except Exception:  # told in its row
+            continue
+    return notes
 
 
 def _not_here(session: Session) -> list[str]:
