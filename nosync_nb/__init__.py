@@ -1,6 +1,7 @@
 """NoSync's engine: incremental, durable, time-travelling collections, on Spark."""
 
 from importlib import import_module
+from sys import modules
 from types import ModuleType
 
 from nosync_nb.collections.collection import Collection
@@ -63,5 +64,6 @@ _LAZY = ("graphs", "windows")
 
 def __getattr__(name: str) -> ModuleType:
     if name not in _LAZY:
-        raise AttributeError(f"module 'nosync_nb' has no attribute {name!r}")
+        module = modules[__name__]
+        raise AttributeError(f"module 'nosync' has no attribute {name!r}", name=name, obj=module)
     return import_module(f"nosync_nb.collections.library.{name}")

@@ -158,7 +158,7 @@ def _csv_error(data: bytes, schema: Schema) -> str:
         where.append(f"column {name!r}")
         with suppress(SchemaError):
             type_ = schema.fields[schema.index(name)].type
-            text = _VALUE.sub(lambda found: f"{found[1]} is no {type_}", text)
+            text = _VALUE.sub(lambda value: f"{value[1]} is no {type_}", text)
     where += _unsupported(text, schema)
     return ": ".join([*filter(None, [", ".join(where)]), _PREFIX.sub("", text)])
 
@@ -181,7 +181,7 @@ def _json_error(data: bytes, schema: Schema, text: str) -> str:
     unsupported = _unsupported(text, schema)
     if unsupported or len(data) > _SOUGHT_BYTES:
         return ": ".join([*unsupported, text])
-    ends = [found.end() for found in _LINE.finditer(data)]
+    ends = [line.end() for line in _LINE.finditer(data)]
     low, high = 0, len(ends) - 1
     while low < high:
         middle = (low + high) // 2

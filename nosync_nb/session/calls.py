@@ -332,20 +332,20 @@ def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
     """Takes away those of some rows that are there: a key of a row that is not may have another."""
     assert stage.key is not None
     layout = Layout(stage.schema.types, stage.key)
-    found = _found(stage, [updates.columns[i] for i in stage.key], trace)
-    found = found.take((found.diff > 0).nonzero()[0])
+    present = _found(stage, [updates.columns[i] for i in stage.key], trace)
+    present = present.take((present.diff > 0).nonzero()[0])
     removed = updates.negated()
-    left = arrange(layout, concat_updates([found, removed], layout.types)).updates
+    left = arrange(layout, concat_updates([present, removed], layout.types)).updates
     absent = left.take((left.diff < 0).nonzero()[0]).negated()
     return arrange(layout, concat_updates([removed, absent], layout.types)).updates
 
 
-def _refuse_existing(stage: Stage, found: Updates) -> None:
+def _refuse_existing(stage: Stage, held: Updates) -> None:
     """Raises if a key that an insert would replace is there, or waits to be."""
-    present = (found.diff > 0).nonzero()[0]
+    present = (held.diff > 0).nonzero()[0]
     if len(present):
         raise SchemaError(
-            f"input '{stage.name}': key {key_text(stage, found, int(present[0]))} is there already",
+            f"input '{stage.name}': key {key_text(stage, held, int(present[0]))} is there already",
             hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
         )
 

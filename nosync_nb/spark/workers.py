@@ -71,7 +71,8 @@ def check(spark: Spark) -> Workers:
             python, arrow, problem, slots = _probe(spark)
         if problem:
             raise NosyncError(
-                f"Spark's Python workers ({python}) cannot import {problem}",
+                f"Spark's Python workers ({python}) cannot import"
+                f" {problem.replace('nosync_nb', 'nosync')}",
                 hint="install nosync where the workers run, or start Spark with"
                 f" PYSPARK_PYTHON={sys.executable}",
             )

@@ -6,6 +6,7 @@ The number below may only go down: who lowers it lowers it here too.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -27,6 +28,32 @@ def named(tree: ast.Module) -> Counter[str]:
         if isinstance(node, ast.Name | ast.arg | ast.keyword)
     )
     return Counter(name for name in names if name)
+
+
+IMPORTED = re.compile(r"nosync_nb(\.\w+)*\.?|nosync_nb-|.*python -m nosync_nb\.\w+.*", re.DOTALL)
+"""Texts that may name the engine's package: what is imported or run, and a file of it."""
+
+
+def texts(tree: ast.Module) -> set[str]:
+    """The texts of a module but its docstrings."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {c.value for c in constants if isinstance(c.value, str) and id(c) not in prose}
+
+
+def test_messages_name_the_package_that_users_import() -> None:
+    top = ENGINE.parent
+    files = [p for room in ("nosync_nb", "magics", "widgets") for p in (top / room).rglob("*.py")]
+    sources = {path: path.read_text() for path in sorted(files)}
+    assert len(sources) > 400
+    named = [
+        f"{path.relative_to(top)}: {text}"
+        for path, source in sources.items()
+        if re.search("[\"'].*nosync_nb", source)
+        for text in texts(ast.parse(source))
+        if "nosync_nb" in text and not IMPORTED.fullmatch(text)
+    ]
+    assert named == []
 
 
 def test_no_class_name_stands_for_two_classes() -> None:

@@ -164,6 +164,11 @@ def test_status_says_whole_why_rows_cannot_be_read(notebook: Notebook) -> None:
     notebook.ok('import warnings; warnings.simplefilter("ignore")\nflights.remove([("XX", 1)])')
     shown = notebook.ok("%dd status").text
     assert "flights: input 'flights': row ('XX', 1) is there -1 times at epoch 2" in shown
+    repair = "input flights cannot be read; repair it: "
+    assert repair in shown
+    notebook.ok(shown.partition(repair)[2].partition("\n")[0])
+    assert repair not in notebook.ok("%dd status").text
+    assert "NegativeMultiplicityError" not in notebook.ok("flights").text
 
 
 def test_reading_downstream_of_pending_changes_raises_with_a_hint(notebook: Notebook) -> None:
@@ -1047,6 +1052,13 @@ def test_a_cell_that_inserts_the_same_rows_again_is_pointed_out(notebook: Notebo
     assert "the same rows as in epochs 3 to 4" in notebook.ok(loop.format("k"))
     notebook.ok("k = 9")
     assert "the same rows" not in notebook.ok(loop.format("k"))
+
+
+def test_a_cell_that_loads_again_what_was_cleared_says_nothing_of_twice(notebook: Notebook) -> None:
+    notebook.ok("flights.clear()")
+    assert "twice" not in notebook.ok(LOAD).text
+    assert "twice" not in notebook.ok(f"flights.clear()\n{LOAD}").text
+    assert "has them twice now" in notebook.ok(LOAD)
 
 
 def test_a_dd_cell_that_fails_half_way_says_what_it_has_left(notebook: Notebook) -> None:

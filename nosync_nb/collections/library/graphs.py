@@ -15,6 +15,9 @@ round (distinct edges, degrees, who is a neighbour) is outside of the loops and 
 
 from __future__ import annotations
 
+import sys
+from typing import NoReturn
+
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.library.edges import (
     all_nodes,
@@ -308,3 +311,8 @@ def _least(named: Collection, links: Collection, src: str, dst: str) -> Collecti
             .agg(component="min(component)")
         )
     )
+
+
+def __getattr__(name: str) -> NoReturn:
+    module = sys.modules[__name__]
+    raise AttributeError(f"module 'nosync.graphs' has no attribute {name!r}", name=name, obj=module)

@@ -7,9 +7,10 @@ that are old by the newest event time, which makes room and keeps late rows out.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.functions.identity import identified
@@ -214,3 +215,10 @@ def _window_names(collection: Collection) -> tuple[str, str]:
                 f"there is a column '{name}' already", hint="rename it first: rename({...})"
             )
     return "window_start", "window_end"
+
+
+def __getattr__(name: str) -> NoReturn:
+    module = sys.modules[__name__]
+    raise AttributeError(
+        f"module 'nosync.windows' has no attribute {name!r}", name=name, obj=module
+    )
