@@ -184,6 +184,10 @@ class Between:
         """None: it is a stage of no session."""
         return None
 
+    def repair(self, definition: Definition) -> str:
+        """The advice where a count is below 0: the sides belong to other sessions."""
+        return "call .count() of both sides: an error there gives the command that repairs it"
+
     def epoch(self, at: Any) -> int:
         """How often something came by now; `at` may be that alone, as it has no past."""
         return self._at(at, self._held.snapshot)

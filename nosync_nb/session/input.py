@@ -45,16 +45,25 @@ class Input(Collection):
         those that an epoch before a restart inserted are warned of.
 
         Raises:
-            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null or there.
+            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null, there, or in
+                two of the rows.
         """
         return self._change("insert", rows, once)
 
     def remove(self, rows: Any, *, once: Any = None) -> int:
-        """Takes rows away, each one copy."""
+        """Takes rows away, each one copy.
+
+        A keyed input takes away rows that are equal in all columns, and warns of absent ones. In
+        one without a key an absent row has a count below 0 until it is inserted: a warning and each
+        read give the command that repairs it.
+        """
         return self._change("remove", rows, once)
 
     def set(self, rows: Any) -> int:
-        """Makes the input equal to `rows`: only the difference is committed, nothing if equal."""
+        """Makes the input equal to `rows`: only the difference is committed, nothing if equal.
+
+        Of several rows with one key (keyed inputs) the last one counts.
+        """
         return self._change("set", rows, None)
 
     def clear(self) -> int:
@@ -62,7 +71,7 @@ class Input(Collection):
         return self._change("clear", [], None)
 
     def upsert(self, rows: Any) -> int:
-        """Inserts rows, replacing those of equal key (keyed inputs)."""
+        """Inserts rows, replacing those of equal key, the last of several (keyed inputs)."""
         self._keyed("upsert")
         return self._change("upsert", rows, None)
 
