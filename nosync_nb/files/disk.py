@@ -141,7 +141,10 @@ class File(Descriptor):
 
     def deleted(self) -> bool:
         """Tells whether the file has lost its last name: what is written to it is lost."""
-        return os.fstat(self._fd).st_nlink == 0
+        try:
+            return os.fstat(self._fd).st_nlink == 0
+        except OSError as error:
+            fail(error, "look at", self.path)
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""

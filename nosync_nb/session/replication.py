@@ -35,6 +35,7 @@ from nosync_nb.store.replicas.proposals import Proposal
 from nosync_nb.store.replicas.scrubbing import Scrubbed
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import prepare
+from nosync_nb.store.threads import SingleThread
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -85,7 +86,7 @@ class Replication:
         self.heard = threading.Condition(threading.RLock())
         self._ours = _Ours(settings, _untold(settings), set(), (0, 0))
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: SingleThread | None = None
         self._closing = threading.Event()
 
     @property
@@ -140,11 +141,10 @@ class Replication:
     def _begin(self) -> None:
         """Starts the thread that hears keepers, unless it runs or nobody is to be heard."""
         with self.heard:
-            if self._thread is not None and self._thread.is_alive():
-                return
-            if self._told and not self._closing.is_set() and not self._lost():
-                # Assigned first: one that has not begun is made anew.
-                self._thread = threading.Thread(target=self._run, name="nosync keeper", daemon=True)
+            if self._thread is None or self._thread.ended:
+                wanted = self._told and not self._closing.is_set() and not self._lost()
+                self._thread = SingleThread(self._run, "nosync keeper") if wanted else None
+            if self._thread is not None:
                 self._thread.start()
 
     @property
@@ -256,9 +256,8 @@ class Replication:
     def _wake(self, _seq: int) -> None:
         """Says that frames have reached the disk; from the thread that syncs."""
         with self.heard:
-            if self._thread is None:  # whoever named replicas was interrupted before it began
-                with suppress(RuntimeError):  # there is no thread to be had
-                    self._begin()
+            with suppress(RuntimeError):  # the system gives no thread
+                self._begin()  # because the call that named replicas may have been interrupted
             self.ask(b".")
 
     def ask(self, news: bytes) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +15,12 @@ from every_opcode import Struck, count, strike
 from faults import FakeMachine, FaultyFiles, HastyFiles, Step
 from inside import disk_of, words_of, writer_of
 from logs import everything
+from soak import SOAK
 
 from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.files.disk import File
 from nosync_nb.store.log import Log, segments, writer
+from nosync_nb.store.log.generation import Lease
 
 
 @pytest.fixture
@@ -290,6 +295,93 @@ def test_an_interrupt_at_any_opcode_of_an_append_takes_the_frame_or_leaves_it(
         log.append(1, b"three")
         log.close()
         assert everything(path) == [b"one", *[two][:taken], b"three"]
+
+
+@contextlib.contextmanager
+def interrupted(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The next frame is written, and an interrupt comes before it is published."""
+    real, came = Lease.check, []
+
+    def check(lease: Lease) -> None:
+        if not came:
+            came.append(1)
+            raise Struck("from outside")
+        real(lease)
+
+    with patch.context() as once:
+        once.setattr(Lease, "check", check)
+        yield
+    assert came
+
+
+@pytest.mark.fault(48)
+def test_a_commit_that_is_interrupted_while_the_log_is_synced_closes_no_file_of_the_sync(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. The thread syncs a segment. 2. A commit is interrupted, and the next one repairs the log.
+    3. The thread goes on with the file of that segment."""
+    syncing, go, real = threading.Event(), threading.Event(), File.sync
+
+    def sync(file: File) -> None:
+        if threading.current_thread().name == "nosync log" and not syncing.is_set():
+            syncing.set()
+            assert go.wait(60)
+        real(file)
+
+    monkeypatch.setattr(File, "sync", sync)
+    log = Log.open(path, machine=FakeMachine())
+    writer = writer_of(log)
+    log.append(1, b"one")
+    assert syncing.wait(60)
+    with pytest.raises(Struck), interrupted(monkeypatch):
+        log.append(1, b"two")
+    log.append(1, b"three")  # repairs the log, unless the thread was told to do so first
+    go.set()
+    log.sync()
+    log.append(1, b"four")
+    log.sync()
+    assert writer.reseals == 1, "the log is repaired once"
+    assert caplog.records == []
+    log.close()
+    assert everything(path) == [b"one", b"three", b"four"]
+
+
+@pytest.mark.fault(48)
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("size_bytes", [8, 500])
+def test_an_interrupt_at_any_opcode_of_a_repair_loses_no_frame_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    """A large frame begins a segment after the repair."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
+    three = b"3" * size_bytes
+
+    def broken(name: str) -> tuple[str, Log]:
+        path = str(tmp_path / name)
+        log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), background=False)
+        log.append(1, b"one")
+        log.sync()
+        log.append(1, b"two")
+        with contextlib.suppress(Struck), interrupted(monkeypatch):
+            log.append(1, b"left out")
+        return path, log
+
+    _, log = broken("counted")
+    opcodes, _ = count(lambda: log.append(1, three), lambda: log.head.seq)
+    log.close()
+    gc.collect()  # exceptions keep frames, and these files
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, opcodes, 1 if SOAK else 7):
+        path, log = broken(f"{number}")
+        strike(lambda log=log: log.append(1, three), number, Struck())
+        taken = log.head.seq == 3
+        log.append(1, b"four")
+        log.sync()
+        log.append(1, b"five")
+        log.close()
+        assert everything(path) == [b"one", b"two", *[three][:taken], b"four", b"five"], number
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.fault(16, 24)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_nb.session.overview import Moment, Overview
     from nosync_nb.session.owners import Owners
+    from nosync_nb.store.threads import SingleThread
 
 LOOK_S = 0.2
 """How long it waits between two looks."""
@@ -49,7 +50,7 @@ class Pulse:
         self._lock = threading.RLock()
         self._mutex = threading.Lock()  # of what follows alone; nobody is called with it
         self._views: tuple[Callable[[], None], ...] = ()
-        self._thread: threading.Thread | None = None
+        self._thread: SingleThread | None = None
         self._stop = threading.Event()
         self._seen: Moment | None = None
         self.session, self.branch = session, branch
@@ -76,10 +77,15 @@ class Pulse:
                 if not self._views:
                     self._stop.set()
 
+        from nosync_nb.store.threads import SingleThread
+
         with self._mutex:
             self._views = (*self._views, show)
             if self._stop.is_set() or self._thread is None:
-                self._begin()
+                stop = threading.Event()
+                self._thread = SingleThread(lambda: self._run(stop), "nosync views")
+                self._stop = stop
+            self._thread.start()
         return leave
 
     def refresh(self, *, always: bool = False) -> float:
@@ -144,13 +150,6 @@ class Pulse:
     def _tell(self) -> None:
         for show in self._views:
             show()
-
-    def _begin(self) -> None:
-        """Starts to look; with the mutex."""
-        self._stop = stop = threading.Event()
-        thread = threading.Thread(target=self._run, args=(stop,), name="nosync views", daemon=True)
-        thread.start()
-        self._thread = thread
 
     def _run(self, stop: threading.Event) -> None:
         rest = LOOK_S

@@ -28,6 +28,7 @@ from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.frames import Mark, Position
 from nosync_nb.store.log.generation import HEARTBEAT_S, Lease
 from nosync_nb.store.log.segments import NEAR_FRAMES, SEGMENT_BYTES_MAX, Segment
+from nosync_nb.store.threads import SingleThread
 
 _logger = logging.getLogger(__name__)
 
@@ -36,8 +37,9 @@ class Writer:
     """The writing end of a log, from a segment that was just made.
 
     Invariants: `durable <= head`; `_unsynced` holds exactly the frames in between; `_shown` is the
-    head as soon as all were told of it; `_file` is the file of the last of `_recent`, and
-    `_rotated` those before it that are not synced.
+    head as soon as all were told of it; `_file` is the file of the last of `_recent`, `_rotated`
+    those before it that are not synced, `_syncing` those that a sync uses, and `_replaced` those
+    that are to be closed.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Writer:
         self._head, self._durable, self._shown = head, head, head
         self._unsynced: deque[tuple[Mark, bytes]] = deque()
         self._rotated: list[File] = []
+        self._syncing: tuple[File, ...] = ()
+        self._replaced: list[File] = []
         self._broken: BaseException | None = None
         self._fenced: FencedError | None = None
         self._stopped: FencedError | None = None
@@ -74,21 +78,12 @@ class Writer:
         self.reseals = 0
         lease.publish(head.offset)
         lease.publish_durable(head.seq)
-        self._background = background
-        self._thread: threading.Thread | None = None
+        self._thread = SingleThread(self._run, "nosync log") if background else None
 
     def start(self) -> None:
         """Starts the thread that syncs, if there is to be one; a second call does nothing."""
-        with self._lock:
-            if not self._background or self._closed or self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._run, name="nosync log", daemon=True)
-            try:
-                self._thread.start()
-            except BaseException:
-                if not self._thread.is_alive():
-                    self._thread = None
-                raise
+        if self._thread is not None:
+            self._thread.start()
 
     @property
     def head(self) -> Mark:
@@ -161,14 +156,15 @@ class Writer:
         self._lease.check_process()
         target = self._head.seq if seq is None else min(seq, self._head.seq)
         while self._durable.seq < target:
-            if self._thread is None:
+            running = self._thread is not None and self._thread.alive
+            if not running:
                 self._flush()
             with self._lock:
                 if self._durable.seq >= target:
                     break
                 if self._broken is not None or self._fenced is not None or self._closed:
                     self._repair()
-                elif self._thread is not None:
+                elif running:
                     self._waiting += 1
                     self._idle = False
                     self._work.notify()
@@ -237,9 +233,9 @@ class Writer:
             self._closed = True
             self._work.notify_all()
             self._news.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            waiting.join(self._thread)
-        close_all([*self._rotated, self._file])
+        if self._thread is not None:
+            self._thread.join()
+        close_all([*self._replaced, *self._rotated, self._file])
 
     def _run(self) -> None:
         """The thread: syncs when there is something to sync, and lets the heart beat."""
@@ -281,36 +277,59 @@ class Writer:
                 if target.seq == self._durable.seq or self._broken is not None:
                     return
                 reseals = self.reseals
+                self._syncing = (*rotated, file)
             try:
-                for each in (*rotated, file):
-                    each.sync()
-                    if each.deleted():
-                        raise DurabilityError(
-                            f"'{each.path}' was deleted while the log is open",
-                            hint="the rows are in memory only: copy them to another log",
-                        )
-                if rotated:
-                    self._files.sync_folder(self._folder)
+                self._sync_files((*rotated, file))
             except DurabilityError as error:
                 with self._lock:
+                    self._syncing = ()
                     if reseals == self.reseals:
                         self._note(error)
                         self._try_repair()
                     self._news.notify_all()
                 return
+            finally:
+                with self._lock:
+                    self._syncing = ()
+                    self._close_replaced()
             with self._lock:
                 try:
                     self._lease.check()
                 except FencedError as error:
                     self._note(error)
                 else:
-                    for each in rotated:
-                        if each in self._rotated:
-                            self._rotated.remove(each)
-                            each.close()
+                    self._replaced += [each for each in rotated if each in self._rotated]
+                    self._rotated = [each for each in self._rotated if each not in rotated]
+                    self._close_replaced()
                     self._raise_durable(target)
                 self._news.notify_all()
         self._call_back()
+
+    def _sync_files(self, files: Sequence[File]) -> None:
+        """Syncs segments, the last of which is the current one, without the lock."""
+        for each in files:
+            each.sync()
+            if each.deleted():
+                raise DurabilityError(
+                    f"'{each.path}' was deleted while the log is open",
+                    hint="the rows are in memory only: copy them to another log",
+                )
+        if len(files) > 1:
+            self._files.sync_folder(self._folder)
+
+    def _close_replaced(self) -> None:
+        """Closes the files that are no longer written, but those being synced; with the lock.
+
+        Failure: 1. The thread syncs a file. 2. A commit is interrupted, and the next one repairs
+        the log and closes that file. 3. The sync fails with EBADF, or the number of the file is
+        given to another one, which is synced in its place. So whoever ends the sync closes it.
+        """
+        for each in [each for each in self._replaced if each not in self._syncing]:
+            try:
+                each.close()
+            except DurabilityError as error:  # all of it is on disk, or in another segment
+                _logger.warning("%s", error)
+            self._replaced.remove(each)
 
     def _call_back(self) -> None:
         for callback in self._callbacks:
@@ -357,17 +376,13 @@ class Writer:
         except BaseException as error:
             self._note(error)
             raise
-        for each in (*self._rotated, self._file):
-            try:
-                each.close()
-            except DurabilityError as error:  # nothing that counts is in it any more
-                _logger.warning("%s", error)
+        self._replaced += [*self._rotated, self._file]
         self._rotated = []
-        while self._recent and self._recent[-1].start.offset >= start.offset:
-            self._recent.pop()
-        self._continue_in(segment, file)
+        live = [each for each in self._recent if each.start.offset < start.offset]
+        self._continue_in([*live, segment], file)
+        self._close_replaced()
         self._unsynced = deque(kept)
-        self._broken = None
+        self._broken, self._retry = None, False
         self.reseals += 1
         self._lease.check()
         self._raise_durable(head)
@@ -378,14 +393,19 @@ class Writer:
         segment = self._next(self._head)
         file = segments.create(self._files, self._folder, segment, sync=False)
         self._rotated.append(self._file)
-        self._continue_in(segment, file)
+        self._continue_in([*self._recent, segment], file)
 
     def _next(self, start: Mark) -> Segment:
         """Returns the header of the segment that goes on at `start`."""
         word = self._recent[-1].word
         return segments.following(self._recent, start, self._lease.number, self._durable.seq, word)
 
-    def _continue_in(self, segment: Segment, file: File) -> None:
-        self._recent.append(segment)
+    def _continue_in(self, live: list[Segment], file: File) -> None:
+        """Appends to the last of the live segments from now on.
+
+        IMPORTANT: the list is one assignment, and the first one. A segment that is on disk and not
+        in the list would be followed by another one of its number, or of a lower one.
+        """
+        self._recent = live
         self._file = file
-        self._room = segment.start.offset + SEGMENT_BYTES_MAX
+        self._room = live[-1].start.offset + SEGMENT_BYTES_MAX

@@ -28,6 +28,7 @@ from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.bringing import nowhere
 from nosync_nb.store.replicas.supply import Supply, closed
+from nosync_nb.store.threads import SingleThread
 
 STALL_S = 10.0
 """How long a replica may give nothing before the next one is asked."""
@@ -115,7 +116,7 @@ class Fetcher:
         self._why = ""
         self._closing = threading.Event()
         self._supplies: dict[Address, Supply] = {}
-        self._thread: threading.Thread | None = None
+        self._thread = SingleThread(self._rest, "nosync fetching")
 
     def expect(self, wanted: Iterable[Wanted]) -> frozenset[str]:
         """Says which files are not here; returns those that no replica has.
@@ -235,10 +236,7 @@ class Fetcher:
     def start(self) -> None:
         """Begins to bring what nobody has asked for yet."""
         with self._lock:
-            if self._wanted and self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(
-                    target=self._rest, name="nosync fetching", daemon=True
-                )
+            if self._wanted and not self._closing.is_set():
                 self._thread.start()
 
     def complete(self) -> None:
@@ -276,9 +274,7 @@ class Fetcher:
         self._closing.set()
         for supply in self._known():
             supply.close()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(STALL_S)
+        self._thread.join(STALL_S)
 
 
 def complete(files: Files) -> None:

@@ -20,6 +20,7 @@ from nosync_nb.store.replicas import bringing
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.replica import Replica
 from nosync_nb.store.replicas.sites import connect
+from nosync_nb.store.threads import SingleThread
 
 Between = Callable[[int], None]
 
@@ -59,7 +60,7 @@ class Supply:
         self._urgent: deque[_Task] = deque()
         self._later: deque[_Task] = deque()
         self._replica: Replica | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = SingleThread(self._run, f"nosync fetch from {address.url}")
         self._closed = False
         self.url = address.url
         self.trouble = 0
@@ -95,11 +96,8 @@ class Supply:
         with self._news:
             if self._closed:
                 raise closed()
+            self._thread.start()
             (self._urgent if urgent else self._later).append(task)
-            if self._thread is None:
-                name = f"nosync fetch from {self.url}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
             self._news.notify_all()
         return task
 
