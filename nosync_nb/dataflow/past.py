@@ -13,7 +13,6 @@ from itertools import pairwise
 from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.draft import Draft
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.trace import empty_batch
 from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.epochs import Interval, Ranges
 from nosync_nb.trace.past.archive import total
@@ -78,7 +77,7 @@ class Past:
         assert node.log is not None
         added = self._added.get(node.log, ())
         batches = batches + [batch for epoch, batch in added if after < epoch <= upto]
-        return total(batches) if batches else empty_batch(node.log_layout)
+        return total(batches, node.log_layout)
 
 
 def _single(epochs: Iterable[range]) -> Iterator[range]:

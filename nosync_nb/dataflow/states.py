@@ -57,7 +57,7 @@ def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     assert node.log is not None
     check_epoch(seen, stage, epoch)
     batches = seen.history.state(node.log, epoch)
-    return total(batches) if batches else empty_batch(node.log_layout)
+    return total(batches, node.log_layout)
 
 
 def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:

@@ -10,10 +10,12 @@ from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session import footprint
+from nosync_nb.session.failures import WHILE, Failures
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.retention import Retention
+from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.past.archive import total
 from nosync_nb.trace.past.packing import Packed, PackPlan, Rest
 from nosync_nb.trace.past.thinning import Keep
@@ -22,14 +24,27 @@ from nosync_nb.trace.past.thinning import Keep
 class Aging:
     """Packs the past of what is published, and thins it out as its retention says."""
 
-    def __init__(self, gate: Gate, publisher: Publisher, limits: Limits) -> None:
+    def __init__(
+        self, gate: Gate, publisher: Publisher, limits: Limits, failures: Failures
+    ) -> None:
         self._gate, self._publisher, self._limits = gate, publisher, limits
+        self._failures = failures
         self._fitted: Retention | None = None  # whoever writes the checkpoint has its lock
 
     def pack(self, plan: PackPlan | None) -> None:
-        """Writes a pack that was planned, and lets go of what no restart would bring back."""
+        """Writes a pack that was planned, and lets go of what no restart would bring back.
+
+        The checkpoint depends on the pack, because it says that all before it is packed. It depends
+        on nothing else here.
+        """
         if plan is not None:
-            self._adopt(plan.perform(self._rest()))
+            at: list[int] = []
+            try:
+                self._adopt(plan.perform(self._rest(), at.append))
+            except Exception as error:
+                if at:
+                    error.add_note(f"{WHILE}packing {self._publisher.title_of(at[-1])}")
+                raise
         self._shorten()
 
     def thin(self, needed: AbstractSet[str]) -> bool:
@@ -38,6 +53,11 @@ class Aging:
         Args:
             needed: files that others than the past need.
         """
+        with self._failures.attempt("thinning out the past"):
+            return self._thinned(needed)
+        return True
+
+    def _thinned(self, needed: AbstractSet[str]) -> bool:
         publisher, history = self._publisher, self._publisher.store.history
         keep = self._kept(publisher.snapshot)
         while (tidy := history.tidy(keep, needed)) and self._adopt(tidy.perform(self._rest())):
@@ -55,6 +75,11 @@ class Aging:
 
         Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
         """
+        with self._failures.attempt("fitting the past into the budget"):
+            return self._fit(needed, again=again)
+        return False
+
+    def _fit(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
         publisher, history = self._publisher, self._publisher.store.history
         said, fitted = publisher.retention, False
         if again and said == self._fitted:
@@ -80,15 +105,21 @@ class Aging:
         """
         seen = self._publisher.snapshot
         for name, stage in seen.catalog.items():
-            log = seen.graph.named[name].log if stage.in_memory and stage.live else None
-            epoch = None if log is None else seen.history.excess(log, self._limits.replay_rows)
-            if log is None or epoch is None or min(self._held(seen), default=epoch) < epoch:
-                continue
-            batch = total(seen.history.state(log, epoch))
-            with self._gate.lock:
-                self._gate.finish()
-                self._publisher.store.history.shorten(log, epoch, batch, seen.history)
-                self._publisher.repacked()
+            node = seen.graph.named[name]
+            if stage.in_memory and stage.live and node.log is not None:
+                with self._failures.attempt(f"summing up the past of stage '{name}'"):
+                    self._shortened(seen, node.log, node.log_layout)
+
+    def _shortened(self, seen: Snapshot, log: int, layout: Layout) -> None:
+        """Sums up the oldest changes of a log, if they are more than a restart would replay."""
+        epoch = seen.history.excess(log, self._limits.replay_rows)
+        if epoch is None or min(self._held(seen), default=epoch) < epoch:
+            return
+        batch = total(seen.history.state(log, epoch), layout)
+        with self._gate.lock:
+            self._gate.finish()
+            self._publisher.store.history.shorten(log, epoch, batch, seen.history)
+            self._publisher.repacked()
 
     def _kept(self, seen: Snapshot) -> Keep | None:
         """Which epochs are to be told apart as they are; None: all of them."""

@@ -144,6 +144,8 @@ class Commits:
             tell(absent(looked, self._publisher.snapshot))
         if self._removals.lacking:
             self._tell()
+        if self._worker.failures.unreported:
+            self._worker.failures.report()
         self._worker.stir()
         epoch, large = draft.epoch, draft.largest == ENDLESS
         del draft  # it holds what is given back
@@ -254,7 +256,7 @@ class Commits:
         self._audits.after(draft.epoch)
         self._upkeep.plan_due(draft)
         if self._removals.many:
-            self._worker.submit("removals", self._look)
+            self._worker.submit("removals", self._look, name="looking for removed rows")
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.

@@ -16,13 +16,14 @@ before a frame is written until all is assigned that follows from it; see `publi
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from nosync_nb.collections import loops
 from nosync_nb.errors import DurabilityError, FencedError, StageError
-from nosync_nb.session.worker import Worker
 
 Result = TypeVar("Result")
 
@@ -60,27 +61,35 @@ class Gate:
     All but `closed` and `closing` is changed with the lock alone.
 
     Args:
-        worker: whose errors are those of the next call.
         mode: how the session was opened: `w` or `r`.
+        check: raises if this process may not write the log, or not any more; some 0.2 us.
 
     Attributes:
         lock: of all that is published.
         ending: of giving back what is held, which must not keep others from the gate.
+        inherited: this is a forked child, and the session its parent's.
         closing: it is refused to write.
         closed: nothing is held any more.
     """
 
-    def __init__(self, worker: Worker, mode: str) -> None:
+    def __init__(self, mode: str, check: Callable[[], None]) -> None:
         self.lock = threading.RLock()
         self.ending = threading.RLock()
+        self.inherited = False
         self.closing = False
         self.closed = False
         self._mode = mode
-        self._worker = worker
+        self._check = check
         self._thread = _Thread()
         self._unready: Callable[[], None] | None = None  # what the first write has to do before
         self._rebuild: Rebuild | None = None  # and what may go on behind its back
         self._unfinished: Unfinished | None = None
+        _gates.add(self)
+
+    def inherit(self) -> None:
+        """Notes that this is a forked child; a lock that another thread held is never released."""
+        self.inherited = True
+        self.lock, self.ending = threading.RLock(), threading.RLock()
 
     # -- with the lock -----------------------------------------------------------------------
 
@@ -173,7 +182,7 @@ class Gate:
             raise FencedError(
                 f"{what}: the session is open for reading", hint='open it without mode="r"'
             )
-        self._worker.raise_error()
+        self._check()
         if self._unready is not None or self._rebuild is not None:
             self.ready(rebuilt=rebuilt)
 
@@ -230,7 +239,13 @@ class Gate:
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Refuses to write from now on; whether there is anything left to give back."""
+        """Refuses to write from now on; whether there is anything left to give back.
+
+        A forked child gives nothing back: threads, files and queries are its parent's.
+        """
+        if self.inherited:
+            self.closing = self.closed = True
+            return False
         with self.lock:
             self.finish()
             if self._thread.running and not self.closed:
@@ -245,6 +260,17 @@ class Gate:
     def end(self) -> None:
         """Notes that nothing is held any more."""
         self.closed = True
+
+
+_gates: WeakSet[Gate] = WeakSet()
+
+
+def _inherit() -> None:
+    for gate in _gates:
+        gate.inherit()
+
+
+os.register_at_fork(after_in_child=_inherit)
 
 
 class Outcome:

@@ -26,7 +26,7 @@ from nosync_nb.session.replay import Afresh
 from nosync_nb.session.report import READ, RECOMPUTE, STALE, RecoveryReport
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.past.archive import total
 
 FILES_MAX = 3
@@ -330,7 +330,7 @@ def _contents(seen: Snapshot, loss: Loss) -> Batch:
         trace = seen.version.traces.get(number)
         if number not in loss.arranged and trace is not None:
             return trace.consolidated()
-    return _sum(seen.history.state(node.log, last), node.log_layout)
+    return total(seen.history.state(node.log, last), node.log_layout)
 
 
 def _looking(graph: Graph, name: str) -> list[str]:
@@ -344,10 +344,6 @@ def _looking(graph: Graph, name: str) -> list[str]:
             if node.name is not None:
                 names.append(node.name)
     return names
-
-
-def _sum(batches: list[Batch], layout: Layout) -> Batch:
-    return total(batches) if batches else Trace(layout).consolidated()
 
 
 def _told(loss: Loss) -> str:

@@ -69,7 +69,7 @@ class Owners:
     def __init__(self, store: Store, settings: Replicas, opens: Opens, spark: SparkWish) -> None:
         self.limits = limits = Limits(spark.rows)
         self.works, self.worker, self.repeats = Works(), Worker(), Repeats()
-        self.gate = gate = Gate(self.worker, store.log.mode)
+        self.gate = gate = Gate(store.log.mode, store.log.check)
         self.listeners = listeners = Listeners(gate.tell)
         self.names = names = Names(listeners)
         self.transactions = transactions = Transactions()
@@ -133,7 +133,9 @@ class Owners:
 
     def _propose(self) -> None:
         """Has looked at what the keeper has merged."""
-        self.worker.submit("proposals", self.upkeep.take_proposals)
+        self.worker.submit(
+            "proposals", self.upkeep.take_proposals, name="taking what the keeper has merged"
+        )
 
     def _begin(
         self, opening: Opening, transactions: Transactions, installation: Installation

@@ -28,7 +28,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import FencedError
+from nosync_nb.errors import FencedError, titled
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.names import Names
@@ -117,6 +117,16 @@ class Publisher:
         """Every file that a trace, the history, or the checkpoint before the newest one names."""
         files = files_of(self.snapshot.version) | self.store.history.files()
         return files | self.garbage.files
+
+    def title_of(self, number: int) -> str:
+        """The input or stage that a trace or a log belongs to, as messages name it."""
+        seen = self.snapshot
+        for node in seen.graph:
+            if number == node.log or number in (*node.state, *node.traces.values()):
+                stage = seen.catalog.get(node.name or "")
+                is_input = stage is not None and stage.is_input
+                return f"input '{node.name}'" if is_input else titled(node.name or node.stage)
+        return "a stage that was dropped"
 
     # -- epochs and definitions --------------------------------------------------------------
 

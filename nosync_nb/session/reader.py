@@ -113,7 +113,7 @@ class SnapshotReader:
             found = seen.history.changes(node.log, first, last)
         else:
             found = seen.history.state(node.log, last)
-        return total(found) if found else empty_batch(node.log_layout)
+        return total(found, node.log_layout)
 
     def history_of(self, definition: Definition) -> list[range]:
         """The readable epochs of a collection."""

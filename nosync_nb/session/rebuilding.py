@@ -65,7 +65,7 @@ class Rebuilding:
 
     def begin(self) -> None:
         """Has the worker begin with it, if anything is lacking."""
-        self._worker.submit(object(), self._behind)
+        self._worker.submit(object(), self._behind, name="rebuilding the state of operators")
 
     def finish(self) -> None:
         """Makes it here, or waits a while for the worker; with the gate's lock."""

@@ -85,7 +85,7 @@ class Scaling:
         """Has the worker change what is owed, if it is to be; any thread, without a lock."""
         backlog = self._replication.backlog()
         if backlog is not None and (self._superseded(backlog) or self._wanted(backlog)):
-            self._worker.submit("scaling", self._change)
+            self._worker.submit("scaling", self._change, name="adapting to the replicas' backlog")
 
     def _superseded(self, backlog: Backlog) -> bool:
         """Whether a replica lacks too much, and files are among it that a checkpoint lets go."""

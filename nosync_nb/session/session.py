@@ -25,7 +25,7 @@ from typing import Any, Literal, cast
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference
-from nosync_nb.errors import FencedError, one_line, warn
+from nosync_nb.errors import FencedError, one_line
 from nosync_nb.session.blocks import EpochBlock
 from nosync_nb.session.branching import Opens
 from nosync_nb.session.calls import InputChanges
@@ -380,8 +380,8 @@ class Session:
                 self._owners.replication.close()
                 self._owners.gate.end()
                 atexit.unregister(self.close)
-            if (error := self._owners.worker.left()) and not replaced:
-                warn(f"background work failed: {error}", stacklevel=2)
+            if not replaced:
+                own.worker.failures.report()
 
     def __enter__(self) -> Session:
         return self

@@ -7,8 +7,9 @@ between epochs, with the gate's lock, if what they replace is still live.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from nosync_nb.dataflow.delta import Held
@@ -18,6 +19,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.files.memory import give_back
 from nosync_nb.session import footprint
 from nosync_nb.session.aging import Aging
+from nosync_nb.session.failures import WHILE
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.merges import Merges, Merging
@@ -31,6 +33,7 @@ from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, Merge, Trace, adopt, glance, place, plan
 from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX
 from nosync_nb.trace.merging import merge_ranges
+from nosync_nb.trace.parts import PartRef
 from nosync_nb.trace.past.packing import Rest
 
 CLEARING = 3
@@ -40,8 +43,9 @@ LOOKED_UP = 2
 """Of a merge so many times the rows are looked at for whether they were there, not more."""
 
 PATIENCE_FRAMES = 256
-"""Frames after which a checkpoint that failed is tried again."""
+"""Frames after which a checkpoint or a merge that failed is tried again."""
 
+MERGING = "merging the layers"
 
 LENT = 0.25
 """For what share of an epoch's time the worker is waited for when it is behind."""
@@ -66,8 +70,9 @@ class Upkeep:
         self.patience = 0
         self._gate, self._publisher, self._signer = gate, publisher, signer
         self._worker, self._merges = worker, merges
-        self._aging = Aging(gate, publisher, limits)
+        self._aging = Aging(gate, publisher, limits, worker.failures)
         self._due: set[int] = set()  # traces that are to be merged
+        self._failed: dict[int, int] = {}  # of which a merge failed: the frame to wait for
         self._spared: set[int] = set()  # those that wait, as enough was written
         self._checkpointing = threading.Lock()
         self._clearing = 0  # with `_checkpointing`, as what follows
@@ -79,24 +84,37 @@ class Upkeep:
         """
         self._merges.proposals.overdue()
         traces, due = self._publisher.snapshot.version.traces, [*numbers]
+        if self._failed:
+            seq = self._publisher.store.log.head.seq
+            due = [number for number in due if self._failed.get(number, 0) <= seq]
         if self._spared and not footprint.spares(self._publisher):
             due += [self._spared.pop() for _ in range(len(self._spared))]
         for number in due:
             if footprint.gain(traces.get(number)):
                 self._due.add(number)
-                self._worker.submit(("merge", number), self._merge_best)
+                self._worker.submit(("merge", number), self._merge_best, name=MERGING)
 
     def _merge_best(self) -> None:
         """Merges the trace, of those that are due, that saves most layers for what it writes."""
         due, traces = tuple(self._due), self._publisher.snapshot.version.traces
         best = max(due, key=lambda number: footprint.gain(traces.get(number)), default=None)
-        try:
-            if best is not None:
-                self._due.discard(best)
-                self.merge(best)
-        finally:
-            if self._due:  # the task of one may have merged another, which then was due again
-                self._worker.submit(object(), self._merge_best)
+        if best is not None:
+            self._due.discard(best)
+            self._attempt(best, lambda: self.merge(best))
+        if self._due:  # the task of one may have merged another, which then was due again
+            self._worker.submit(object(), self._merge_best, name=MERGING)
+
+    def _attempt(self, number: int, merge: Callable[[], None]) -> None:
+        """Merges layers of a trace; after an error not again before the log has grown."""
+        merged, log = False, self._publisher.store.log
+        with self._worker.failures.attempt(f"{MERGING} of {self._publisher.title_of(number)}"):
+            log.check()
+            merge()
+            merged = True
+        if merged:
+            self._failed.pop(number, None)
+        else:
+            self._failed[number] = log.head.seq + PATIENCE_FRAMES
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage, oldest first; see `footprint.layers`."""
@@ -104,7 +122,8 @@ class Upkeep:
 
     def plan_giving_back(self) -> None:
         """Queues giving the system the memory that a large run has left free."""
-        self._worker.submit("memory", give_back, later=True)
+        name = "giving memory back to the system"
+        self._worker.submit("memory", give_back, name=name, later=True)
 
     def keep_up(self, draft: Draft, seconds: float) -> None:
         """Lets the worker run after a large epoch that took so long, if it is behind.
@@ -130,7 +149,8 @@ class Upkeep:
     def plan_checkpoint(self, *, later: bool = False) -> None:
         """Queues a checkpoint; after a failed one, not before the log has grown again."""
         if self._publisher.store.log.head.seq >= self.patience:
-            self._worker.submit("checkpoint", self.checkpoint, later=later)
+            name = "writing a checkpoint"
+            self._worker.submit("checkpoint", self.checkpoint, name=name, later=later)
 
     def merge(self, number: int) -> None:
         """Merges the layers of one trace that are planned, until nothing is left to plan.
@@ -198,20 +218,23 @@ class Upkeep:
         """Takes what the keeper has merged, and merges here what came to nothing."""
         self._retire(self._merges.proposals.unwanted())
         while (said := self._merges.proposals.next()) is not None:
-            merging, files = said
-            held = None
-            try:
-                live = self._is_live(merging)
-                held = self._merges.proven(merging, files) if live and files else None
-                if held is not None:
-                    self._publisher.works.count("proposals", self._taken(merging, held))
-                elif live:
-                    self._merged(merging)
-            finally:
-                merging.release()
-                if held is None:
-                    self._retire({ref.path for ref in files})
-            self.merge(merging.number)
+            self._attempt(said[0].number, partial(self._take, *said))
+
+    def _take(self, merging: Merging, files: tuple[PartRef, ...]) -> None:
+        """Takes one proposal; without files it came to nothing."""
+        held = None
+        try:
+            live = self._is_live(merging)
+            held = self._merges.proven(merging, files) if live and files else None
+            if held is not None:
+                self._publisher.works.count("proposals", self._taken(merging, held))
+            elif live:
+                self._merged(merging)
+        finally:
+            merging.release()
+            if held is None:
+                self._retire({ref.path for ref in files})
+        self.merge(merging.number)
 
     def _is_live(self, merging: Merging) -> bool:
         with self._gate.lock:
@@ -278,6 +301,7 @@ class Upkeep:
         """
         store = self._publisher.store
         with self._checkpointing:
+            store.log.check()
             try:
                 version = self._checkpointed()
             except BaseException:
@@ -346,9 +370,12 @@ class Upkeep:
         """A version of which large layers lie in files; those that are live do so from now on."""
         traces, rest = dict(version.traces), Rest(self._gate.give_way)
         for number in restoring.trace_logs(graph).keys() & traces.keys():
-            for layer, filed in self._publisher.store.settled(
-                number, traces[number], thinned=thinned
-            ):
+            try:
+                pairs = self._publisher.store.settled(number, traces[number], thinned=thinned)
+            except Exception as error:
+                error.add_note(f"{WHILE}writing {self._publisher.title_of(number)} to files")
+                raise
+            for layer, filed in pairs:
                 self._publisher.store.writes.repeat(filed.files)
                 made = adopt(traces[number], (layer,), filed)
                 assert made is not None

@@ -2,21 +2,22 @@
 
 One daemon thread merges layers, packs history and writes checkpoints. It reads immutable versions
 and hands results back through `adopt` callbacks, which take the session's lock for microseconds.
-An error in it is kept and raised at the next commit, never lost.
+An error of a task ends that task alone, and is reported once (`failures.py`).
 """
 
 from __future__ import annotations
 
-import errno
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError
 from nosync_nb.rows import cores
+from nosync_nb.session.failures import Failures
 from nosync_nb.store import waiting
+from nosync_nb.store.threads import SingleThread
 
 SWITCH_S = 0.00002
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
@@ -65,67 +66,52 @@ class Turns:
 _TURNS = Turns()
 
 
+class _Task(NamedTuple):
+    name: str
+    run: Callable[[], None]
+
+
 class Worker:
     """Runs tasks one after the other in a thread that starts with the first.
 
     Those that may as well be done later are begun in a pause, if one comes soon. Failure: a load is
     followed by many small epochs, and each takes twice as long beside the checkpoint of the load.
+
+    Attributes:
+        failures: the tasks that failed.
     """
 
     def __init__(self, name: str = "nosync worker") -> None:
-        self._name = name
-        self._tasks: dict[object, Callable[[], None]] = {}  # those that wait, and the one that runs
+        self.failures = Failures()
+        self._tasks: dict[object, _Task] = {}  # those that wait, and the one that runs
         self._later: dict[object, float] = {}  # those of them that wait for a pause, and until when
         self._stirred = 0.0  # when the last epoch began or ended
         self._hurrying = 0  # how many wait for all of them
-        self._thread: threading.Thread | None = None
+        self._thread = SingleThread(self._run, name)
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._closed = False
-        self._error: BaseException | None = None
 
     @property
     def tasks_count(self) -> int:
         """How many tasks wait or run."""
         return len(self._tasks)
 
-    def take_error(self) -> BaseException | None:
-        """The first error of a task that nobody has taken yet."""
-        if self._error is None:
-            return None
-        with self._lock:
-            error, self._error = self._error, None
-        return error
-
-    def raise_error(self) -> None:
-        """Raises what a task raised, once, as an error of the next call."""
-        if self._error is None:
-            return
-        error = self.take_error()
-        if isinstance(error, NosyncError):
-            raise error
-        if isinstance(error, MemoryError):
-            raise OutOfMemoryError(
-                "out of memory: layers were not merged, or a checkpoint was not written, in the"
-                " background; every epoch is as it was, and this call has done nothing",
-                hint="call it again: what is left is done later; free some memory before that",
-            ) from error
-        if error is not None:
-            raise DurabilityError(f"background work failed: {error!r}") from error
-
-    def submit(self, key: object, task: Callable[[], None], *, later: bool = False) -> bool:
+    def submit(
+        self, key: object, task: Callable[[], None], *, name: str = "", later: bool = False
+    ) -> bool:
         """Queues a task unless one with that key waits or runs; returns whether it was queued.
 
         Args:
+            name: what it is called if it fails; empty: its key.
             later: it is begun in a pause, or after `DELAY_S`.
         """
         with self._lock:
             if self._closed or key in self._tasks:
                 return False
-            if self._thread is None:
-                self._start()
+            self._thread.start()
             self._news.notify_all()  # who wakes up waits for the lock
-            self._tasks[key] = task
+            self._tasks[key] = _Task(name or str(key), task)
             if later:
                 self._later[key] = time.monotonic() + DELAY_S
         return True
@@ -134,19 +120,11 @@ class Worker:
         """Is told that an epoch begins or ends: it is no pause."""
         self._stirred = time.monotonic()
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:
-            if not self._thread.is_alive():
-                self._thread = None
-            raise
-
     def settle(self) -> None:
-        """Waits until nothing waits or runs, and raises what has failed."""
+        """Waits until nothing waits or runs, and raises the first error that was not reported."""
         self.drain()
-        self.raise_error()
+        for failure in self.failures.take():
+            raise failure.raised from failure.error
 
     def drain(self, seconds: float | None = None) -> None:
         """Waits until nothing waits or runs, or so long; nothing waits for a pause meanwhile."""
@@ -163,24 +141,12 @@ class Worker:
         with self._lock:
             waiting.wait_for(self._news, lambda: len(self._tasks) == len(self._later), seconds)
 
-    def left(self) -> BaseException | None:
-        """What failed and nobody was told, in a session that ended; the next one does the work.
-
-        That it ended, or is another's now, is no failure.
-        """
-        error = self.take_error()
-        cut_off = isinstance(error, DurabilityError) and error.errno == errno.ECANCELED
-        return None if cut_off or isinstance(error, FencedError) else error
-
     def close(self) -> None:
         """Finishes what waits and ends the thread."""
         with self._lock:
             self._closed = True
             self._news.notify_all()
-            thread = self._thread
-        if thread is not None:
-            waiting.join(thread)
-            self._thread = None
+        self._thread.join()
 
     def _run(self) -> None:
         cores.alone()  # the other ones are for who commits
@@ -191,15 +157,11 @@ class Worker:
                         return
                     self._news.wait(self._until_due())
                 self._later.pop(key, None)
-                task = self._tasks[key]
-            error: BaseException | None = None
-            with _TURNS.shorter():
-                try:
-                    task()
-                except BaseException as raised:
-                    error = raised
+                name, run = self._tasks[key]
+            with _TURNS.shorter(), self.failures.attempt(name, BaseException):
+                run()
+            del run  # it may hold a whole graph
             with self._lock:
-                self._error = self._error or error
                 del self._tasks[key]
                 self._news.notify_all()
 

@@ -18,6 +18,7 @@ from jupyter.kernels import package_path
 from jupyter.shell import Notebook
 
 import nosync
+from nosync_nb.session.session import owners_of
 from nosync_nb.spark import sessions
 from nosync_nb.spark.carrier import Carrier
 
@@ -97,6 +98,18 @@ def test_reloading_keeps_the_state(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("DL", 1)])')
     assert rows(notebook, "delays")[1] == ("DL", 1, 1)
     assert nosync.session().now == 2
+
+
+def test_status_lists_background_work_that_failed_until_it_succeeds(notebook: Notebook) -> None:
+    session = nosync.session()
+    worker, error = owners_of(session).worker, RuntimeError("a fault of ours")
+    worker.failures.fail("writing a checkpoint", error)
+    assert "background: writing a checkpoint failed at" in notebook.ok("%dd status").text
+    with pytest.warns(UserWarning, match="background work failed: writing a checkpoint"):
+        notebook.ok('flights.insert([("DL", 1)])')
+    owners_of(session).upkeep.plan_checkpoint()
+    worker.drain()
+    assert "background: " not in notebook.ok("%dd status").text
 
 
 def test_outside_a_notebook_the_functions_say_what_to_do() -> None:

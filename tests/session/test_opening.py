@@ -33,8 +33,8 @@ numbers.insert([(1,), (2,)])
 session.commit()
 print("ready", flush=True)
 for line in sys.stdin:
-    numbers.insert([(int(line),)])
     try:
+        numbers.insert([(int(line),)])
         print(session.commit(), flush=True)
     except nosync_nb.FencedError as error:
         print("fenced", session.now, len(session.pending), flush=True)
@@ -218,7 +218,7 @@ def test_what_a_session_finds_missing_after_another_took_its_log_over_is_no_fail
 
 
 @pytest.mark.fault(47)
-def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
+def test_an_error_in_the_background_is_reported_once_and_refuses_nothing(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -231,16 +231,37 @@ def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
 
     monkeypatch.setattr(inside(session).store, "checkpoint_payload", full)
     inside(session).upkeep.plan_checkpoint()
-    with pytest.raises(DurabilityError, match="the disk is full"):
-        owners_of(session).worker.settle()
+    owners_of(session).worker.drain()
+    with pytest.warns(UserWarning, match="failed: writing a checkpoint: the disk is full"):
+        assert session.commit() == 2
     inside(session).upkeep.plan_checkpoint()  # not again at once
-    owners_of(session).worker.settle()
-    assert session.commit() == 2
+    owners_of(session).worker.drain()
+    numbers.insert([(2,)])
+    assert session.commit() == 3
     lose_patience(session)
     inside(session).upkeep.plan_checkpoint()
-    with pytest.warns(UserWarning, match="background work failed: the disk is full"):
+    owners_of(session).worker.drain()
+    assert session.commit() == 4, "it was reported"
+    (failure,) = owners_of(session).worker.failures.listed()
+    assert (failure.task, failure.times) == ("writing a checkpoint", 2)
+    session.close()
+    assert values(opened()["numbers"]) == [1, 2]
+
+
+def test_an_error_in_the_background_is_reported_by_close_at_the_latest(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    session.input("numbers", "x int").insert([(1,)])
+    session.commit()
+
+    def full(*_: Any) -> bytes:
+        raise DurabilityError("the disk is full")
+
+    monkeypatch.setattr(inside(session).store, "checkpoint_payload", full)
+    inside(session).upkeep.plan_checkpoint()
+    with pytest.warns(UserWarning, match="background work failed: .* the disk is full"):
         session.close()
-    assert values(opened()["numbers"]) == [1]
 
 
 def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
@@ -274,10 +295,10 @@ def test_who_is_replaced_commits_nothing_any_more(
     session = opened(takeover=True)
     assert session.now == 2
     assert values(session["odd"]) == [1, 3]
-    assert another.commit(5) == "fenced 2 1"
+    assert another.commit(5) == "fenced 2 0"
     session["numbers"].insert([(7,)])
     assert session.commit() == 3
-    assert another.commit(9) == "fenced 2 1"
+    assert another.commit(9) == "fenced 2 0"
     assert values(session["odd"]) == [1, 3, 7]
     session.close()
     assert values(opened()["odd"]) == [1, 3, 7]
@@ -303,9 +324,9 @@ def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
     numbers = zombie.input("numbers", "x int")
     numbers.insert([(1,)])
     zombie.commit()
+    numbers.insert([(2,)])
     session = opened(takeover=True)
     assert opened() is session
-    numbers.insert([(2,)])
     with pytest.raises(FencedError, match="was taken over by process"):
         zombie.commit()
     assert zombie.now == 1
@@ -329,9 +350,8 @@ def test_a_forked_child_cannot_write(opened: Callable[..., Session]) -> None:
     session.commit()
     pid = os.fork()
     if pid == 0:
-        numbers.insert([(2,)])
         try:
-            session.commit()
+            numbers.insert([(2,)])
         except FencedError:
             session.close()
             os._exit(0)

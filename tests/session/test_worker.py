@@ -38,8 +38,9 @@ def test_other_threads_let_a_task_run_soon_and_are_as_before_after_it(usual: flo
     worker.drain()
     assert found == [pytest.approx(SWITCH_S, abs=1e-6)]
     assert sys.getswitchinterval() == usual
-    assert isinstance(worker.take_error(), ZeroDivisionError)
-    assert worker.take_error() is None
+    (failure,) = worker.failures.take()
+    assert (failure.task, type(failure.error)) == ("b", ZeroDivisionError)
+    assert worker.failures.take() == []
     worker.close()
 
 
@@ -156,7 +157,7 @@ def test_an_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch)
 def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate, worker = Gate(Worker(), "w"), Worker()
+    gate, worker = Gate("w", lambda: None), Worker()
     passed: list[bool] = []
     monkeypatch.setattr(gate_module, "WAY_S", 60.0)
 
@@ -181,7 +182,7 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
 
 
 def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, worker = Gate(Worker(), "w"), Worker()
+    gate, worker = Gate("w", lambda: None), Worker()
     held, ended, seen = threading.Event(), threading.Event(), list[bool]()
     monkeypatch.setattr(gate_module, "WAY_S", 60.0)
 

@@ -53,6 +53,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes += cut
     notes += _repairs(session)
     notes.append(_failures(session))
+    notes += [f"background: {each}" for each in owners_of(session).worker.failures.listed()]
     notes.append(_taken(session))
     notes += _scrubbed(session)
     notes += scaled_told(owners_of(session).publisher.snapshot.catalog)

@@ -16,6 +16,7 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.trace.layers import empty_batch
 from nosync_nb.trace.parts import PartRef, open_part, readable, write_parts
 from nosync_nb.trace.past.packs import Pack, write_pack
 from nosync_nb.trace.past.sections import Large, Section
@@ -205,8 +206,14 @@ def added(layout: Layout, updates: Sequence[Updates]) -> Batch:
     return arrange(layout, concat_updates(updates, layout.types))
 
 
-def total(batches: Sequence[Batch]) -> Batch:
-    """The sum of batches of the same rows in any layouts, in that of the largest."""
+def total(batches: Sequence[Batch], layout: Layout) -> Batch:
+    """The sum of batches of the same rows in any layouts, in that of the largest.
+
+    Args:
+        layout: that of the sum of no batches, which is empty.
+    """
+    if not batches:
+        return empty_batch(layout)
     layout = max(batches, key=len).layout
     return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 

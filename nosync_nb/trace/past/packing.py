@@ -89,12 +89,17 @@ class PackPlan(NamedTuple):
     entries: Mapping[int, Sequence[Entry]]
     cuts: int
 
-    def perform(self, pause: Pause | None = None) -> Packed:
-        """Writes the pack. Cost: O(n log n) in its updates, a few numpy calls per trace."""
+    def perform(self, pause: Pause | None = None, begins: Callable[[int], object] = int) -> Packed:
+        """Writes the pack. Cost: O(n log n) in its updates, a few numpy calls per trace.
+
+        Args:
+            begins: called with the number of each trace before its changes are read.
+        """
         pause = pause or Rest()
         sections: list[tuple[int, Section]] = []
         own = {}
         for trace, entries in self.entries.items():
+            begins(trace)
             start = min(self.lower, entries[0][0])
             if start < self.lower:
                 own[trace] = (start, self.upper)

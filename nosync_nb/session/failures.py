@@ -1,0 +1,176 @@
+"""Errors of background tasks: reported once, listed until the task succeeds.
+
+A task in the background makes the log smaller or faster to read; no epoch depends on it. So its
+error refuses nothing. It is a warning of the next commit, and a line of `%dd status` until the same
+task has succeeded. What must stop commits stops them by itself: the log's writer refuses to append
+after a failed write, and the check of the generation refuses an owner that was replaced.
+
+Threads: any may attempt, report and look; what is kept is guarded by a lock, a leaf.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from datetime import datetime
+from types import TracebackType
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError, warn
+
+_logger = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """A task that has failed and not succeeded since.
+
+    Attributes:
+        task: what was done, and for which stage.
+        error: the last one.
+        times: how often it has failed in a row.
+        since: when it failed first, in seconds since 1970.
+    """
+
+    task: str
+    error: BaseException
+    times: int
+    since: float
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since).strftime("%H:%M:%S")
+        times = "" if self.times == 1 else f", {self.times} times in a row"
+        return f"{self.task} failed at {since}{times}: {shown(self.error)}"
+
+    @property
+    def warning(self) -> str:
+        """What the next commit warns of."""
+        own = f"{hint}; " if (hint := getattr(self.error, "hint", None)) else ""
+        return (
+            f"background work failed: {self.task}: {shown(self.error)}\n"
+            f"Hint: {own}no epoch is affected and commits go on; it is tried again later,"
+            " and `%dd status` lists it until it succeeds"
+        )
+
+    @property
+    def raised(self) -> NosyncError:
+        """The failure as an error of a call that asks for it."""
+        if isinstance(self.error, NosyncError):
+            return self.error
+        if isinstance(self.error, MemoryError):
+            return OutOfMemoryError(
+                f"out of memory: {self.task} was not done in the background; every epoch is as it"
+                " was",
+                hint="free some memory; it is tried again later",
+            )
+        return DurabilityError(f"background work failed: {self.task}: {shown(self.error)}")
+
+
+class Failures:
+    """The background tasks of a session that failed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed: dict[str, Failure] = {}
+        self._unreported: dict[str, Failure] = {}
+
+    @property
+    def unreported(self) -> bool:
+        """True if an error waits to be reported. Cost: below 0.1 us."""
+        return bool(self._unreported)
+
+    def listed(self) -> tuple[Failure, ...]:
+        """The tasks that failed and have not succeeded since, in the order of their first error."""
+        with self._lock:
+            return tuple(self._failed.values())
+
+    def attempt(self, task: str, errors: type[BaseException] = Exception) -> Attempt:
+        """A block that is a task: an error in it is noted here and raised nowhere.
+
+        An error that says that the session is closed, or was replaced as the log's owner, is not
+        noted, because the next call raises it.
+
+        Args:
+            errors: the kind of errors that are noted; others are raised.
+        """
+        return Attempt(self, task, errors)
+
+    def succeed(self, task: str) -> None:
+        """Notes that a task has succeeded."""
+        if task in self._failed:
+            with self._lock:
+                self._failed.pop(task, None)
+
+    def fail(self, task: str, error: BaseException) -> None:
+        """Notes that a task has failed."""
+        if ended(error):
+            return
+        _logger.info("background work failed: %s", task, exc_info=error)
+        _forget_frames(error)
+        with self._lock:
+            known = self._failed.get(task)
+            if known is None:
+                failure = self._failed[task] = Failure(task, error, 1, time.time())
+                self._unreported[task] = failure
+            else:
+                self._failed[task] = known._replace(error=error, times=known.times + 1)
+
+    def take(self) -> list[Failure]:
+        """The errors that were not reported yet; after it, they are."""
+        with self._lock:
+            failures, self._unreported = list(self._unreported.values()), {}
+        return failures
+
+    def report(self) -> None:
+        """Warns of each error that was not reported yet."""
+        for failure in self.take():
+            warn(failure.warning, stacklevel=None)
+
+
+class Attempt:
+    """See `Failures.attempt`."""
+
+    def __init__(self, failures: Failures, task: str, errors: type[BaseException]) -> None:
+        self._failures, self._task, self._errors = failures, task, errors
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._failures.succeed(self._task)
+            return False
+        if not isinstance(error, self._errors):
+            return False
+        self._failures.fail(self._task, error)
+        return True
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drops the tracebacks of an error and its causes, because their frames hold whole batches."""
+    while error is not None:
+        error.with_traceback(None)
+        error = error.__cause__ or error.__context__
+
+
+def ended(error: BaseException) -> bool:
+    """True if an error says that the session is closed or was replaced as the log's owner."""
+    cut_off = isinstance(error, DurabilityError) and error.errno == errno.ECANCELED
+    return cut_off or isinstance(error, FencedError)
+
+
+def shown(error: BaseException) -> str:
+    """An error as one text: its kind if it is not one of NoSync's, and where it came from."""
+    if isinstance(error, MemoryError) and not isinstance(error, NosyncError):
+        text = "out of memory"
+    else:
+        text = str(error) if isinstance(error, NosyncError) else repr(error)
+    notes = [n for n in getattr(error, "__notes__", ()) if n.startswith(WHILE)]
+    return f"{text} ({'; '.join(notes)})" if notes else text
+
+
+WHILE = "while "
+"""How a note on an error begins that names the stage which was worked on."""
