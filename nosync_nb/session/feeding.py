@@ -108,6 +108,11 @@ class Feeders(Generic[One]):
         self._feeders: dict[tuple[str, str], One] = {}
 
     @property
+    def inherited(self) -> bool:
+        """True in a forked child: what feeds the session is its parent's."""
+        return self._gate.inherited
+
+    @property
     def over(self) -> bool:
         """Whether the session commits nothing any more."""
         return self._gate.closing or self.publisher.fenced

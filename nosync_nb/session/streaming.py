@@ -86,7 +86,7 @@ class StreamFeed(Feeder):
     def stop(self) -> None:
         """Ends it when the batch in hand is an epoch; what was not told yet is a warning now."""
         self._ended.set()
-        if self.query is not None:
+        if self.query is not None and not self._streams.inherited:
             try:
                 self.query.stop()
             except Exception as error:  # it went with its JVM

@@ -1,7 +1,7 @@
 """Branches: logs that begin with what another one held at an epoch, in a folder of that.
 
     folder/branches/NAME/      a log like any other, complete in itself
-    folder/branches/.making-*  one that is being made, .dropped-*: one that is being deleted
+    folder/branches/.making-*  one that is being made; .dropped-*: one that is being deleted
     folder/branches/.left-*    one of what a rewind leaves, before it has come about
     folder/branches/.in-use    the branch that a notebook of this log goes on in
 
@@ -20,8 +20,8 @@ nobody needs. Hence what is half made or half deleted goes before the next one i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -137,10 +137,8 @@ def make(parent: Store, name: str, beginning: Beginning) -> str:
     if files.exists(target):
         raise taken(name, target)
     sweep(parent)
-    made = os.path.join(parent.path, FOLDER, MAKING + name)
     fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
-    files.remove_folder(made)
-    _placed(parent, made, target, beginning, files.link, fork)
+    _placed(parent, _making(parent), target, beginning, files.link, fork)
     return target
 
 
@@ -151,11 +149,17 @@ def leave(parent: Store, name: str, incarnation: int, beginning: Beginning) -> N
         incarnation: of the epochs after the rewind.
     """
     hidden = f"{LEFT}{incarnation}-{name}"
-    made = os.path.join(parent.path, FOLDER, MAKING + name)
+    made = _making(parent)
     fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
     parent.files.make_folder(os.path.join(parent.path, FOLDER))
-    parent.files.remove_folder(made)
+    with _owned(parent):
+        parent.files.remove_folder(made)
     _placed(parent, made, place(parent.path, hidden), beginning, parent.files.link, fork)
+
+
+def _making(parent: Store) -> str:
+    """The folder that a branch is made in; each owner of a log has another one."""
+    return os.path.join(parent.path, FOLDER, f"{MAKING}{parent.log.generation}")
 
 
 def settle(parent: Store, incarnation: int) -> None:
@@ -175,20 +179,19 @@ def settle(parent: Store, incarnation: int) -> None:
     """
     files, where = parent.files, os.path.join(parent.path, FOLDER)
     found = files.names(where) if files.exists(where) else []
-    for name in found:
-        if name.startswith((MAKING, DROPPED)):
-            files.remove_folder(os.path.join(where, name))
+    _remove_unfinished(parent, found)
     hidden = [name for name in found if name.startswith(LEFT)]
-    if hidden:
-        parent.log.sync()
-    for name in hidden:
-        number, _, own = name.removeprefix(LEFT).partition("-")
-        if number.isdecimal() and int(number) <= incarnation and own not in found:
-            files.rename(os.path.join(where, name), os.path.join(where, own))
-        else:
-            files.remove_folder(os.path.join(where, name))
-    if hidden:
-        files.sync_folder(where)
+    if not hidden:
+        return
+    parent.log.sync()
+    with _owned(parent):
+        for name in hidden:
+            number, _, own = name.removeprefix(LEFT).partition("-")
+            if number.isdecimal() and int(number) <= incarnation and own not in found:
+                files.rename(os.path.join(where, name), os.path.join(where, own))
+            else:
+                files.remove_folder(os.path.join(where, name))
+    files.sync_folder(where)
 
 
 def copy(source: Store, target: str, beginning: Beginning) -> None:
@@ -223,7 +226,8 @@ def _placed(
         with closing(Together(files)) as disk:
             _write(source, disk, made, beginning, bring, fork)
             disk.settle(apart=os.path.dirname(target))
-        files.rename(made, target)  # whatever another one has made there stays
+        with nullcontext() if fork is None else _owned(source):
+            files.rename(made, target)  # whatever another one has made there stays
         ours = target
         files.sync_folder(os.path.dirname(target))
     except Exception:
@@ -320,7 +324,8 @@ def drop(parent: Store, name: str) -> int:
     try:
         claimed = _claimed(files, path, name)
         claimed.close()
-        files.rename(path, gone)
+        with _owned(parent):
+            files.rename(path, gone)
     finally:
         lock.release()
     files.sync_folder(os.path.dirname(path))
@@ -343,9 +348,36 @@ def sweep(parent: Store) -> None:
     """Deletes what somebody who died left half made, or half deleted."""
     where = os.path.join(parent.path, FOLDER)
     folder.inside(parent.files, where, write=True)
-    for name in parent.files.names(where):
-        if name.startswith((MAKING, DROPPED)):
-            parent.files.remove_folder(os.path.join(where, name))
+    _remove_unfinished(parent, parent.files.names(where))
+
+
+def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
+    """Deletes those of some folders of branches that are half made or half deleted."""
+    unfinished = [name for name in names if name.startswith((MAKING, DROPPED))]
+    if unfinished:
+        with _owned(parent):
+            for name in unfinished:
+                parent.files.remove_folder(os.path.join(parent.path, FOLDER, name))
+
+
+@contextmanager
+def _owned(parent: Store) -> Iterator[None]:
+    """A block that changes the branches of a log; nobody takes the log over meanwhile.
+
+    Failure: 1. The owner has checked its generation, and is stopped. 2. Another process takes the
+    log over and makes a branch. 3. The first one goes on, and deletes it. So the generation is
+    checked with the lock that a takeover needs.
+
+    Raises:
+        FencedError: another process owns the log, or this is a forked child.
+    """
+    parent.log.check()
+    lock = generation.opening(parent.files, parent.path)
+    try:
+        parent.log.check()
+        yield
+    finally:
+        lock.release()
 
 
 def used(files: Files, log: str) -> str | None:

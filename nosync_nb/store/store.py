@@ -367,8 +367,12 @@ class Store:
     # -- files nobody names ------------------------------------------------------------------
 
     def remove(self, names: Iterable[str]) -> None:
-        """Deletes files; those that are mapped stay readable to whoever mapped them."""
-        for name in names:
+        """Deletes files; those that are mapped stay readable to whoever mapped them.
+
+        Nothing is deleted by a session that was replaced or a forked child: the next opening
+        deletes what the log does not name.
+        """
+        for name in names if self.log.owned else ():
             folder = self.packs if name.endswith(PACK) else self.parts
             self.files.unlink(within(folder, name, PART, PACK))
 

@@ -249,6 +249,15 @@ class Log:
         """Raises FencedError if somebody else owns the log, or this is a forked child."""
         self._writing().check()
 
+    @property
+    def owned(self) -> bool:
+        """True if this process may write: it has the log open, and nobody has replaced it."""
+        try:
+            self.check()
+        except (DurabilityError, FencedError):
+            return False
+        return True
+
     def stop(self, error: FencedError) -> None:
         """Refuses to go on writing: somebody else owns the log, as a replica has told."""
         self._writing().stop(error)
