@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions import clocks, dates, durations, intervals, making, patterns, rules
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value, tried_call
+from nosync_nb.expressions.coerce import (
+    NotProvedError,
+    cast,
+    implicit,
+    literal_value,
+    tried_call,
+    try_cast,
+)
 from nosync_nb.expressions.kernel import Check, Kernel, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
@@ -247,6 +254,13 @@ def _tried(rule: Rule) -> Rule:
     return tried
 
 
+def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`try_to_timestamp(x [, pattern])`."""
+    if len(arguments) == 1 and arguments[0].type == "string":
+        return try_cast(arguments[0], "timestamp", utc=utc)
+    return _tried(_to_time("timestamp"))(name, arguments, utc)
+
+
 def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`try_to_date(x [, pattern])`."""
     _arity(name, arguments, 1, 2)
@@ -318,7 +332,7 @@ FUNCTIONS: dict[str, Rule] = {
     "date_format": _date_format,
     "to_date": _to_date,
     "to_timestamp": _to_time("timestamp"),
-    "try_to_timestamp": _tried(_to_time("timestamp")),
+    "try_to_timestamp": _try_to_timestamp,
     "try_to_date": _try_to_date,
     "to_timestamp_ltz": _to_time("timestamp"),
     "to_timestamp_ntz": _to_time("timestamp_ntz"),

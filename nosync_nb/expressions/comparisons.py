@@ -135,14 +135,18 @@ def _any_equal(value: ValueNode, listed: list[ValueNode], utc: bool) -> ValueNod
 
 
 def _member(values: Any) -> Kernel:
-    if len(values) > _FEW:
-        return Kernel(lambda a: np.isin(a, values))
+    """`x in (...)` of values of a fixed type; NaN equals NaN."""
+    with_nan = bool((values != values).any())
+    known = values[values == values]
 
     def run(a: Any) -> Any:
-        inside = np.zeros(np.shape(a), np.bool_)
-        for value in values:
-            inside = inside | (a == value)
-        return inside
+        if len(known) > _FEW:
+            inside = np.isin(a, known)
+        else:
+            inside = np.zeros(np.shape(a), np.bool_)
+            for value in known:
+                inside = inside | (a == value)
+        return inside | (a != a) if with_nan else inside
 
     return Kernel(run)
 

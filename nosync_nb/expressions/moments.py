@@ -2,8 +2,8 @@
 
 `2024`, `2024-1`, `2024-01-05`, then a space or T, hours, minutes, seconds and a fraction, of which
 six digits count. After seconds a zone may stand: `Z`, `+1:00`, `UTC+01:00`, `Europe/Berlin`. A time
-without a day, to which Spark gives the day on which it looks, is refused, by `try_cast` too: a row
-that is taken back on another day would be another row.
+without a day is no timestamp: `cast` refuses it, and `try_cast` gives null. Spark adds the current
+day, so a row that is retracted on another day would be another row.
 """
 
 from __future__ import annotations
@@ -124,31 +124,43 @@ def _read(text: str, *, zoned: bool) -> int | None:
     return micros if _LEAST <= micros <= _GREATEST else None
 
 
-def reader(type_: str, *, lenient: bool = False) -> TextKernel:
-    """Returns the kernel that reads a timestamp of either kind.
-
-    Args:
-        lenient: whether a text that is none gives null.
-    """
+def reader(type_: str) -> TextKernel:
+    """Returns the kernel that reads a timestamp of either kind."""
     zoned = type_ == "timestamp"
 
-    def row(text: str) -> int | None:
-        trimmed = text.strip(BLANKS)
-        micros = _read(trimmed, zoned=zoned)
+    def tried(text: str) -> int | None:
+        return _read(text.strip(BLANKS), zoned=zoned)
+
+    def row(text: str) -> int:
+        micros = tried(text)
         if micros is not None:
             return micros
-        if zoned and _dayless(text, trimmed):
+        if zoned and is_dayless(text):
             raise InvalidError(f"{text!r} has no day")
-        if lenient:
-            return None
         raise InvalidError(f"{text!r} is not of type {type_}")
 
-    kernel = TextKernel(row, raises=True, nullable=lenient)
-    return kernel if lenient else TextKernel(row, raises=True, lenient=reader(type_, lenient=True))
+    return TextKernel(row, raises=True, lenient=TextKernel(tried, nullable=True))
 
 
-def _dayless(text: str, trimmed: str) -> bool:
-    """Whether Spark reads a time of its own day."""
+def without_ansi() -> TextKernel:
+    """Returns what a cast to timestamp is without ANSI mode: it refuses a time without a day."""
+    lenient = reader("timestamp").row
+
+    def row(text: str) -> int | None:
+        try:
+            micros: int = lenient(text)
+        except InvalidError:
+            if is_dayless(text):
+                raise
+            return None
+        return micros
+
+    return TextKernel(row, raises=True, nullable=True)
+
+
+def is_dayless(text: str) -> bool:
+    """Returns True if a text is a time without a day, to which Spark adds the current day."""
+    trimmed = text.strip(BLANKS)
     if _TIME_ALONE.fullmatch(trimmed) is None or (trimmed[0] == "T" and text[0] != "T"):
         return False
     return _read(f"2000-01-01 {trimmed.removeprefix('T')}", zoned=True) is not None

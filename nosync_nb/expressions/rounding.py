@@ -1,7 +1,8 @@
 """`round` and `bround` of integers and floats, to places that a literal gives.
 
 Doubles are rounded as Java rounds the decimal that prints them; what prints it is the shortest text
-that reads as the same number. Integers keep their type, and overflow it as any sum does.
+that reads as the same number. Floats are widened to doubles first, as Spark does it: `1.005f` is
+1.00499999523162842 then. Integers keep their type, and overflow it as any sum does.
 """
 
 from __future__ import annotations
@@ -71,6 +72,14 @@ def _of_integers(name: str, node: ValueNode, places: int, even: bool) -> ValueNo
     return StrictNode(name, node.type, Kernel(run, (Check(bad, numbers.OVERFLOW),)), (node,))
 
 
+def _single(value: Decimal) -> Any:
+    """The float nearest to a decimal, rounded once."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    whole = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return wide.singles(whole * 10 ** max(0, exponent), max(0, -exponent))
+
+
 def _printed(places: int, type_: str, even: bool) -> Kernel:
     unit = Decimal((0, (1,), -places))
     way = ROUND_HALF_EVEN if even else ROUND_HALF_UP
@@ -79,11 +88,12 @@ def _printed(places: int, type_: str, even: bool) -> Kernel:
     def one(value: Any) -> Any:
         if value - value != 0:
             return value
-        exact = Decimal(str(dtype(value)))
+        exact = Decimal(repr(float(value)))
         exponent = exact.as_tuple().exponent
         if isinstance(exponent, int) and -exponent <= places:
             return value
-        return dtype(float(exact.quantize(unit, way, _EXACTLY)))
+        near = exact.quantize(unit, way, _EXACTLY)
+        return dtype(float(near)) if type_ == "double" else _single(near)
 
     each = np.frompyfunc(one, 1, 1)
 

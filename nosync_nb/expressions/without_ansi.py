@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import arrays, formats, making, numbers
+from nosync_nb.expressions import arrays, formats, making, moments, numbers
 from nosync_nb.expressions.beforehand import BeforehandNode
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.intervals import MARK
@@ -135,6 +135,8 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
             return Kernel(_saturated(target), floats=True)
     if INTERVALS.intersection((source, target)):
         return kernel  # what does not fit is an error in either mode
+    if (source, target) == ("string", "timestamp"):
+        return moments.without_ansi()
     if source == "date" and target in TIMES:
         return kernel  # a day beyond timestamps is an error in either mode
     if alike(source, target):

@@ -50,6 +50,29 @@ def call(
         raise failed(function, stage, shown, error, operator=operator) from error
 
 
+def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
+    """Returns True if a user's function holds for a row.
+
+    Raises:
+        StageError: if the function raised, or its result is neither true nor false.
+    """
+    value = call(function, stage, row, row)
+    if isinstance(value, bool):
+        return value
+    try:
+        return bool(value)
+    except NosyncError:
+        raise
+    except Exception as error:
+        raise StageError(
+            f"{titled(stage)}: {name_of(function)} returned a {type(value).__name__} without a"
+            f" truth value ({type(error).__name__}: {error}) on {row!r}",
+            hint="return True or False; of an array, .any() or .all(). This epoch was not applied",
+            stage=stage,
+            row=row,
+        ) from error
+
+
 def failed(
     function: Callable[..., Any], stage: str, shown: Any, error: Exception, *, operator: str = ""
 ) -> StageError:

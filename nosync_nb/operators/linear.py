@@ -208,7 +208,7 @@ class FilterFunction(Row):
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         given = functions.tuples(updates.columns, self.schema, len(updates.diff))
-        mask = [bool(functions.call(self.function, step.stage, row, row)) for row in given]
+        mask = [functions.truth(self.function, step.stage, row) for row in given]
         return kept(updates, np.array(mask, bool))
 
 

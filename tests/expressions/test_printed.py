@@ -64,16 +64,24 @@ def test_doubles_are_written_as_java_writes_them(value: float, text: str) -> Non
 @pytest.mark.parametrize(
     "text", ["10:30", "T10", "t10:30", " 10:30:00.5 ", "10:30:00 Europe/Berlin"]
 )
-@pytest.mark.parametrize("call", ["cast", "try_cast"])
-def test_a_time_without_a_day_is_refused_as_it_would_be_another_each_day(
-    text: str, call: str
-) -> None:
-    if text.startswith("t"):
-        assert evaluate("try_cast(x as timestamp)", "string", [text]) == [None]
-        return
-    with pytest.raises(ExpressionError, match="has no day in the row"):
-        evaluate(f"{call}(x as timestamp)", "string", ["2024-01-05", text])
+def test_cast_refuses_a_time_without_a_day_and_try_cast_gives_null(text: str) -> None:
+    texts, moment = ["2024-01-05", text], 1_704_412_800_000_000
+    for tried in ("try_cast(x as timestamp)", "try_to_timestamp(x)"):
+        assert evaluate(f"unix_micros({tried})", "string", texts) == [moment, None]
+    literals = (f"try_cast('{text}' as timestamp)", f"try_to_timestamp('{text}')")
+    for tried in () if text.startswith("t") else literals:
+        assert evaluate(f"unix_micros({tried})", "string", texts) == [None, None]
     assert evaluate("try_cast(x as timestamp_ntz)", "string", [text]) == [None]
+    off, reason = Settings("UTC", ansi=False), "has no day in the row"
+    if text.startswith("t"):
+        reason = "is not of type timestamp"
+        e = compile_expression("cast(x as timestamp)", Schema.parse("x string"), settings=off)
+        assert rows.to_pylist(e.evaluate([rows.objects([text])], 1), e.type) == [None]
+    for settings in (Settings("UTC", True), off):
+        e = compile_expression("cast(x as timestamp)", Schema.parse("x string"), settings=settings)
+        if settings.ansi or not text.startswith("t"):
+            with pytest.raises(ExpressionError, match=reason):
+                e.evaluate([rows.objects(texts)], 2)
 
 
 @pytest.mark.parametrize("call", ["cast", "try_cast"])
