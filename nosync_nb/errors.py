@@ -57,6 +57,14 @@ def one_line(text: str) -> str:
     return visible(text.replace("\r\n", "\n").replace("\n", "⏎"))
 
 
+def text_of(value: Any, write: Callable[[Any], str] = repr) -> str:
+    """Returns a user's object as text for a message, also if it cannot be printed."""
+    try:
+        return write(value)
+    except Exception:
+        return f"<{type(value).__name__}, which cannot be printed>"
+
+
 def html(text: str) -> str:
     """Returns a text as HTML that shows it, in an element or in a quoted attribute."""
     return escape(visible(text))

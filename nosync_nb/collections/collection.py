@@ -178,8 +178,18 @@ class Collection(Readable):
     # -- keyed ---------------------------------------------------------------------------------
 
     def group_by(self, *keys: str) -> Grouped:
-        """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow."""
-        return Grouped(self, [self.schema.index(k) for k in selections.texts(keys, "group_by")])
+        """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow.
+
+        Args:
+            keys: columns, `group_by("a", "b")` or `group_by("a, b")`, or Spark SQL expressions
+                with a name, `group_by("cast(x as int) * 5 AS bucket")`, which become columns.
+
+        Raises:
+            SchemaError: if there is no such column, a name occurs twice, or a key holds a map.
+            ExpressionError: if an expression has no name or cannot be understood.
+        """
+        definition, places = selections.keyed(self._definition, keys, self._host.types)
+        return Grouped(self._of(definition), places)
 
     groupBy = group_by  # noqa: N815 - the spelling Spark users bring
 

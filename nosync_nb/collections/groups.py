@@ -11,9 +11,9 @@ from typing import Any
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.schemas import check_callable
 from nosync_nb.collections.host import Types
-from nosync_nb.collections.selections import stable
+from nosync_nb.collections.selections import as_entries, stable
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions import compile_aggregates, noted, parse_order
+from nosync_nb.expressions import compile_aggregates, noted, parse_order, refuse_windows
 from nosync_nb.rows import Field, Schema
 
 
@@ -21,7 +21,10 @@ def check_keys(schema: Schema, keys: list[int]) -> list[int]:
     """Refuses columns that cannot be keys."""
     for name, type_ in (schema.fields[i] for i in keys):
         if "map<" in type_:
-            raise SchemaError(f"group_by: a map ('{name}') cannot be a key")
+            raise SchemaError(
+                f"group_by: '{name}' is a map, and maps cannot be keys",
+                hint=f"group by its entries: group_by({as_entries(name, type_) + ' AS entries'!r})",
+            )
     return keys
 
 
@@ -36,6 +39,7 @@ def aggregated(
             raise ExpressionError(
                 f"agg: {name}={sql!r} is not a Spark SQL string", hint="write n='count(*)'"
             )
+        refuse_windows(sql, "agg")
     schema = source.schema
     names = [schema.names[i] for i in keys]
     aggregation = compile_aggregates(
@@ -88,23 +92,8 @@ def first(
     what = "top" if rank is None else "rank"
     _check_limits(what, k, offset)
     width = len(source.schema)
-    outputs: list[Any] = list(range(width))
+    source, order = ordered_by(source, by, what, types)
     fields = list(source.schema.fields)
-    order: list[list[Any]] = []
-    settings = []
-    for term in parse_order(by) if by is not None else ():
-        compiled = stable(source, term.sql, what, types)
-        if "map<" in compiled.type:
-            raise SchemaError(f"{what}: a map ({term.sql!r}) cannot be ordered by")
-        place = compiled.columns[0] if compiled.is_column else len(outputs)
-        if not compiled.is_column:
-            outputs.append(term.sql)
-            settings.append(compiled.settings)
-            fields.append(Field(Schema(fields).unused("by"), compiled.type))
-        order.append([place, term.descending, term.nulls_first])
-    if len(outputs) > width:
-        computed = {"outputs": outputs, "passes": width, **noted(settings)}
-        source = source.then("select", Schema(fields), computed)
     coded = Schema([*fields, Field(source.schema.unused("order"), "bigint")])
     result = fields[:width]
     if rank is not None:
@@ -116,6 +105,37 @@ def first(
     params = {"keys": keys, "by": order, "width": width, "k": k, "offset": offset}
     params["rank"] = rank is not None
     return source.then("order", coded, {"by": order}).then("top", Schema(result), params)
+
+
+def ordered_by(
+    source: Definition, by: str | None, what: str, types: Types
+) -> tuple[Definition, list[list[Any]]]:
+    """The rows with the values that an order needs as further columns, and the order by places.
+
+    Returns:
+        the definition; for each term its column, whether it descends, whether nulls are first.
+    """
+    outputs: list[Any] = list(range(len(source.schema)))
+    fields = list(source.schema.fields)
+    order: list[list[Any]] = []
+    settings = []
+    for term in parse_order(by) if by is not None else ():
+        compiled = stable(source, term.sql, what, types)
+        if "map<" in compiled.type:
+            raise SchemaError(
+                f"{what}: a map ({term.sql!r}) cannot be ordered by",
+                hint=f"order by one of its values, as in {what}(by=\"m['key']\")",
+            )
+        place = compiled.columns[0] if compiled.is_column else len(outputs)
+        if not compiled.is_column:
+            outputs.append(term.sql)
+            settings.append(compiled.settings)
+            fields.append(Field(Schema(fields).unused("by"), compiled.type))
+        order.append([place, term.descending, term.nulls_first])
+    if len(outputs) > len(source.schema):
+        computed = {"outputs": outputs, "passes": len(source.schema), **noted(settings)}
+        source = source.then("select", Schema(fields), computed)
+    return source, order
 
 
 def _check_limits(what: str, k: int, offset: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import Types
-from nosync_nb.collections.selections import stable
+from nosync_nb.collections.selections import as_entries, stable
 from nosync_nb.errors import SchemaError, warn
 from nosync_nb.expressions import noted
 from nosync_nb.operators import CROSS_ROWS_MAX
@@ -193,7 +193,11 @@ def _same_types(
     for (place, other), text in zip(pairs, named, strict=True):
         a, b = wide_left[place], wide_right[other]
         if "map<" in a.type or "map<" in b.type:
-            raise SchemaError(f"join: a map ('{text}') cannot be a key")
+            entries = [as_entries(field.name, field.type) for field in (a, b)]
+            raise SchemaError(
+                f"join: '{text}' is a map, and maps cannot be keys",
+                hint=f"join on their entries: on={{{entries[0]!r}: {entries[1]!r}}}",
+            )
         if a.type == b.type:
             continue
         if widens(a.type, b.type):

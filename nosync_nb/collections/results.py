@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained
+from nosync_nb.collections.groups import ordered_by
 from nosync_nb.collections.host import Hosted
 from nosync_nb.collections.streams import ArrowStream
 from nosync_nb.errors import (
     NegativeMultiplicityError,
-    SchemaError,
     StageError,
     enough_memory,
     one_line,
@@ -95,21 +96,53 @@ class Readable(Hosted, ArrowStream):
 
     @enough_memory(_unread, _FEWER)
     def head(self, n: int = 10, by: str | None = None) -> list[Any]:
-        """The first `n` rows in canonical order, or by columns: `by="x desc, y"`.
+        """The first `n` rows in canonical order, or in another: `by="x desc, y nulls last"`.
+
+        Args:
+            by: columns or Spark SQL expressions, as in `Grouped.top`; nulls come first, and last if
+                descending, unless the text says otherwise.
 
         Raises:
             NegativeMultiplicityError: if a row is there fewer than 0 times, among these or not.
 
-        Cost: as that of `rows(limit=n)`, with `by` too.
+        Cost: as that of `rows(limit=n)`, with columns in `by` too. With expressions in `by`, or
+        `nulls first` and `nulls last`, all rows are ordered: O(n log n).
         """
-        ordering = [(self.schema.index(name), desc) for name, desc in _ordering(by)]
-        first = self._first(max(n, 0), ordering)
-        if first is not None:
-            return first
-        batch = self._read(None)
-        order = ordered(batch.columns, self.schema.types, ordering)
+        definition, ordering, flags = self._ordered(by)
+        if definition is self._definition and not flags:
+            first = self._first(max(n, 0), ordering)
+            if first is not None:
+                return first
+        batch = self._host.read(definition, None)
+        refuse_negative(batch, definition.schema, self._title(), lambda: self._host.epoch(None))
+        masks = [rows.null_mask(batch.columns[place]) for place in flags]
+        absent = np.zeros(len(batch), np.bool_)
+        columns = [*batch.columns, *(absent if mask is None else mask for mask in masks)]
+        types = [*definition.schema.types, *("boolean" for _ in masks)]
+        order = ordered(columns, types, ordering)
         order = self._copies(order, batch.diff[order], n)
-        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+        own = batch.columns[: len(self.schema)]
+        return tuples([rows.take(c, order) for c in own], self.schema, len(order))
+
+    def _ordered(self, by: str | None) -> tuple[Definition, list[tuple[int, bool]], list[int]]:
+        """The rows with all values that an order needs, the order, and the columns of null flags.
+
+        A flag, whether a column is null, is a further column. It precedes its column in the order
+        if nulls are to come first of a descending column, or last of another.
+        """
+        own, text = self._definition, by or ""
+        plain = _columns(text, self.schema)
+        if plain is not None:
+            return own, plain, []
+        definition, order = ordered_by(own, text, "head", self._host.types)
+        ordering: list[tuple[int, bool]] = []
+        flags: list[int] = []
+        for place, descending, nulls_first in order:
+            if nulls_first is descending:
+                ordering.append((len(definition.schema) + len(flags), nulls_first))
+                flags.append(place)
+            ordering.append((place, descending))
+        return definition, ordering, flags
 
     def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
@@ -266,17 +299,17 @@ def _total(counts: Any) -> int:
     return int(counts.sum())
 
 
-def _ordering(by: str | None) -> list[tuple[str, bool]]:
-    """`"x desc, y"` as (column, descending) pairs."""
+def _columns(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
+    """`"x desc, y"` as (column, descending) pairs; None if it is more than columns.
+
+    A column is meant by its exact name, also if that reads like an expression.
+    """
     result = []
-    for part in (by or "").split(","):
-        words = part.split()
-        if not words:
-            continue
-        if len(words) > 2 or (len(words) == 2 and words[1].lower() not in ("asc", "desc")):
-            raise SchemaError(
-                f"by={by!r}: {part.strip()!r} is not a column with asc or desc",
-                hint="write by='delay desc, name'",
-            )
-        result.append((words[0], len(words) == 2 and words[1].lower() == "desc"))
-    return result
+    for part in filter(None, map(str.split, by.split(","))):
+        name, *direction = part
+        if len(direction) > 1 or (direction and direction[0].lower() not in ("asc", "desc")):
+            return None
+        if name not in schema.names and not name.isidentifier():
+            return None
+        result.append((name, bool(direction) and direction[0].lower() == "desc"))
+    return [(schema.index(name), descending) for name, descending in result]

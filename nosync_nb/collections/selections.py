@@ -20,9 +20,13 @@ from nosync_nb.expressions import (
     generator,
     noted,
     only_one,
+    parse_list,
     placed,
+    refuse_windows,
+    windowed_times,
 )
 from nosync_nb.rows import Field, Schema, widens
+from nosync_nb.rows.ddl import quoted
 
 
 def compiled(source: Definition, sql: Any, types: Types) -> Expression:
@@ -47,6 +51,8 @@ def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:
     Raises:
         ExpressionError: if it may not.
     """
+    if isinstance(sql, str):
+        refuse_windows(sql, what)
     expression = compiled(source, sql, types)
     if not expression.deterministic:
         raise ExpressionError(
@@ -57,6 +63,7 @@ def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:
 
 def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
     """The rows for which a predicate is true; see `Collection.filter`."""
+    source = _timed(source, [predicate], types)
     condition = compiled(source, predicate, types)
     if condition.type != "boolean":
         raise ExpressionError(
@@ -65,6 +72,17 @@ def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
         )
     params = {"predicate": predicate, **noted([condition.settings])}
     return source.then("filter", params=params)
+
+
+def _timed(source: Definition, sqls: Sequence[Any], types: Types) -> Definition:
+    """The rows without those of a null time that some expression puts into a window.
+
+    Spark leaves them out of the select or filter that such an expression is part of.
+    """
+    found = [windowed_times(sql) for sql in sqls if isinstance(sql, str)]
+    for time in dict.fromkeys(time for times in found for time in times):
+        source = filtered(source, f"({time}) is not null", types)
+    return source
 
 
 class _Outputs:
@@ -124,8 +142,9 @@ class _Outputs:
 
 def selected(source: Definition, expressions: Sequence[Any], types: Types) -> Definition:
     """Computed columns; see `Collection.select`."""
-    outputs = _Outputs(source, types)
-    for sql in expand_select(texts(expressions, "select"), source.schema):
+    sqls = expand_select(texts(expressions, "select"), source.schema)
+    outputs = _Outputs(_timed(source, sqls, types), types)
+    for sql in sqls:
         outputs.add(sql)
     if not outputs.outputs:
         raise SchemaError("select: no column is named", hint="name one, as in select('*')")
@@ -134,10 +153,11 @@ def selected(source: Definition, expressions: Sequence[Any], types: Types) -> De
 
 def extended(source: Definition, named: Mapping[str, str], types: Types) -> Definition:
     """The columns with others added or replaced; see `Collection.with_columns`."""
+    sqls = texts(list(named.values()), "with_columns")
+    source = _timed(source, sqls, types)
     outputs = _Outputs(source, types)
     outputs.keep()
-    for name, given in named.items():
-        (sql,) = texts([given], "with_columns")
+    for name, sql in zip(named, sqls, strict=True):
         made = generator(sql)
         if made is not None:
             sql, made = made.argument, made._replace(names=(name,))
@@ -155,6 +175,51 @@ def repeated(source: Definition, sql: str, types: Types) -> Definition:
             hint="give a function of the row, or SQL as in flat_map('explode(a) AS x')",
         )
     return selected(source, ["*", sql], types)
+
+
+def keyed(source: Definition, keys: Sequence[Any], types: Types) -> tuple[Definition, list[int]]:
+    """The rows with computed keys as further columns, and the places of all keys.
+
+    See `Collection.group_by`. A text that is the name of a column means that column, also if it
+    reads like a list or an expression.
+    """
+    listed = texts(keys, "group_by")
+    sqls = [
+        each
+        for text in listed
+        for each in ([text] if text in source.schema.names else parse_list(text))
+    ]
+    timed = _timed(source, sqls, types)
+    outputs = _Outputs(timed, types)
+    outputs.keep()
+    places = [_key(outputs, sql) for sql in sqls]
+    if len(outputs.outputs) == len(source.schema):
+        return source, places
+    return outputs.definition("group_by"), places
+
+
+def _key(outputs: _Outputs, sql: str) -> int:
+    """The place of a key; what is no column is added as one."""
+    schema = outputs.source.schema
+    place = _place(schema, sql)
+    if place is not None:
+        return place
+    if not sql or sql.isidentifier():
+        schema.index(sql)  # raises
+    column = compiled(outputs.source, sql, outputs.types)
+    if column.is_column and column.name == schema.names[column.columns[0]]:
+        return column.columns[0]
+    if column.name is None:
+        raise ExpressionError(
+            f"group_by: {sql!r} has no name", hint=f"write group_by({sql + ' AS name'!r})"
+        )
+    if any(field.name.lower() == column.name.lower() for field in outputs.fields):
+        raise SchemaError(
+            f"group_by: there is a column '{column.name}' already",
+            hint=f"choose another name: group_by({column.sql + ' AS ' + column.name + '_key'!r})",
+        )
+    outputs.put(len(outputs.outputs), column.name, sql, column, None)
+    return len(outputs.outputs) - 1
 
 
 def dropped(source: Definition, columns: Sequence[str]) -> Definition:
@@ -209,6 +274,14 @@ def _place(schema: Schema, name: str) -> int | None:
         return schema.index(name)
     except SchemaError:
         return None
+
+
+def as_entries(name: str, type_: str) -> str:
+    """An expression that can be a key in place of a column with a map in it."""
+    column = name if name.isidentifier() else quoted(name)
+    if type_.startswith("map<") and type_.count("map<") == 1:
+        return f"array_sort(map_entries({column}))"
+    return f"cast({column} as string)"
 
 
 def unambiguous(fields: Sequence[Field], op: str) -> Schema:

@@ -18,7 +18,7 @@ from nosync_nb.expressions.expression import (
 )
 from nosync_nb.expressions.generators import Generator, generator, only_one, placed
 from nosync_nb.expressions.nearest import waiting
-from nosync_nb.expressions.ordering import OrderTerm, parse_order
+from nosync_nb.expressions.ordering import OrderTerm, parse_list, parse_order
 from nosync_nb.expressions.settings import (
     Asked,
     Depends,
@@ -28,6 +28,7 @@ from nosync_nb.expressions.settings import (
     noted,
     of_params,
 )
+from nosync_nb.expressions.windowed import refuse_windows, windowed_times
 
 __all__ = [
     "PAIRS",
@@ -52,9 +53,12 @@ __all__ = [
     "of_params",
     "one_moment",
     "only_one",
+    "parse_list",
     "parse_order",
     "placed",
     "refusal",
+    "refuse_windows",
     "waiting",
     "waits",
+    "windowed_times",
 ]

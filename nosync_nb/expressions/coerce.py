@@ -156,9 +156,9 @@ def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
     Raises:
         NotProvedError: if Spark has to do it.
     """
-    if isinstance(node, LiteralNode) and isinstance(node.value, str):
-        if target == "timestamp" and moments.is_dayless(node.value):
-            return LiteralNode(None, target)
+    text = node.value if isinstance(node, LiteralNode) else None
+    if target == "timestamp" and isinstance(text, str) and moments.is_dayless(text):
+        return LiteralNode(None, target)
     made = cast(node, target, utc=utc)
     return tried_call(made) if made is not node else made
 

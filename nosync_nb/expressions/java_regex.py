@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from nosync_nb.expressions.ambiguity import may_explode
 from nosync_nb.expressions.coerce import NotProvedError
 
 _NO_BREAK = "[^\\n\\r\\u0085\\u2028\\u2029]"
@@ -26,9 +27,16 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """Returns Java's pattern as Python's.
 
     Raises:
-        NotProvedError: if Python reads it in another way, or not at all.
+        NotProvedError: if Python reads it in another way, or not at all; or if it might not end.
+            Nothing else runs in this process while Python matches a pattern, not even Ctrl-C.
     """
-    return _JavaReader(pattern).read()
+    made = _JavaReader(pattern).read()
+    if may_explode(made):
+        raise NotProvedError(
+            f"the pattern {pattern!r}: repetitions within one another that can read a text in"
+            " exponentially many ways"
+        )
+    return made
 
 
 def may_be_empty(pattern: re.Pattern[str]) -> bool:

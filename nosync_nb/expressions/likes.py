@@ -49,11 +49,20 @@ def _pieces(pattern: str, escape: str) -> list[_LikePiece]:
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str, escape: str) -> re.Pattern[str]:
-    parts = [
-        {"_": ".", "%": ".*"}[p.text] if p.wild else re.escape(p.text)
-        for p in _pieces(pattern, escape)
-    ]
-    return re.compile("".join(parts), re.DOTALL)
+    """The pattern as Python's: each part between `%` is sought once, from the left.
+
+    Atomic groups keep its cost at the product of the lengths of text and pattern. A match that
+    can take back where it found a part tries all places of all parts.
+    """
+    parts = [""]
+    for piece in _pieces(pattern, escape):
+        if piece.wild and piece.text == "%":
+            parts.append("")
+        else:
+            parts[-1] += "." if piece.wild else re.escape(piece.text)
+    first, *rest = parts
+    sought = "".join(f"(?>.*?{part})" for part in rest[:-1])
+    return re.compile(first + sought + "".join(f".*{part}" for part in rest[-1:]), re.DOTALL)
 
 
 def _by_pattern(escape: str) -> TextKernel:

@@ -27,6 +27,20 @@ def parse_order(text: str) -> list[OrderTerm]:
     """
     if not isinstance(text, str):
         raise ExpressionError(f"by={text!r} is not text", hint="write by='delay desc, name'")
+    return [_term(text, words) for words in _terms(text)]
+
+
+def parse_list(text: str) -> list[str]:
+    """Cuts a list of expressions at its commas: `"a, cast(b as int) AS c"`.
+
+    Raises:
+        ExpressionError: if a string does not end.
+    """
+    return [text[words[0].start : words[-1].end] if words else "" for words in _terms(text)]
+
+
+def _terms(text: str) -> list[list[Word]]:
+    """The words between the commas outside of parentheses."""
     terms: list[list[Word]] = [[]]
     depth = 0
     for word in tokens(text):
@@ -35,7 +49,7 @@ def parse_order(text: str) -> list[OrderTerm]:
             terms.append([])
         else:
             terms[-1].append(word)
-    return [_term(text, words) for words in terms]
+    return terms
 
 
 def _term(text: str, words: list[Word]) -> OrderTerm:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.errors import StageError, titled
+from nosync_nb.errors import StageError, text_of, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
@@ -136,8 +136,8 @@ class ThresholdFunction(Operator):
             return int(value)
         name = getattr(self.function, "__name__", "function")
         raise StageError(
-            f"{titled(step.stage)}: threshold({name}) gave {value!r} for the count {count} of"
-            f" {row!r}",
+            f"{titled(step.stage)}: threshold({name}) gave {text_of(value)} for the count"
+            f" {count} of {row!r}",
             hint="return how many copies of the row there are: an integer, 0 or more",
             stage=step.stage,
             row=row,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from nosync_nb import rows
-from nosync_nb.errors import NosyncError, SchemaError, StageError, titled
+from nosync_nb.errors import NosyncError, SchemaError, StageError, text_of, titled
 from nosync_nb.rows import Column, Schema
 
 
@@ -66,7 +66,7 @@ def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
     except Exception as error:
         raise StageError(
             f"{titled(stage)}: {name_of(function)} returned a {type(value).__name__} without a"
-            f" truth value ({type(error).__name__}: {error}) on {row!r}",
+            f" truth value ({type(error).__name__}: {text_of(error, str)}) on {row!r}",
             hint="return True or False; of an array, .any() or .all(). This epoch was not applied",
             stage=stage,
             row=row,
@@ -79,7 +79,8 @@ def failed(
     """The StageError for a function that raised `error` on the row `shown`."""
     name = name_of(function, operator)
     return StageError(
-        f"{titled(stage)}: {name} raised {type(error).__name__}: {error} on {shown!r}",
+        f"{titled(stage)}: {name} raised {type(error).__name__}: {text_of(error, str)}"
+        f" on {shown!r}",
         hint="mend the function or filter the row out; nothing of this epoch was applied",
         stage=stage,
         row=shown,
@@ -111,7 +112,7 @@ def as_rows(
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise StageError(
-            f"{titled(stage)}: {name_of(function, operator)} gave {value!r}"
+            f"{titled(stage)}: {name_of(function, operator)} gave {text_of(value)}"
             f" for {shown!r}, not an iterable of rows",
             hint="yield tuples, or return a list of tuples",
             stage=stage,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nosync_nb.errors import SchemaError
+from nosync_nb.errors import SchemaError, text_of
 from nosync_nb.rows.arrow import Column
 from nosync_nb.rows.columns import empty
 from nosync_nb.rows.entry import adopt, adopt_pandas, adopt_same, is_series
@@ -159,7 +159,7 @@ def own_columns(column: np.ndarray[Any, Any]) -> Any:
 
 def _shown(value: Any) -> str:
     """Returns a value as messages show it, cut to a readable length."""
-    text = repr(value)
+    text = text_of(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

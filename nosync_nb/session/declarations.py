@@ -55,7 +55,11 @@ class Declarations:
             places = tuple(wanted.index(k) for k in names)
             for place in places:
                 if wanted.types[place].startswith("map"):
-                    raise SchemaError(f"input '{name}': a map cannot be a key")
+                    column = wanted.names[place]
+                    raise SchemaError(
+                        f"input '{name}': '{column}' is a map, and maps cannot be keys",
+                        hint="key the input by other columns, or declare it without key=",
+                    )
         outcome = Outcome()
         try:
             self._make(name, wanted, key, places, outcome)
