@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from nosync.body import Body
+from nosync.equivalents import frame_note, frames_among, without_spark
 from nosync.variables import registered_name
 from nosync_widgets import formats
 from nosync_widgets.tables import Table
@@ -35,12 +36,20 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
     notebook.errors.install()
     body = Body(shell, line, source, number=notebook.cells.number)
     with body.restoring():
-        value = body.run()
+        try:
+            value = body.run()
+        except Exception as error:
+            ours = without_spark(error)
+            if ours is None:
+                raise
+            raise ours.with_traceback(error.__traceback__) from error
         named, aliases = _named(notebook, body.names)
+        frames = _tell_frames(notebook, body.names, source)
         if not named and not aliases:
-            notebook.say(
-                "NoSync: no stage: no top-level name of this cell was bound to a collection"
-            )
+            if not frames:
+                notebook.say(
+                    "NoSync: no stage: no top-level name of this cell was bound to a collection"
+                )
             _tell_hidden(notebook, body.names)
             return value
         session = notebook.session()
@@ -60,6 +69,26 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
     _tell_hidden(notebook, body.names)
     _show(notebook, reports, aliases)
     return value
+
+
+def _tell_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[str]:
+    """Tells which names of the body hold DataFrames of Spark, and the definitions to write."""
+    from nosync_nb import Collection
+
+    values, session = notebook.shell.user_ns, notebook.opened
+
+    def written(name: str) -> str | None:
+        known = {} if session is None else {**session.inputs, **session.stages}
+        found = next((each for each in known if each.lower() == name.lower()), None)
+        if found is None:
+            return None
+        bound = isinstance(values.get(found), Collection) and found.isidentifier()
+        return found if bound else f"nosync.session()[{found!r}]"
+
+    frames = frames_among(names, values)
+    for name in frames:
+        notebook.say(frame_note(name, source, written))
+    return frames
 
 
 def _tell_hidden(notebook: Notebook, names: Sequence[str]) -> None:

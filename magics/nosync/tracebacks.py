@@ -20,6 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+from nosync.equivalents import without_spark
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -117,6 +118,9 @@ class ShortErrors:
         """What draws an error in few lines; None for one that is none of our business."""
         if not self._settings.short_errors:
             return None
+        ours = without_spark(error)
+        if ours is not None:
+            return partial(render, shell, ours, trace)
         if hasattr(error, "kind") and any(_ours(each.__module__) for each in type(error).__mro__):
             (about, place), self._blamed = self._blamed or (None, None), None
             place = place if about is error else None

@@ -145,7 +145,7 @@ class Binder:
                 self._meet(types[1::2])
             else:
                 self._meet(types)
-        if lower == "nullif":
+        if lower == "nullif" and arguments:
             self._ask_first(arguments[0].parent, arguments[0])
         return entry(lower, nodes, self.utc)
 

@@ -168,6 +168,8 @@ def _to_binary(*, tries: bool) -> Rule:
     """`to_binary(text [, 'hex', 'base64' or 'utf-8'])`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if not arguments:
+            raise NotProvedError(f"{name} of nothing")
         text, *form = arguments
         kind: Any = str(literal_value(form[0], "a format")).lower() if form else "hex"
         if len(form) > 1 or text.type != "string" or kind not in (*_BYTES, "utf-8", "utf8"):

@@ -246,8 +246,10 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`format_string` of integers and texts, by a literal of `%d`, `%s`, `%x` and widths."""
-    pattern = literal_value(arguments[0], "a format") if arguments else ""
-    pieces = _pieces(str(pattern))
+    pattern = literal_value(arguments[0], "a format") if arguments else None
+    if not isinstance(pattern, str):
+        raise NotProvedError("a format that is no text")
+    pieces = _pieces(pattern)
     kinds = [piece.kind for piece in pieces if piece.kind]
     if len(kinds) != len(arguments) - 1:
         raise NotProvedError("a format of other arguments")
@@ -268,6 +270,8 @@ def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
             made.append(shown + blanks if left else blanks + shown)
         return "".join(made)
 
+    if len(arguments) == 1:
+        return LiteralNode(row(), "string")
     return loose.LooseNode("string", row, arguments[1:])
 
 

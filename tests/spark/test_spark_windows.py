@@ -39,7 +39,9 @@ QUERIES = {
     "id, explode(array(window(ts, '1 hour').start, ts)) AS t": lambda c: c.select(
         "id", "explode(array(window(ts, '1 hour').start, ts)) AS t"
     ),
-    f"id, ts WHERE {START_OF} is null or id > 1": lambda c: c.filter(f"{START_OF} is null or id > 1"),
+    f"id, ts WHERE {START_OF} is null or id > 1": lambda c: c.filter(
+        f"{START_OF} is null or id > 1"
+    ),
     "window(ts, '1 hour') AS w, count(*) AS count GROUP BY 1": lambda c: c.group_by(
         "window(ts, '1 hour') AS w"
     ).count(),
