@@ -175,7 +175,7 @@ def _waiting() -> Iterator[str]:
     yield f"these {len(still)} do; the rest is computed in process. Some Spark refuses. Doubles"
     yield "and floats as text have the fewest digits that tell them apart, as from Java 19 (before"
     yield "that Java has more of some); a text that is a time without a day is no timestamp; bytes"
-    yield "that are no UTF-8 are no text. Columns:"
+    yield "that are no UTF-8 are no text. -0.0 is stored as 0.0. Columns:"
     yield f"{_COLUMNS}.\n\n| expression | what waits |\n|---|---|"
     for text, why in still.items():
         yield f"| `{_cell_text(text)}` | {_cell_text(why)} |"

@@ -312,3 +312,50 @@ def test_a_decimal_that_is_made_of_many_places_is_no_whole_number_here() -> None
     assert compiled("cast(x as int)", "x decimal(38,20)").local
     made = compiled("cast(cast(x as decimal(38,20)) as int)", "x int")
     assert (made.local, made.why) == (False, "cast of a computed decimal(38,20) to int")
+
+
+@pytest.mark.parametrize("type_", ["double", "float"])
+def test_nan_is_a_member_of_a_list_with_nan(type_: str) -> None:
+    values = [np.nan, 1.0, 2.0, None]
+    listed = f"{type_}('NaN'), cast(1 as {type_})"
+    many = f"{listed}, {', '.join(f'cast({n} as {type_})' for n in range(10, 22))}"
+    for texts in (listed, many):
+        assert of(f"x in ({texts})", f"x {type_}", *values) == [True, True, False, None]
+        assert of(f"x not in ({texts})", f"x {type_}", *values) == [False, False, True, None]
+        assert of(f"x in ({texts}, null)", f"x {type_}", *values) == [True, True, None, None]
+        sql = f"exists(array(x), v -> v in ({texts}))"
+        assert of(sql, f"x {type_}", *values) == [True, True, False, None]
+        assert of(f"case when x in ({texts}) then 1 else 2 end", f"x {type_}", *values) == [
+            *(1, 1, 2, 2)
+        ]
+    assert of(f"case x when {type_}('NaN') then 1 else 2 end", f"x {type_}", *values) == [
+        *(1, 2, 2, 2)
+    ]
+    assert of(f"x in (cast(1 as {type_}))", f"x {type_}", *values) == [False, True, False, None]
+
+
+def test_float_is_rounded_as_the_double_that_it_is() -> None:
+    texts = ("1.005", "2.675", "0.285", "-1.005", "0.125", "0.375", "16777216.5")
+    floats = [float(np.float32(text)) for text in texts]
+
+    def single(*values: float) -> list[float]:
+        return [float(np.float32(value)) for value in values]
+
+    whole = 16777216.0
+    assert of("round(x, 2)", "x float", *floats) == single(
+        *(1.0, 2.67, 0.28, -1.0, 0.13, 0.38, whole)
+    )
+    assert of("bround(x, 2)", "x float", *floats) == single(
+        *(1.0, 2.67, 0.28, -1.0, 0.12, 0.38, whole)
+    )
+    assert of("round(x, -38)", "x float", 3.4028234663852886e38, np.inf) == [*single(3e38), np.inf]
+    assert of("round(x, 2)", "x double", 1.005, 2.675) == [1.01, 2.68]
+
+
+@pytest.mark.parametrize("sql", ["nullif()", "to_binary()", "try_to_binary()", "format_string(1)"])
+def test_call_without_its_arguments_is_left_to_spark(sql: str) -> None:
+    assert not compiled(sql, "x int").local
+
+
+def test_format_without_values_is_its_text() -> None:
+    assert of("concat(format_string('a%%'), cast(x as string))", "x int", 1) == ["a%1"]

@@ -127,9 +127,9 @@ class Edge(NamedTuple):
 
 MOST = 12
 """Expressions of one function."""
-_OWN_WORLD = frozenset(("rand", "randn", "random", "uuid", "now", "curdate", "current_timezone"))
-_OWN_WORLD |= frozenset(("current_date", "current_timestamp", "localtimestamp", "uniform"))
-_OWN_WORLD |= frozenset(("shuffle", "randstr"))
+OWN_WORLD = frozenset(("rand", "randn", "random", "uuid", "now", "curdate", "current_timezone"))
+OWN_WORLD |= frozenset(("current_date", "current_timestamp", "localtimestamp", "uniform"))
+OWN_WORLD |= frozenset(("shuffle", "randstr"))
 """Functions of the moment or of chance."""
 _SIGNS = {
     "neg": "-{0}", "not": "not {0}", "is true": "{0} is true", "is false": "{0} is not false",
@@ -337,7 +337,7 @@ def _templates() -> Iterator[tuple[str, str]]:
 def edges() -> list[Edge]:
     """All expressions, each once."""
     named = [
-        (name, sql) for name in sorted({*FUNCTIONS, *OPERATORS} - _OWN_WORLD) for sql in _of(name)
+        (name, sql) for name in sorted({*FUNCTIONS, *OPERATORS} - OWN_WORLD) for sql in _of(name)
     ]
     named += [(name, sql) for name, sql in _templates() if compiled(sql) is not None]
     return [Edge(name, sql, _places(sql)) for sql, name in {s: n for n, s in named}.items()]
