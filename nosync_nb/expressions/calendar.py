@@ -184,7 +184,10 @@ def _saturated(seconds: Any) -> Any:
 def _pattern(arguments: list[ValueNode], place: int) -> str:
     if len(arguments) <= place:
         return _DEFAULT
-    return str(literal_value(arguments[place], "a pattern"))
+    pattern = literal_value(arguments[place], "a pattern")
+    if not isinstance(pattern, str):
+        raise NotProvedError("a pattern that is no text")
+    return pattern
 
 
 def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None:

@@ -16,7 +16,7 @@ from nosync_nb.expressions.coerce import NotProvedError, cast, literal_value, to
 from nosync_nb.expressions.nested import FieldNode, RowwiseNode, key_of
 from nosync_nb.expressions.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import VOID, common_type, is_known
+from nosync_nb.expressions.typing_rules import VOID, common_type, is_decimal, is_known
 from nosync_nb.rows import canonical_type
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
@@ -55,10 +55,18 @@ def unified(nodes: Sequence[ValueNode], *, utc: bool) -> list[ValueNode]:
 
 
 def beside(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
-    """A value as an element of a type, which is the common type of both."""
-    if node.type == VOID or (node.type != type_ and common_type(node.type, type_) != type_):
+    """A value as an element of a type, which is the common type of both.
+
+    Text and decimals are refused beside numbers of another kind, as Spark refuses them.
+    """
+    mixed = node.type == "string" != type_ or (is_decimal(node.type) and not is_decimal(type_))
+    if (
+        mixed
+        or node.type == VOID
+        or (node.type != type_ and common_type(node.type, type_) != type_)
+    ):
         raise NotProvedError(f"a {node.type} beside elements of {type_}")
-    return node if node.type == type_ else cast(node, type_, utc=utc)
+    return cast(node, type_, utc=utc)
 
 
 def _index(node: ValueNode, *, utc: bool) -> ValueNode:
@@ -113,7 +121,9 @@ def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
 
 def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`named_struct('a', x, ...)`."""
-    names = [str(literal_value(node, "the name of a field")) for node in arguments[::2]]
+    names = [literal_value(node, "the name of a field") for node in arguments[::2]]
+    if not all(isinstance(each, str) for each in names):
+        raise NotProvedError("the name of a field that is no text")
     if len(arguments) % 2 or len({each.lower() for each in names}) < len(names):
         raise NotProvedError("named_struct of such names")
     return struct(list(zip(names, arguments[1::2], strict=True)))
@@ -260,8 +270,8 @@ def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 2)
-    if not is_held(arguments[0].type):
-        raise NotProvedError(f"{name} of {arguments[0].type}")
+    if not is_held(arguments[0].type) or arguments[1].type != "int":
+        raise NotProvedError(f"{name} of {arguments[0].type} and {arguments[1].type}")
     given = (arguments[0], _index(arguments[1], utc=utc))
     made = f"array<{arguments[0].type}>"
     return RowwiseNode(name, made, arrays.repeat, given, raises=True, strict=False)

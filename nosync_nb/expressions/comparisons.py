@@ -23,7 +23,7 @@ from nosync_nb.expressions.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import VOID, is_decimal, is_known
+from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal, is_known
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
@@ -157,6 +157,9 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) < 2:
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        types = {argument.type for argument in arguments} - {VOID}
+        if "string" in types and types & {*NUMBERS, "boolean"}:
+            raise NotProvedError(f"{name} of {' and '.join(sorted(types))}")
         operands = to_common(arguments, utc=utc)
         if is_decimal(operands[0].type):
             return ExtremeNode(operands, exact.chosen(least=name == "least"), name)

@@ -205,7 +205,12 @@ def same_type(*, signed: bool, other: Rule) -> Rule:
 
 def itself(other: Rule) -> Rule:
     """`positive(x)` is x."""
-    return _either(lambda name, arguments, utc: arguments[0], other)
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        return arguments[0]
+
+    return _either(rule, other)
 
 
 def _directed(a: Any, places: int, direction: int) -> Any:

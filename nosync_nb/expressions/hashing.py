@@ -19,7 +19,7 @@ from nosync_nb.expressions.kernel import TextKernel
 from nosync_nb.expressions.loose import LooseNode
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.expressions.typing_rules import VOID, is_decimal
 from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import decimal_parts
 
@@ -47,6 +47,8 @@ def of_bytes(row: Callable[[bytes], Any], result: str = "string") -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
+        if arguments[0].type not in ("string", "binary", VOID):
+            raise NotProvedError(f"{name} of {arguments[0].type}")
         given = as_bytes(arguments[0], utc)
         of_text = TextKernel(lambda value: row(value.encode()))
         return StrictNode(

@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, NamedTuple
 
 from nosync_nb.expressions import formats, loose, texts
-from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.hashing import as_bytes, of_bytes, raw
 from nosync_nb.expressions.kernel import InvalidError, TextKernel
@@ -143,13 +143,16 @@ def _chr(number: int) -> str:
 
 
 def hexadecimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`hex` of a number, of text or of bytes."""
+    """`hex` of a number, which is cast to bigint, of text or of bytes."""
     count(name, arguments, 1)
-    if arguments[0].type in INTEGERS:
+    given = arguments[0]
+    if given.type in FLOATS or is_decimal(given.type):
+        given = cast(given, "bigint", utc=utc)
+    if given.type in INTEGERS:
         kernel = Text(lambda number: f"{number & 0xFFFFFFFFFFFFFFFF:X}")
-        return StrictNode(name, "string", kernel, arguments)
+        return StrictNode(name, "string", kernel, (given,))
     kernel = Text(lambda value: raw(value).hex().upper())
-    return StrictNode(name, "string", kernel, (as_bytes(arguments[0], utc),))
+    return StrictNode(name, "string", kernel, (as_bytes(given, utc),))
 
 
 _CODES = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "01230127022455012623017202", strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -502,3 +503,23 @@ def test_moments_of_two_columns_are_those_of_their_formulas(session: Session) ->
     session.commit()
     (found,) = map(tuple, stage.rows())
     assert found == pytest.approx((7 / 3, 7 / 2, 7.0))
+
+
+def test_count_if_finds_nan_in_a_list(session: Session) -> None:
+    data = session.input("data", "d double")
+    nan = "double('NaN')"
+    stage = session.stage(
+        "counts",
+        data.agg(
+            inside=f"count_if(d in ({nan}, 1.0D))",
+            outside=f"count_if(d not in ({nan}, 1.0D))",
+            none="count_if(d in (1.0D))",
+            filtered=f"count(*) filter (where d in ({nan}))",
+        ),
+    )
+    data.insert([(math.nan,), (math.nan,), (1.0,), (2.0,), (None,)])
+    session.commit()
+    assert [tuple(row) for row in stage.rows()] == [(3, 1, 1, 2)]
+    data.remove([(math.nan,)])
+    session.commit()
+    assert [tuple(row) for row in stage.rows()] == [(2, 1, 1, 1)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cache
@@ -295,11 +296,18 @@ def compiled(sql: str) -> Expression | None:
     return made if made.local and not made.is_column else None
 
 
+_LENGTHS = frozenset(("repeat", "lpad", "rpad", "space", "sequence", "array_repeat"))
+_LONG = re.compile(r"[xy]_(int|bigint|decimal|double|float|string)|2147483647")
+"""What gives two gigabytes as a length."""
+
+
 def _of(name: str) -> list[str]:
     """The expressions of one function: of many, some of each number and kind of arguments."""
     found: dict[str, int] = {}
     for arguments in _arguments():
         sql = _written(name, arguments)
+        if sql is not None and name in _LENGTHS and _LONG.search(sql):
+            continue
         if sql is not None and sql not in found and compiled(sql) is not None:
             real = any(word in sql for word in ("double", "float", "D"))
             found[sql] = crc32(sql.encode()) // (4 if real else 1)
@@ -418,6 +426,9 @@ def write(some: Sequence[Edge], answers: dict[str, Answer]) -> None:
     RECORD.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
+_TOGETHER = 25
+
+
 def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     """Spark's answers: a type, and one for each row."""
     import pyarrow as pa
@@ -444,13 +455,21 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
 
     answers: dict[str, Answer] = {}
     types: dict[str, str] = {}
-    for edge in some:
+
+    def examine(part: Sequence[Edge]) -> None:
+        """Asks for the types of many at once, and of each by itself where one is refused."""
+        texts = [f"({e.sql}) as r{i}" for i, e in enumerate(part)]
         try:
-            types[edge.sql] = spelled(
-                frame_.selectExpr(f"({edge.sql}) as v").schema.fields[0].dataType
-            )
+            fields = frame_.selectExpr(*texts).schema.fields
         except Exception:
-            answers[edge.sql] = (REFUSED, [])
+            if len(part) == 1:
+                answers[part[0].sql] = (REFUSED, [])
+                return
+            half = len(part) // 2
+            examine(part[:half])
+            examine(part[half:])
+            return
+        types.update({e.sql: spelled(f.dataType) for e, f in zip(part, fields, strict=True)})
 
     def run(part: Sequence[Edge]) -> None:
         if not part:
@@ -474,9 +493,11 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
             listed = [RAISES if raised[k] else plain(values[k]) for k in edge.places]
             answers[edge.sql] = (type_, listed)
 
+    for start in range(0, len(some), _TOGETHER):
+        examine(some[start : start + _TOGETHER])
     known = [edge for edge in some if edge.sql in types]
-    for start in range(0, len(known), 25):
-        run(known[start : start + 25])
+    for start in range(0, len(known), _TOGETHER):
+        run(known[start : start + _TOGETHER])
     frame_.unpersist()
     return answers
 
