@@ -190,6 +190,12 @@ def _pattern(arguments: list[ValueNode], place: int) -> str:
     return pattern
 
 
+def _texts(patterns: list[ValueNode]) -> None:
+    """Refuses patterns that are no text, also where the time is none and they are not read."""
+    if any(pattern.type != "string" for pattern in patterns):
+        raise NotProvedError("a pattern that is no text")
+
+
 def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None:
     if not least <= len(arguments) <= most:
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
@@ -242,6 +248,7 @@ def _to_time(type_: str) -> Rule:
             return _read(arguments[0], _pattern(arguments, 1), type_, utc=utc)
         if arguments[0].type not in ("string", "date", "timestamp", "timestamp_ntz"):
             raise NotProvedError(f"{name} of {arguments[0].type}")
+        _texts(arguments[1:])
         return cast(arguments[0], type_, utc=utc)
 
     return rule
@@ -276,6 +283,7 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`unix_timestamp(x [, pattern])`: seconds, those of timestamps cut off towards zero."""
     _arity(name, arguments, 1, 2)
+    _texts(arguments[1:])
     time = arguments[0]
     if time.type == "string":
         time = _read(time, _pattern(arguments, 1), "timestamp", utc=utc)

@@ -5,6 +5,7 @@ Source: A. Appleby, MurmurHash3 x86_32; Spark hashes the bytes after the last wh
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Callable
@@ -69,6 +70,8 @@ def _sha2(value: Any, bits: int) -> str | None:
 def sha2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`sha2(x, bits)`: null of a number of bits that there is not."""
     count(name, arguments, 2)
+    if arguments[0].type not in ("string", "binary", VOID):
+        raise NotProvedError(f"{name} of {arguments[0].type}")
     given = (as_bytes(arguments[0], utc), implicit(arguments[1], "int", utc=utc))
     return StrictNode(name, "string", TextKernel(_sha2, nullable=True), given)
 
@@ -111,12 +114,17 @@ def _whole_bytes(whole: int) -> bytes:
     )
 
 
+def _one(value: float) -> float:
+    """One zero and one NaN: computed ones may have a sign."""
+    return value + 0.0 if value == value else math.nan
+
+
 _BYTES: dict[str, Callable[[Any], bytes]] = {
     "boolean": lambda value: _INT(int(value)),
     **dict.fromkeys(("tinyint", "smallint", "int", "date", *YEAR_MONTHS), _INT),
     **dict.fromkeys(("bigint", "timestamp", "timestamp_ntz", *DAY_TIMES), _LONG),
-    "float": lambda value: _FLOAT(value + 0.0),
-    "double": lambda value: _DOUBLE(value + 0.0),
+    "float": lambda value: _FLOAT(_one(value)),
+    "double": lambda value: _DOUBLE(_one(value)),
     "string": raw,
     "binary": raw,
 }

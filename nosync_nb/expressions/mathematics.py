@@ -25,6 +25,7 @@ from nosync_nb.expressions.kernel import tried as tried_kernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
@@ -220,6 +221,9 @@ def tried(rule: Rule) -> Rule:
     def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if any(argument.type == VOID for argument in arguments):
             raise NotProvedError(f"{name} of null")
+        types = {argument.type for argument in arguments}
+        if "string" in types and INTERVALS & types:
+            raise NotProvedError(f"{name} of {' and '.join(sorted(types))}")
         node = rule(name, arguments, utc)
         if not all(argument.type in NUMBERS or is_decimal(argument.type) for argument in arguments):
             return _tried_whole(node)

@@ -18,7 +18,7 @@ from nosync_nb.expressions.hashing import as_bytes, of_bytes, raw
 from nosync_nb.expressions.kernel import InvalidError, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, IsNullNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.expressions.typing_rules import VOID, is_decimal
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
 Text = TextKernel
@@ -323,6 +323,17 @@ def _of_text(row: Callable[..., Any], *more: str, result: str = "string", **how:
     return Function(("string", *more), result, Text(row, **how), optional=optional)
 
 
+def soundex(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`soundex(text)`; Spark casts nothing to text here."""
+    count(name, arguments, 1)
+    if arguments[0].type not in ("string", VOID):
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    return _SOUNDEX.bind(name, arguments, utc)
+
+
+_SOUNDEX = _of_text(_soundex)
+
+
 def _base64_lines(value: bytes) -> str:
     """Lines of MIME, as Spark writes by default."""
     return "\r\n".join(re.findall(".{1,76}", _base64.b64encode(value).decode()))
@@ -361,7 +372,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "bin": Function(("bigint",), "string", Text(lambda n: f"{n & 0xFFFFFFFFFFFFFFFF:b}")),
     "base64": of_bytes(_base64_lines),
     "unbase64": _of_text(_unbase64, result="binary", raises=True),
-    "soundex": _of_text(_soundex),
+    "soundex": soundex,
     "levenshtein": levenshtein,
     "overlay": _of_text(_overlay, "string", "int", "int", optional=1),
     "format_number": format_number,
