@@ -471,6 +471,13 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
             return
         types.update({e.sql: spelled(f.dataType) for e, f in zip(part, fields, strict=True)})
 
+    def given(array: Any, k: int, type_: str) -> str | None:
+        """One value; bytes that are no UTF-8 are no text, and are refused here."""
+        try:
+            return plain(unpack(rows.from_arrow(array.slice(k, 1), type_), type_)[0])
+        except UnicodeDecodeError:
+            return RAISES
+
     def run(part: Sequence[Edge]) -> None:
         if not part:
             return
@@ -488,9 +495,10 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
         for i, edge in enumerate(part):
             structs = table[f"r{i}"].combine_chunks()
             type_ = types[edge.sql]
-            values = unpack(rows.from_arrow(structs.field(0), type_), type_)
             raised = structs.is_null().to_pylist()
-            listed = [RAISES if raised[k] else plain(values[k]) for k in edge.places]
+            listed = [
+                RAISES if raised[k] else given(structs.field(0), k, type_) for k in edge.places
+            ]
             answers[edge.sql] = (type_, listed)
 
     for start in range(0, len(some), _TOGETHER):
