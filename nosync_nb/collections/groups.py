@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nosync_nb.collections.compiling import ordered_by
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.schemas import check_callable
 from nosync_nb.collections.host import Types
-from nosync_nb.collections.selections import as_entries, stable
+from nosync_nb.collections.selections import as_entries
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions import compile_aggregates, noted, parse_order, refuse_windows
+from nosync_nb.expressions import compile_aggregates, noted, refuse_windows
 from nosync_nb.rows import Field, Schema
 
 
@@ -105,37 +106,6 @@ def first(
     params = {"keys": keys, "by": order, "width": width, "k": k, "offset": offset}
     params["rank"] = rank is not None
     return source.then("order", coded, {"by": order}).then("top", Schema(result), params)
-
-
-def ordered_by(
-    source: Definition, by: str | None, what: str, types: Types
-) -> tuple[Definition, list[list[Any]]]:
-    """The rows with the values that an order needs as further columns, and the order by places.
-
-    Returns:
-        the definition; for each term its column, whether it descends, whether nulls are first.
-    """
-    outputs: list[Any] = list(range(len(source.schema)))
-    fields = list(source.schema.fields)
-    order: list[list[Any]] = []
-    settings = []
-    for term in parse_order(by) if by is not None else ():
-        compiled = stable(source, term.sql, what, types)
-        if "map<" in compiled.type:
-            raise SchemaError(
-                f"{what}: a map ({term.sql!r}) cannot be ordered by",
-                hint=f"order by one of its values, as in {what}(by=\"m['key']\")",
-            )
-        place = compiled.columns[0] if compiled.is_column else len(outputs)
-        if not compiled.is_column:
-            outputs.append(term.sql)
-            settings.append(compiled.settings)
-            fields.append(Field(Schema(fields).unused("by"), compiled.type))
-        order.append([place, term.descending, term.nulls_first])
-    if len(outputs) > len(source.schema):
-        computed = {"outputs": outputs, "passes": len(source.schema), **noted(settings)}
-        source = source.then("select", Schema(fields), computed)
-    return source, order
 
 
 def _check_limits(what: str, k: int, offset: int) -> None:

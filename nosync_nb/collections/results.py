@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.collections.compiling import ordered_by
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained
-from nosync_nb.collections.groups import ordered_by
 from nosync_nb.collections.host import Hosted
 from nosync_nb.collections.streams import ArrowStream
 from nosync_nb.errors import (

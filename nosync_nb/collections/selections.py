@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nosync_nb.collections.compiling import compiled
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import Types
 from nosync_nb.errors import ExpressionError, SchemaError
@@ -15,50 +16,16 @@ from nosync_nb.expressions import (
     Expression,
     Generator,
     Settings,
-    compile_expression,
     expand_select,
     generator,
     noted,
     only_one,
     parse_list,
     placed,
-    refuse_windows,
     windowed_times,
 )
 from nosync_nb.rows import Field, Schema, widens
 from nosync_nb.rows.ddl import quoted
-
-
-def compiled(source: Definition, sql: Any, types: Types) -> Expression:
-    """An expression over the columns of a definition."""
-    if not isinstance(sql, str):
-        raise ExpressionError(
-            f"{sql!r} is not a Spark SQL string",
-            hint="write the expression as text, as in 'dep_delay > 60'",
-        )
-    return compile_expression(
-        sql,
-        source.schema,
-        types=types,
-        settings=types.settings,
-        functions=types.registered,
-    )
-
-
-def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:
-    """An expression to match or to order by, which must give the same for the same row again.
-
-    Raises:
-        ExpressionError: if it may not.
-    """
-    if isinstance(sql, str):
-        refuse_windows(sql, what)
-    expression = compiled(source, sql, types)
-    if not expression.deterministic:
-        raise ExpressionError(
-            f"{what}: {sql!r} changes by itself", hint="store its value in a column of an input"
-        )
-    return expression
 
 
 def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
