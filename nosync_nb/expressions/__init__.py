@@ -14,6 +14,7 @@ from nosync_nb.expressions.expression import (
     Types,
     compile_expression,
     expand_select,
+    known_type,
     waits,
 )
 from nosync_nb.expressions.generators import Generator, generator, only_one, placed
@@ -49,6 +50,7 @@ __all__ = [
     "expand_select",
     "generator",
     "kept",
+    "known_type",
     "noted",
     "of_params",
     "one_moment",

@@ -223,11 +223,15 @@ def sequence(start: int, stop: int, step: int | None = None) -> list[int]:
     return list(range(start, stop + (1 if step > 0 else -1), step)) if step else [start]
 
 
-def joined(items: Sequence[Any], separator: str, missing: str | None = None) -> str:
-    """`array_join(a, separator [, for nulls])`."""
-    if missing is None:
-        return separator.join([str(item) for item in items if item is not None])
-    return separator.join([missing if item is None else str(item) for item in items])
+def joined(write: Callable[[Any], str]) -> Callable[..., str]:
+    """`array_join(a, separator [, for nulls])`, of items that are written as text."""
+
+    def join(items: Sequence[Any], separator: str, missing: str | None = None) -> str:
+        if missing is None:
+            return separator.join([write(item) for item in items if item is not None])
+        return separator.join([missing if item is None else write(item) for item in items])
+
+    return join
 
 
 def pairs(key: Key) -> Callable[[Sequence[Any]], list[tuple[Any, Any]]]:

@@ -25,6 +25,7 @@ from nosync_nb.expressions.coerce import NotProvedError, cast, try_cast
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.parse import Unsigned
+from nosync_nb.expressions.results import RESULTS
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
 from nosync_nb.expressions.typing_rules import TIMES, VOID
 from nosync_nb.expressions.without_ansi import alike
@@ -64,6 +65,8 @@ class Binder:
     Args:
         schema: the columns.
         utc: whether timestamps are in UTC.
+        typed: whether calls that only Spark computes become nodes of their type (results.py), which
+            cannot be evaluated.
 
     Attributes:
         scope: the variables of the lambdas around.
@@ -72,9 +75,10 @@ class Binder:
         first: what Spark evaluates before the expression (beforehand.py).
     """
 
-    def __init__(self, schema: Schema, *, utc: bool) -> None:
+    def __init__(self, schema: Schema, *, utc: bool, typed: bool = False) -> None:
         self.schema = schema
         self.utc = utc
+        self.typed = typed
         self.mixes = False
         self.apart = False
         self.first: list[ValueNode] = []
@@ -118,6 +122,12 @@ class Binder:
             self.apart |= not alike(source, target)
 
     def _call(self, name: str, *arguments: Any) -> ValueNode:
+        type_ = RESULTS.get(name.lower()) if self.typed else None
+        if type_ is not None:
+            return ValueNode(type_, [self.bind(argument) for argument in arguments])
+        return self._computed(name, *arguments)
+
+    def _computed(self, name: str, *arguments: Any) -> ValueNode:
         shift = intervals.UNIT_CALLS.get(name.lower())
         unit = arguments[0].name.lower() if arguments else ""
         if shift is not None and len(arguments) == 3 and unit in intervals.UNITS:

@@ -23,12 +23,12 @@ from nosync_nb.expressions.coerce import (
 from nosync_nb.expressions.kernel import Check, Kernel, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, VOID, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 _DEFAULT = "yyyy-MM-dd HH:mm:ss"
 _MONTH = np.timedelta64(1, "M")
-_INTS = ("tinyint", "smallint", "int")
 
 
 def _time(node: ValueNode, *, utc: bool) -> ValueNode:
@@ -139,6 +139,12 @@ def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
     return rule
 
 
+def _unix_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`date_from_unix_date(days)`."""
+    count(name, arguments, 1)
+    return StrictNode(name, "date", Kernel(lambda a: a), (_int(arguments[0], utc=utc),))
+
+
 def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] = ()) -> Rule:
     """A conversion that is the same in every time zone."""
 
@@ -212,9 +218,7 @@ def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     _arity(name, arguments, 1, 2)
     if not utc:
         raise NotProvedError("timestamps in a time zone other than UTC")
-    if arguments[0].type not in INTEGERS:
-        raise NotProvedError(f"{name} of {arguments[0].type}")
-    number = cast(arguments[0], "bigint", utc=utc)
+    number = implicit(arguments[0], "bigint", utc=utc)
     wrapped = Kernel(lambda a: a * np.int64(dates.SECOND))
     micros = StrictNode("*", "timestamp", wrapped, (number,))
     kernel = clocks.writer(_pattern(arguments, 1))
@@ -230,11 +234,20 @@ def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
     return StrictNode("read", type_, patterns.reader(pattern), (text,))
 
 
+def _as_text(node: ValueNode, types: tuple[str, ...], *, utc: bool) -> ValueNode:
+    """An argument that Spark makes a text of, unless it is of some types."""
+    if node.type in (*types, "string", VOID):
+        return node
+    return implicit(node, "string", utc=utc)
+
+
 def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`to_date(x [, pattern])`."""
     _arity(name, arguments, 1, 2)
-    if len(arguments) == 1 or arguments[0].type != "string":
-        return rules.to_date(name, arguments[:1], utc)
+    first = _as_text(arguments[0], TIMES, utc=utc)
+    if len(arguments) == 1 or first.type != "string":
+        return rules.to_date(name, [first], utc)
+    arguments = [first, arguments[1]]
     made = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
     return cast(made, "date", utc=utc)
 
@@ -244,12 +257,16 @@ def _to_time(type_: str) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         _arity(name, arguments, 1, 2)
-        if len(arguments) == 2 and arguments[0].type == "string":
-            return _read(arguments[0], _pattern(arguments, 1), type_, utc=utc)
-        if arguments[0].type not in ("string", "date", "timestamp", "timestamp_ntz"):
-            raise NotProvedError(f"{name} of {arguments[0].type}")
+        first = arguments[0]
+        if type_ == "timestamp" and (first.type in NUMBERS or is_decimal(first.type)):
+            if len(arguments) == 2:
+                raise NotProvedError(f"{name} of a {first.type} by a pattern")
+            return cast(first, type_, utc=utc)
         _texts(arguments[1:])
-        return cast(arguments[0], type_, utc=utc)
+        first = _as_text(first, TIMES, utc=utc)
+        if len(arguments) == 2 and first.type == "string":
+            return _read(first, _pattern(arguments, 1), type_, utc=utc)
+        return cast(first, type_, utc=utc)
 
     return rule
 
@@ -258,6 +275,8 @@ def _tried(rule: Rule) -> Rule:
     """`try_to_timestamp` and its kin: null for a text that does not fit."""
 
     def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if arguments and arguments[0].type in FLOATS:  # beyond all times Spark gives the last
+            raise NotProvedError(f"{name} of a {arguments[0].type}")
         made = rule(name, arguments, utc)
         return made if made in arguments else tried_call(made)
 
@@ -274,9 +293,10 @@ def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> Value
 def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`try_to_date(x [, pattern])`."""
     _arity(name, arguments, 1, 2)
-    if len(arguments) == 1 or arguments[0].type != "string":
-        return _tried(rules.to_date)(name, arguments[:1], utc)
-    made = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
+    first = _as_text(arguments[0], TIMES, utc=utc)
+    if len(arguments) == 1 or first.type != "string":
+        return _tried(rules.to_date)(name, [first], utc)
+    made = _read(first, _pattern(arguments, 1), "timestamp", utc=utc)
     return cast(tried_call(made), "date", utc=utc)
 
 
@@ -332,7 +352,7 @@ FUNCTIONS: dict[str, Rule] = {
         patterns.MONTHS, lambda day: patterns.moment(day * dates.DAY).month - 1
     ),
     "unix_date": _converted("date", "int", Kernel(lambda a: a)),
-    "date_from_unix_date": _converted("int", "date", Kernel(lambda a: a), _INTS),
+    "date_from_unix_date": _unix_day,
     "unix_seconds": _converted("timestamp", "bigint", Kernel(lambda a: a // dates.SECOND)),
     "unix_millis": _converted("timestamp", "bigint", Kernel(lambda a: a // 1000)),
     "timestamp_millis": _converted("bigint", "timestamp", _scaled(1000), INTEGERS),

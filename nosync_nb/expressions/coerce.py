@@ -11,7 +11,14 @@ from nosync_nb.expressions.kernel import InvalidError, TextKernel, tried
 from nosync_nb.expressions.nested import RowwiseNode
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
-from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_of, is_decimal, is_known
+from nosync_nb.expressions.typing_rules import (
+    NUMBERS,
+    TIMES,
+    VOID,
+    common_of,
+    is_decimal,
+    is_known,
+)
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts, is_nested
 
@@ -25,26 +32,42 @@ _LONG_PLACES = 18
 """Of decimals that Spark keeps as a long: of more it makes no whole number of a computed zero."""
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
-    "string": (*NUMBERS, *INTERVALS, "boolean", "date", "timestamp", "timestamp_ntz"),
+    "string": (*NUMBERS, *INTERVALS, *TIMES, "boolean", "binary"),
     "date": ("string", "timestamp", "timestamp_ntz"),
     "timestamp": ("date", "string", "timestamp_ntz"),
-    "double": NUMBERS,
-    "bigint": INTEGERS,
-    "int": ("tinyint", "smallint"),
+    "double": (*NUMBERS, "string"),
+    "bigint": (*NUMBERS, "string"),
+    "int": (*NUMBERS, "string"),
+    "boolean": ("string",),
 }
-"""Which types an argument may have beside the one asked for."""
+"""The types that Spark casts to a parameter's type by itself; decimals it casts to every number."""
 
 
 def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
-    """Returns the argument as a function wants it.
+    """Returns the argument as a function wants it, cast as Spark's ANSI mode casts it.
 
     Raises:
         NotProvedError: if Spark would not cast it, or not provably as we do.
     """
     fits = node.type in (wanted, VOID) or node.type in _IMPLICIT.get(wanted, ())
-    if fits or (is_decimal(node.type) and wanted in ("double", "string")):
-        return cast(node, wanted, utc=utc)
-    raise NotProvedError(f"a {node.type} as {wanted}")
+    if is_decimal(node.type):
+        fits = wanted in (*INTEGERS, *FLOATS, "string") or is_decimal(wanted)
+    elif is_decimal(wanted):
+        fits = node.type in (*NUMBERS, "string", VOID)
+    if not fits:
+        raise NotProvedError(f"a {node.type} as {wanted}")
+    return cast(node, wanted, utc=utc)
+
+
+def only(node: ValueNode, *types: str, name: str) -> ValueNode:
+    """Returns an argument of a function that Spark gives no other types than these.
+
+    Raises:
+        NotProvedError: if it has another.
+    """
+    if node.type not in (*types, VOID):
+        raise NotProvedError(f"{name} of a {node.type}")
+    return node
 
 
 def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:

@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.expressions import arrays
-from nosync_nb.expressions.coerce import NotProvedError, cast, literal_value, to_common
+from nosync_nb.expressions import arrays, printed
+from nosync_nb.expressions.coerce import (
+    NotProvedError,
+    cast,
+    implicit,
+    literal_value,
+    only,
+    to_common,
+)
 from nosync_nb.expressions.nested import FieldNode, RowwiseNode, key_of
 from nosync_nb.expressions.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
@@ -21,6 +28,7 @@ from nosync_nb.rows import canonical_type
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 _INDEXES = ("tinyint", "smallint", "int")
+"""The types of an index, where Spark casts no other."""
 
 
 def is_held(type_: str) -> bool:
@@ -69,10 +77,31 @@ def beside(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
     return cast(node, type_, utc=utc)
 
 
-def _index(node: ValueNode, *, utc: bool) -> ValueNode:
-    if node.type not in _INDEXES:
-        raise NotProvedError(f"a {node.type} as index")
-    return cast(node, "int", utc=utc)
+_WHOLE = {type_: i for i, type_ in enumerate((*INTEGERS, "double"))}
+"""Types of elements that each become the next one: integers become doubles too."""
+
+
+def wider(array: ValueNode, value: str) -> ValueNode:
+    """An array whose elements become those of a wider number type, beside values of a type.
+
+    Raises:
+        NotProvedError: if they are no numbers of which one is as exact as the other.
+    """
+    (type_,) = inner(array)
+    if value in (type_, VOID) or _WHOLE.get(value, -1) <= _WHOLE.get(type_, 9):
+        return array
+    to = float if value == "double" else int
+    return RowwiseNode(
+        "cast",
+        f"array<{value}>",
+        lambda items: [None if item is None else to(item) for item in items],
+        (array,),
+    )
+
+
+def _index(node: ValueNode, *types: str, utc: bool) -> ValueNode:
+    """An index where Spark casts integers of few types only."""
+    return cast(only(node, *types, name="an element"), "int", utc=utc)
 
 
 def array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -155,9 +184,13 @@ def element(node: ValueNode, index: ValueNode, *, utc: bool) -> ValueNode:
     if node.type.startswith(("struct<", "array<struct<")) and index.type == "string":
         return field(node, str(literal_value(index, "the name of a field")))
     if node.type.startswith("map<"):
-        return _looked("[]", node, index, utc=utc)
+        key, _ = inner(node, "map")
+        return _looked(
+            "[]", node, index if is_nested(key) else implicit(index, key, utc=utc), utc=utc
+        )
     (type_,) = inner(node)
-    return RowwiseNode("[]", type_, arrays.at, (node, _index(index, utc=utc)), raises=True)
+    place = only(index, *INTEGERS, name="an element")
+    return RowwiseNode("[]", type_, arrays.at, (node, place), raises=True)
 
 
 def _looked(name: str, node: ValueNode, wanted: ValueNode, *, utc: bool) -> ValueNode:
@@ -173,13 +206,15 @@ def _element_at(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         return _looked(name, node, index, utc=utc)
     (type_,) = inner(node)
     function = arrays.element_at if name == "element_at" else arrays.try_element_at
-    return RowwiseNode(name, type_, function, (node, _index(index, utc=utc)), raises=True)
+    place = _index(index, *_INDEXES, utc=utc)
+    return RowwiseNode(name, type_, function, (node, place), raises=True)
 
 
 def _get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 2)
     (type_,) = inner(arguments[0])
-    return RowwiseNode(name, type_, arrays.get, (arguments[0], _index(arguments[1], utc=utc)))
+    place = implicit(arguments[1], "int", utc=utc)
+    return RowwiseNode(name, type_, arrays.get, (arguments[0], place))
 
 
 def _size(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -211,12 +246,13 @@ def _value(make: Callable[[arrays.Key], Callable[..., Any]], result: str) -> Rul
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
-        (type_,) = inner(arguments[0])
+        items = wider(arguments[0], arguments[1].type)
+        (type_,) = inner(items)
         if "map<" in type_:
             raise NotProvedError(f"{name} of maps")
         value = beside(arguments[1], type_, utc=utc)
-        made = result.format(array=arguments[0].type)
-        return RowwiseNode(name, made, make(key_of(type_)), (arguments[0], value))
+        made = result.format(array=items.type)
+        return RowwiseNode(name, made, make(key_of(type_)), (items, value))
 
     return rule
 
@@ -226,11 +262,13 @@ def _both(make: Callable[[arrays.Key], Callable[..., Any]], result: str = "{arra
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
-        (type_,) = inner(arguments[0])
-        if arguments[1].type != arguments[0].type or "map<" in type_:
+        left = wider(arguments[0], *inner(arguments[1]))
+        right = wider(arguments[1], *inner(left))
+        (type_,) = inner(left)
+        if left.type != right.type or "map<" in type_:
             raise NotProvedError(f"{name} of {arguments[0].type} and {arguments[1].type}")
-        made = result.format(array=arguments[0].type)
-        return RowwiseNode(name, made, make(key_of(type_)), arguments)
+        made = result.format(array=left.type)
+        return RowwiseNode(name, made, make(key_of(type_)), (left, right))
 
     return rule
 
@@ -240,21 +278,19 @@ def _added(function: Callable[..., Any]) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
-        (type_,) = inner(arguments[0])
-        value = beside(arguments[1], type_, utc=utc)
-        made = arguments[0].type
-        return RowwiseNode(name, made, function, (arguments[0], value), strict=False)
+        items = wider(arguments[0], arguments[1].type)
+        value = beside(arguments[1], *inner(items), utc=utc)
+        return RowwiseNode(name, items.type, function, (items, value), strict=False)
 
     return rule
 
 
 def _insert(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 3)
-    (type_,) = inner(arguments[0])
-    place, value = _index(arguments[1], utc=utc), beside(arguments[2], type_, utc=utc)
-    given = (arguments[0], place, value)
-    made = arguments[0].type
-    return RowwiseNode(name, made, arrays.insert, given, raises=True, strict=False)
+    items = wider(arguments[0], arguments[2].type)
+    place = _index(arguments[1], *_INDEXES, utc=utc)
+    given = (items, place, beside(arguments[2], *inner(items), utc=utc))
+    return RowwiseNode(name, items.type, arrays.insert, given, raises=True, strict=False)
 
 
 def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -270,9 +306,9 @@ def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 2)
-    if not is_held(arguments[0].type) or arguments[1].type != "int":
-        raise NotProvedError(f"{name} of {arguments[0].type} and {arguments[1].type}")
-    given = (arguments[0], _index(arguments[1], utc=utc))
+    if not is_held(arguments[0].type):
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    given = (arguments[0], _index(arguments[1], "int", utc=utc))
     made = f"array<{arguments[0].type}>"
     return RowwiseNode(name, made, arrays.repeat, given, raises=True, strict=False)
 
@@ -280,7 +316,7 @@ def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def _slice(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 3)
     inner(arguments[0])
-    given = (arguments[0], *(_index(node, utc=utc) for node in arguments[1:]))
+    given = (arguments[0], *(implicit(node, "int", utc=utc) for node in arguments[1:]))
     return RowwiseNode(name, arguments[0].type, arrays.part, given, raises=True)
 
 
@@ -293,8 +329,9 @@ def _flatten(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    whole = all(node.type in INTEGERS for node in arguments)
-    if len(arguments) not in (2, 3) or not whole:
+    whole = all(node.type in (*INTEGERS, "string") for node in arguments)
+    texts = all(node.type == "string" for node in arguments)
+    if len(arguments) not in (2, 3) or not whole or texts:
         raise NotProvedError(f"{name} of such values")
     given = unified(arguments, utc=utc)
     made = f"array<{given[0].type}>"
@@ -305,9 +342,10 @@ def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(arguments) not in (2, 3) or any(node.type != "string" for node in arguments[1:]):
         raise NotProvedError(f"{name} of such values")
     (type_,) = inner(arguments[0])
-    if type_ not in ("string", *INTEGERS):
+    write = printed.writer(type_)
+    if write is None or is_nested(type_) or (type_ == "timestamp" and not utc):
         raise NotProvedError(f"{name} of {arguments[0].type}")
-    return RowwiseNode(name, "string", arrays.joined, arguments)
+    return RowwiseNode(name, "string", arrays.joined(write), arguments)
 
 
 def _of_map(function: Callable[[Any], Any], result: str) -> Rule:

@@ -157,9 +157,9 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) < 2:
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
-        types = {argument.type for argument in arguments} - {VOID}
-        if "string" in types and types & {*NUMBERS, "boolean"}:
-            raise NotProvedError(f"{name} of {' and '.join(sorted(types))}")
+        kinds = {argument.type for argument in arguments} - {VOID}
+        if "string" in kinds and len(kinds) > 1:
+            raise NotProvedError(f"{name} of text and something else")
         operands = to_common(arguments, utc=utc)
         if is_decimal(operands[0].type):
             return ExtremeNode(operands, exact.chosen(least=name == "least"), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nosync_nb.expressions.coerce import NotProvedError, cast, to_common
+from nosync_nb.expressions.coerce import NotProvedError, cast, only, to_common
 from nosync_nb.expressions.kernel import Kernel
 from nosync_nb.expressions.nodes import (
     CaseNode,
@@ -34,7 +34,7 @@ def case(
 
 def _condition(node: ValueNode, utc: bool) -> ValueNode:
     """Returns what Spark takes for a boolean; a bare null too, but for `case when null`."""
-    if node.type not in ("boolean", VOID):
+    if node.type not in ("boolean", "string", VOID):
         raise NotProvedError(f"a {node.type} as condition")
     return cast(node, "boolean", utc=utc)
 
@@ -42,7 +42,8 @@ def _condition(node: ValueNode, utc: bool) -> ValueNode:
 def if_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`if(condition, then, else)`."""
     count(name, arguments, 3)
-    return case([(_condition(arguments[0], utc), arguments[1])], arguments[2], utc)
+    condition = cast(only(arguments[0], "boolean", name="a condition"), "boolean", utc=utc)
+    return case([(condition, arguments[1])], arguments[2], utc)
 
 
 def nvl2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

@@ -269,6 +269,8 @@ def rounded(other: Rule, *, even: bool) -> Rule:
         return StrictNode(name, _named((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
 
     def chosen(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if arguments and arguments[0].type == "string":
+            arguments = [cast(arguments[0], "double", utc=utc), *arguments[1:]]
         return (rule if arguments and is_decimal(arguments[0].type) else other)(
             name, arguments, utc
         )

@@ -93,6 +93,8 @@ def taken_away(other: Rule) -> Rule:
     summed = _summed("-", wide.minus, other)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if sorted(node.type for node in arguments) == ["date", "string"]:
+            arguments = [implicit(node, "date", utc=utc) for node in arguments]
         if len(arguments) == 2 and _are(TIMES, arguments):
             return _between(arguments, utc)
         return summed(name, arguments, utc)
@@ -301,14 +303,8 @@ def _given(name: str, arguments: list[ValueNode], wanted: list[str], utc: bool) 
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
     given = []
     for node, type_ in zip(arguments, wanted, strict=False):
-        if type_ == _SECONDS and node.type not in INTEGERS and not is_decimal(node.type):
-            raise NotProvedError(f"seconds that are a {node.type}")
-        given.append(cast(node, type_, utc=utc) if type_ == _SECONDS else _int(node, utc))
+        given.append(implicit(node, type_, utc=utc))
     return given + [cast(LiteralNode(0, "int"), type_, utc=utc) for type_ in wanted[len(given) :]]
-
-
-def _int(node: ValueNode, utc: bool) -> ValueNode:
-    return implicit(node, "int", utc=utc)
 
 
 FUNCTIONS: dict[str, Rule] = {

@@ -27,11 +27,11 @@ from nosync_nb.expressions.collected import is_held
 from nosync_nb.expressions.examine import Examined, examine
 from nosync_nb.expressions.fast import compile_fast, is_loud
 from nosync_nb.expressions.nodes import ColumnNode, ValueNode
-from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
+from nosync_nb.expressions.parse import Parsed, Word, agrees_with_spark, canonical, parse
 from nosync_nb.expressions.polynomials import Fast
 from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Registered, Settings, needs_zone
-from nosync_nb.expressions.typing_rules import VOID
+from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal
 from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
 from nosync_nb.expressions.without_ansi import relaxed
 from nosync_nb.rows import Column, Schema, canonical_type
@@ -43,6 +43,12 @@ Types = Callable[[Sequence[str], Schema], list[str]]
 Functions = Callable[[str, Schema], tuple[Registered, ...]]
 """Asks Spark which functions that users registered an expression over a schema calls."""
 
+_BEFORE_A_VALUE = frozenset(
+    re.findall(
+        r"\w+",
+        "and or not when then else case between in like ilike rlike is div distinct from",
+    )
+)
 _LENGTHS = re.compile(r"(?:\bas|: ?:) (?:n?var)?char(?:acter)? \(", re.IGNORECASE)
 
 
@@ -280,7 +286,21 @@ def _node_of(
     return None, Depends(needs_zone(parsed.tree, schema, examined.columns), ansi=True), why, True
 
 
-def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, Binder]:
+def known_type(sql: str, schema: Schema) -> str | None:
+    """Returns the type of an expression in ANSI mode; None if only Spark knows it.
+
+    Its columns are there; whether Spark takes their types is not looked at where it computes.
+    """
+    try:
+        node, _ = _bound(parse(sql), schema, utc=True, typed=True)
+    except NotProvedError:
+        return None
+    return None if node.type == VOID else node.type
+
+
+def _bound(
+    parsed: Parsed, schema: Schema, *, utc: bool, typed: bool = False
+) -> tuple[ValueNode, Binder]:
     """Returns the node of an expression, and who bound it.
 
     Raises:
@@ -290,17 +310,34 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, Bin
         raise NotProvedError("a backslash in a name")
     if _is_of_length(parsed):
         raise NotProvedError("char and varchar")
+    if _has_plus_sign(parsed, schema):
+        raise NotProvedError("a + before a value")
     if any(isinstance(node, exp.RawString) for node in parsed.tree.walk()):
         raise NotProvedError("raw strings")
     if not agrees_with_spark(parsed.tree):
         raise NotProvedError("this order of operators without parentheses")
-    binder = Binder(schema, utc=utc)
+    binder = Binder(schema, utc=utc, typed=typed)
     node = binder.bind(parsed.tree)
     if binder.first:
         node = BeforehandNode(node, binder.first)
     if not isinstance(node, ColumnNode) and not is_held(node.type) and node.type != VOID:
         raise NotProvedError(f"a {node.type}")
     return node, binder
+
+
+def _has_plus_sign(parsed: Parsed, schema: Schema) -> bool:
+    """Returns True if a + stands before what may be no number, because the parser drops it."""
+    before: Word | None = None
+    for word, after in zip(parsed.words, parsed.words[1:], strict=False):
+        if word.text == "+" and word.kind == "sign" and after.kind != "number":
+            signs = before is not None and before.kind == "sign" and before.text not in ")]"
+            first = before is None or signs or before.text.lower() in _BEFORE_A_VALUE
+            known = after.kind in ("word", "name") and after.text in schema
+            type_ = schema.types[schema.index(after.text)] if known else ""
+            if first and type_ not in NUMBERS and not is_decimal(type_):
+                return True
+        before = word
+    return False
 
 
 def _is_of_length(parsed: Parsed) -> bool:

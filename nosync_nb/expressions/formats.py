@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Any
 
-from nosync_nb.expressions.coerce import NotProvedError, cast, literal_value
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
 from nosync_nb.expressions.kernel import InvalidError, TextKernel, tried
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
@@ -124,9 +124,10 @@ def _to_number(*, tries: bool) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
-        text, form = arguments[0], literal_value(arguments[1], "a format")
-        if text.type != "string" or not isinstance(form, str):
-            raise NotProvedError(f"{name} of a {text.type}")
+        text = implicit(arguments[0], "string", utc=utc)
+        form = literal_value(arguments[1], "a format")
+        if not isinstance(form, str):
+            raise NotProvedError(f"{name} by a format that is no text")
         reader = _Reader(form)
         kernel = TextKernel(reader.number, raises=True)
         type_ = f"decimal({reader.digits},{reader.places})"
@@ -172,8 +173,9 @@ def _to_binary(*, tries: bool) -> Rule:
             raise NotProvedError(f"{name} of nothing")
         text, *form = arguments
         kind: Any = str(literal_value(form[0], "a format")).lower() if form else "hex"
-        if len(form) > 1 or text.type != "string" or kind not in (*_BYTES, "utf-8", "utf8"):
-            raise NotProvedError(f"{name} of a {text.type} by {kind!r}")
+        if len(form) > 1 or kind not in (*_BYTES, "utf-8", "utf8"):
+            raise NotProvedError(f"{name} by {kind!r}")
+        text = implicit(text, "string", utc=utc)
         if kind not in _BYTES:
             return cast(text, "binary", utc=utc)
         kernel = _BYTES[kind]

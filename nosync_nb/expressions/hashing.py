@@ -14,7 +14,7 @@ from typing import Any
 
 from xxhash import xxh64_intdigest
 
-from nosync_nb.expressions.coerce import NotProvedError, implicit
+from nosync_nb.expressions.coerce import NotProvedError, implicit, only
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.kernel import TextKernel
 from nosync_nb.expressions.loose import LooseNode
@@ -48,9 +48,7 @@ def of_bytes(row: Callable[[bytes], Any], result: str = "string") -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
-        if arguments[0].type not in ("string", "binary", VOID):
-            raise NotProvedError(f"{name} of {arguments[0].type}")
-        given = as_bytes(arguments[0], utc)
+        given = as_bytes(only(arguments[0], "string", "binary", name=name), utc)
         of_text = TextKernel(lambda value: row(value.encode()))
         return StrictNode(
             name, result, TextKernel(row) if given.type == "binary" else of_text, (given,)
@@ -70,9 +68,8 @@ def _sha2(value: Any, bits: int) -> str | None:
 def sha2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`sha2(x, bits)`: null of a number of bits that there is not."""
     count(name, arguments, 2)
-    if arguments[0].type not in ("string", "binary", VOID):
-        raise NotProvedError(f"{name} of {arguments[0].type}")
-    given = (as_bytes(arguments[0], utc), implicit(arguments[1], "int", utc=utc))
+    value = as_bytes(only(arguments[0], "string", "binary", name=name), utc)
+    given = (value, implicit(arguments[1], "int", utc=utc))
     return StrictNode(name, "string", TextKernel(_sha2, nullable=True), given)
 
 

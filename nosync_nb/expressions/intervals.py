@@ -13,12 +13,11 @@ import numpy as np
 from sqlglot import exp
 
 from nosync_nb.expressions import dates, numbers, spans
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit
+from nosync_nb.expressions.coerce import NotProvedError, implicit
 from nosync_nb.expressions.kernel import Check, Kernel
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import within
 from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, interval_type
-from nosync_nb.rows.types import INTEGERS
 
 MARK = "interval "
 """Before the name of a call that does the same with ANSI mode and without."""
@@ -215,12 +214,8 @@ _ADD_MONTHS_TO_TIME = Kernel(
 def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`timestampadd(unit, n, ts)` and `dateadd`: the number is evaluated first."""
     number, time = arguments
-    if number.type not in INTEGERS:
-        raise NotProvedError(f"{name} of a {number.type}")
-    if time.type not in ("date", "timestamp", "timestamp_ntz"):
-        raise NotProvedError(f"{name} to a {time.type}")
     time = _timestamp(time, utc=utc)
-    number = cast(number, "bigint", utc=utc)
+    number = implicit(number, "bigint", utc=utc)
     if unit in _MONTHS:
         kernel = _by_units(_ADD_MONTHS_TO_TIME, _MONTHS[unit])
     else:
@@ -244,9 +239,9 @@ def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> Valu
     """`timestampdiff(unit, a, b)`: whole units from a to b."""
     times = []
     for time in arguments:
-        if time.type not in ("date", "timestamp"):
-            raise NotProvedError(f"{name} of a {time.type}")
-        times.append(_timestamp(time, utc=utc))
+        if not utc:
+            raise NotProvedError("timestamps in a time zone other than UTC")
+        times.append(implicit(time, "timestamp", utc=utc))
     if unit in _MONTHS:
         width = _MONTHS[unit]
         return StrictNode(name, "bigint", Kernel(lambda a, b: _whole_months(a, b, width)), times)

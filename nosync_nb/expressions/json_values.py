@@ -15,7 +15,7 @@ from typing import Any
 
 from nosync_nb.errors import SchemaError
 from nosync_nb.expressions import dates, moments
-from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.coerce import NotProvedError, cast, literal_value, only
 from nosync_nb.expressions.jsons import BLANKS, JsonObject, as_text, decoder, first_value
 from nosync_nb.expressions.kernel import InvalidError
 from nosync_nb.expressions.nested import RowwiseNode
@@ -251,7 +251,7 @@ def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         except (ValueError, UnfitValueError):
             return nothing
 
-    text = implicit(arguments[0], "string", utc=utc)
+    text = cast(only(arguments[0], "string", name=name), "string", utc=utc)
     return RowwiseNode(name, type_, row, (text,))
 
 

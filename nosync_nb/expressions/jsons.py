@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nosync_nb.expressions import dates, spans
-from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.coerce import NotProvedError, cast, literal_value, only
 from nosync_nb.expressions.collected import is_held
 from nosync_nb.expressions.kernel import TextKernel
 from nosync_nb.expressions.nested import RowwiseNode
@@ -270,7 +270,7 @@ def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueN
             return None
         return value
 
-    text = implicit(arguments[0], "string", utc=utc)
+    text = cast(only(arguments[0], "string", name=name), "string", utc=utc)
     return StrictNode(name, "string", TextKernel(row, nullable=True), (text,))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions import dates
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit
+from nosync_nb.expressions.coerce import NotProvedError, implicit
 from nosync_nb.expressions.kernel import Check, Kernel
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
@@ -110,7 +110,7 @@ def _make_time(type_: str) -> Rule:
         if type_ == "timestamp" and not utc:
             raise NotProvedError("timestamps in a time zone other than UTC")
         parts = [implicit(argument, "int", utc=utc) for argument in arguments[:5]]
-        seconds = cast(arguments[5], _SECONDS, utc=utc)
+        seconds = implicit(arguments[5], _SECONDS, utc=utc)
         kernel = _near(_TIME, arguments[0], 290_000)
         return StrictNode(name, type_, kernel, (*parts, seconds))
 

@@ -186,10 +186,9 @@ def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def instead_of_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nanvl(x, y)`: y where x is no number."""
     count(name, arguments, 2)
-    type_ = common_type(arguments[0].type, arguments[1].type)
-    if any(argument.type not in FLOATS for argument in arguments) or type_ is None:
-        raise NotProvedError(f"nanvl of {arguments[0].type} and {arguments[1].type}")
-    x, y = (cast(argument, type_, utc=utc) for argument in arguments)
+    floats = all(argument.type == "float" for argument in arguments)
+    type_ = "float" if floats else "double"
+    x, y = (implicit(argument, type_, utc=utc) for argument in arguments)
     is_nan = StrictNode("isnan", "boolean", numbers.is_nan(type_), (x,))
     return CaseNode([(is_nan, y)], x)
 

@@ -1,7 +1,7 @@
-"""What would not wait for Spark: the expression next to one that does, for hints.
+"""Finds the expression next to one that needs Spark which is computed in process, for hints.
 
-Either the call that only Spark knows is replaced by one of a name that is near, or, if there is
-none, the largest part of the expression that is computed here is shown.
+A call that only Spark knows gets a similar name, or a column gets a cast. If neither helps, it is
+the largest part of the expression that is computed in process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions.expression import waits
 from nosync_nb.expressions.parse import parse
 from nosync_nb.expressions.table import FUNCTIONS
+from nosync_nb.expressions.typing_rules import TIMES
 from nosync_nb.rows import Schema
+from nosync_nb.rows.types import FLOATS, INTEGERS
 
 _NEAR = 0.6
 
@@ -43,7 +45,8 @@ def waiting(sql: str, schema: Schema) -> Waiting:
         why = None
     if why is None:
         return Waiting("", "")
-    return Waiting(why, _renamed(sql, is_local) or _part(sql, is_local) or "")
+    nearest = _renamed(sql, is_local) or _cast(sql, schema, is_local) or _part(sql, is_local)
+    return Waiting(why, nearest or "")
 
 
 def _renamed(sql: str, is_local: Callable[[str], bool]) -> str | None:
@@ -62,6 +65,43 @@ def _renamed(sql: str, is_local: Callable[[str], bool]) -> str | None:
         if is_local(text):
             return text
     return None
+
+
+_CASTS = {
+    **dict.fromkeys(INTEGERS, ("int", "bigint", "string")),
+    **dict.fromkeys((*FLOATS, "decimal"), ("double", "string", "bigint", "int")),
+    **dict.fromkeys((*TIMES, "boolean", "binary"), ("timestamp", "date", "string")),
+    "string": ("date", "timestamp", "double", "bigint", "int", "boolean"),
+}
+"""The types that a column is cast to, by its own: first those that lose nothing."""
+
+
+def _cast(sql: str, schema: Schema, is_local: Callable[[str], bool]) -> str | None:
+    """The expression with one column cast, or the columns of one call."""
+    tree = parse(sql).tree
+    calls = [node for node in tree.find_all(exp.Condition) if not isinstance(node, _LEAVES)]
+    for call in reversed(calls):
+        columns = [node for node in call.iter_expressions() if isinstance(node, exp.Column)]
+        for some in [*([each] for each in columns), columns]:
+            own = schema.types[schema.index(some[0].name)] if some else ""
+            for type_ in _CASTS.get(own.partition("(")[0], ()):
+                text = _with_casts(tree, some, type_)
+                if is_local(text):
+                    return text
+    return None
+
+
+def _with_casts(tree: exp.Expression, columns: list[exp.Column], type_: str) -> str:
+    chosen = {id(each) for each in columns}
+
+    def replaced(node: exp.Expression) -> exp.Expression:
+        return exp.Anonymous(this=type_, expressions=[node.copy()])
+
+    places = [i for i, node in enumerate(tree.walk()) if id(node) in chosen]
+    made = exp.Paren(this=tree.copy())
+    for node in [node for i, node in enumerate(made.this.walk()) if i in places]:
+        node.replace(replaced(node))
+    return str(made.this.sql("spark", normalize_functions=False))
 
 
 def _is_call(tree: exp.Expression, name: str) -> bool:

@@ -94,7 +94,7 @@ def integers(kernels: numbers.Kernels, type_: str | None = None) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         operands = _numeric(name, arguments, utc)
-        if not all(argument.type in (*INTEGERS, VOID) for argument in arguments):
+        if not all(argument.type in (*INTEGERS, "string", VOID) for argument in arguments):
             raise NotProvedError(f"{arguments[0].type} {name} {arguments[1].type}")
         wanted = type_ or operands[0].type
         operands = [cast(operand, wanted, utc=utc) for operand in operands]
@@ -103,14 +103,20 @@ def integers(kernels: numbers.Kernels, type_: str | None = None) -> Rule:
     return rule
 
 
+def _number(name: str, node: ValueNode, utc: bool) -> ValueNode:
+    """A number of any type; text becomes a double."""
+    if node.type not in (*NUMBERS, "string"):
+        raise NotProvedError(f"{name} of {node.type}")
+    return cast(node, "double", utc=utc) if node.type == "string" else node
+
+
 def same_type(kernels: numbers.Kernels) -> Rule:
     """A function of one number, of its type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
-        if arguments[0].type not in NUMBERS:
-            raise NotProvedError(f"{name} of {arguments[0].type}")
-        return StrictNode(name, arguments[0].type, kernels(arguments[0].type), arguments)
+        number = _number(name, arguments[0], utc)
+        return StrictNode(name, number.type, kernels(number.type), (number,))
 
     return rule
 
@@ -118,9 +124,7 @@ def same_type(kernels: numbers.Kernels) -> Rule:
 def positive(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`positive(x)` is x."""
     count(name, arguments, 1)
-    if arguments[0].type not in NUMBERS:
-        raise NotProvedError(f"{name} of {arguments[0].type}")
-    return arguments[0]
+    return _number(name, arguments[0], utc)
 
 
 def whole(function: Any) -> Rule:
@@ -139,9 +143,9 @@ def whole(function: Any) -> Rule:
 def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`isnan`: false of null."""
     count(name, arguments, 1)
-    if arguments[0].type not in FLOATS:
-        raise NotProvedError(f"isnan of {arguments[0].type}")
-    node = StrictNode(name, "boolean", numbers.is_nan("double"), arguments)
+    given = arguments[0]
+    number = given if given.type in FLOATS else implicit(given, "double", utc=utc)
+    node = StrictNode(name, "boolean", numbers.is_nan("double"), (number,))
     return CoalesceNode("boolean", (node, LiteralNode(False, "boolean")))
 
 
@@ -189,9 +193,10 @@ def micros(source: str, result: str) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
-        if arguments[0].type != source:
-            raise NotProvedError(f"{name} of {arguments[0].type}")
-        return StrictNode(name, result, Kernel(lambda a: a), arguments)
+        given = arguments[0]
+        if given.type != source and not (source == "bigint" and given.type in INTEGERS):
+            raise NotProvedError(f"{name} of {given.type}")
+        return StrictNode(name, result, Kernel(lambda a: a), (cast(given, source, utc=utc),))
 
     return rule
 

@@ -35,7 +35,7 @@ from nosync_nb.expressions import (
     texts,
     wordings,
 )
-from nosync_nb.expressions.functions import Function
+from nosync_nb.expressions.functions import OF_BYTES, OF_DAYS, Function
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.rules import Rule
 
@@ -49,12 +49,12 @@ def _calendar(function: Callable[[Any], Any], result: str = "int") -> Function:
     return Function(("date",), result, Kernel(function))
 
 
-_ADD_DAYS = Function(("date", "int"), "date", dates.shift(np.add))
-_SUB_DAYS = Function(("date", "int"), "date", dates.shift(np.subtract))
+_ADD_DAYS = Function(("date", "int"), "date", dates.shift(np.add), refused=OF_DAYS)
+_SUB_DAYS = Function(("date", "int"), "date", dates.shift(np.subtract), refused=OF_DAYS)
 _DIFFERENCE = Function(("date", "date"), "int", Kernel(dates.difference))
 _UPPER = Function(("string",), "string", texts.upper)
 _LOWER = Function(("string",), "string", texts.lower)
-_SUBSTRING = _text(texts.substring, "int", "int", optional=1)
+_SUBSTRING = _text(texts.substring, "int", "int", optional=1, refused=OF_BYTES)
 _SQRT = Function(("double",), "double", numbers.square_root("double"))
 _SIGN = durations.signum(Function(("double",), "double", numbers.sign("double")).bind)
 _DAY = _calendar(dates.day)
@@ -126,21 +126,21 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "ucase": _UPPER,
     "lower": _LOWER,
     "lcase": _LOWER,
-    "reverse": Function(("string",), "string", texts.reverse),
+    "reverse": _text(texts.reverse, refused=OF_BYTES),
     "trim": wordings.TRIMMED["both"],
     "ltrim": wordings.TRIMMED["leading"],
     "rtrim": wordings.TRIMMED["trailing"],
     "substring": _SUBSTRING,
     "substr": _SUBSTRING,
-    "left": _text(texts.left, "int"),
+    "left": _text(texts.left, "int", refused=OF_BYTES),
     "right": _text(texts.right, "int"),
     "startswith": _text(texts.starts_with, "string", result="boolean"),
     "endswith": _text(texts.ends_with, "string", result="boolean"),
     "contains": _text(texts.contains, "string", result="boolean"),
     "instr": _text(texts.instr, "string", result="int"),
     "replace": _text(texts.replace, "string", "string", optional=1),
-    "lpad": _text(texts.lpad, "int", "string", optional=1),
-    "rpad": _text(texts.rpad, "int", "string", optional=1),
+    "lpad": _text(texts.lpad, "int", "string", optional=1, refused=OF_BYTES),
+    "rpad": _text(texts.rpad, "int", "string", optional=1, refused=OF_BYTES),
     "repeat": _text(texts.repeat, "int"),
     "year": _calendar(dates.year),
     "quarter": _calendar(dates.quarter),

@@ -12,8 +12,8 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, NamedTuple
 
 from nosync_nb.expressions import formats, loose, texts
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
-from nosync_nb.expressions.functions import Function
+from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.functions import OF_BYTES, OF_TEXT, Function
 from nosync_nb.expressions.hashing import as_bytes, of_bytes, raw
 from nosync_nb.expressions.kernel import InvalidError, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, IsNullNode, LiteralNode, StrictNode, ValueNode
@@ -146,11 +146,10 @@ def hexadecimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`hex` of a number, which is cast to bigint, of text or of bytes."""
     count(name, arguments, 1)
     given = arguments[0]
-    if given.type in FLOATS or is_decimal(given.type):
-        given = cast(given, "bigint", utc=utc)
-    if given.type in INTEGERS:
+    if given.type in (*INTEGERS, *FLOATS) or is_decimal(given.type):
+        number = given if given.type in INTEGERS else implicit(given, "bigint", utc=utc)
         kernel = Text(lambda number: f"{number & 0xFFFFFFFFFFFFFFFF:X}")
-        return StrictNode(name, "string", kernel, (given,))
+        return StrictNode(name, "string", kernel, (number,))
     kernel = Text(lambda value: raw(value).hex().upper())
     return StrictNode(name, "string", kernel, (as_bytes(given, utc),))
 
@@ -319,19 +318,8 @@ def _pieces(pattern: str) -> list[_FormatPiece]:
 
 
 def _of_text(row: Callable[..., Any], *more: str, result: str = "string", **how: Any) -> Function:
-    optional = how.pop("optional", 0)
-    return Function(("string", *more), result, Text(row, **how), optional=optional)
-
-
-def soundex(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`soundex(text)`; Spark casts nothing to text here."""
-    count(name, arguments, 1)
-    if arguments[0].type not in ("string", VOID):
-        raise NotProvedError(f"{name} of {arguments[0].type}")
-    return _SOUNDEX.bind(name, arguments, utc)
-
-
-_SOUNDEX = _of_text(_soundex)
+    own = {key: how.pop(key) for key in ("optional", "refused") if key in how}
+    return Function(("string", *more), result, Text(row, **how), **own)
 
 
 def _base64_lines(value: bytes) -> str:
@@ -372,9 +360,11 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "bin": Function(("bigint",), "string", Text(lambda n: f"{n & 0xFFFFFFFFFFFFFFFF:b}")),
     "base64": of_bytes(_base64_lines),
     "unbase64": _of_text(_unbase64, result="binary", raises=True),
-    "soundex": soundex,
+    "soundex": _of_text(_soundex, refused=OF_TEXT),
     "levenshtein": levenshtein,
-    "overlay": _of_text(_overlay, "string", "int", "int", optional=1),
+    "overlay": _of_text(
+        _overlay, "string", "int", "int", optional=1, refused=(*OF_BYTES, *OF_BYTES)
+    ),
     "format_number": format_number,
     "format_string": format_string,
     "printf": format_string,
