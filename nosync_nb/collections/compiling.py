@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
@@ -10,6 +11,7 @@ from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.expressions import (
     Expression,
     compile_expression,
+    generator,
     noted,
     parse_order,
     refuse_windows,
@@ -31,6 +33,18 @@ def compiled(source: Definition, sql: Any, types: Types) -> Expression:
         settings=types.settings,
         functions=types.registered,
     )
+
+
+def refuse_unknown(source: Definition, sqls: Iterable[str]) -> None:
+    """Refuses names of columns that are not there, before Spark is asked for any type.
+
+    Raises:
+        ExpressionError: for the first one.
+    """
+    for sql in sqls:
+        made = generator(sql)
+        text = sql if made is None else made.argument
+        compile_expression(text, source.schema, types=lambda *_: ["string"])
 
 
 def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:

@@ -87,6 +87,8 @@ def _matched(left: Definition, right: Definition, on: On, kind: str, types: Type
     named = _named(on)
     widths = (len(left.schema), len(right.schema))
     _there(left, right, named)
+    if kind not in ("semi", "anti"):
+        _refuse_names(left, right, named, kind)
     left, left_places = _keyed(left, [a for a, _ in named], types)
     right, right_places = _keyed(right, [b for _, b in named], types)
     pairs = list(zip(left_places, right_places, strict=True))
@@ -135,6 +137,26 @@ def _there(left: Definition, right: Definition, named: Sequence[tuple[str, str]]
                 pair = f"{{{key!r}: '...'}}" if which == "right" else f"{{'...': {key!r}}}"
                 hint = f"write on={pair} if it has another name there; {hint}"
             raise SchemaError(f"join: the {which} side has no column {key!r}", hint=hint)
+
+
+def _refuse_names(
+    left: Definition, right: Definition, named: Sequence[tuple[str, str]], kind: str
+) -> None:
+    """Refuses columns of one name on both sides, before Spark is asked for the type of a key."""
+    plain = [(a.lower(), b.lower()) for a, b in named]
+    taken = {name.lower() for name in left.schema.names}
+    outer = kind in ("right", "full")
+    keys = {b for a, b in plain if not outer or a in taken}
+    for name in right.schema.names:
+        if name.lower() in taken - keys:
+            raise _clash(name)
+
+
+def _clash(name: str) -> SchemaError:
+    return SchemaError(
+        f"join: both sides have a column '{name}'",
+        hint=f"rename one of them first: other.rename({{'{name}': 'other_{name}'}})",
+    )
 
 
 def _keyed(side: Definition, keys: Sequence[str], types: Types) -> tuple[Definition, list[int]]:
@@ -225,10 +247,7 @@ def _no_clash(sides: _Sides) -> None:
     for i in sides.rest:
         name = sides.right.schema.names[i]
         if name.lower() in taken:
-            raise SchemaError(
-                f"join: both sides have a column '{name}'",
-                hint=f"rename one of them first: other.rename({{'{name}': 'other_{name}'}})",
-            )
+            raise _clash(name)
 
 
 def _own(side: Definition, width: int) -> Definition:

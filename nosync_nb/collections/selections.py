@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nosync_nb.collections.compiling import compiled
+from nosync_nb.collections.compiling import compiled, refuse_unknown
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import Types
 from nosync_nb.errors import ExpressionError, SchemaError
@@ -110,6 +110,7 @@ class _Outputs:
 def selected(source: Definition, expressions: Sequence[Any], types: Types) -> Definition:
     """Computed columns; see `Collection.select`."""
     sqls = expand_select(texts(expressions, "select"), source.schema)
+    refuse_unknown(source, sqls)
     outputs = _Outputs(_timed(source, sqls, types), types)
     for sql in sqls:
         outputs.add(sql)
@@ -121,6 +122,7 @@ def selected(source: Definition, expressions: Sequence[Any], types: Types) -> De
 def extended(source: Definition, named: Mapping[str, str], types: Types) -> Definition:
     """The columns with others added or replaced; see `Collection.with_columns`."""
     sqls = texts(list(named.values()), "with_columns")
+    refuse_unknown(source, sqls)
     source = _timed(source, sqls, types)
     outputs = _Outputs(source, types)
     outputs.keep()

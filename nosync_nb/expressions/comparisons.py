@@ -23,7 +23,7 @@ from nosync_nb.expressions.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal, is_known
+from nosync_nb.expressions.typing_rules import VOID, is_decimal, is_known
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 

@@ -20,7 +20,7 @@ from nosync_nb.expressions.kernel import TextKernel
 from nosync_nb.expressions.loose import LooseNode
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import VOID, is_decimal
+from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import decimal_parts
 

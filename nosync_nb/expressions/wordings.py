@@ -18,7 +18,7 @@ from nosync_nb.expressions.hashing import as_bytes, of_bytes, raw
 from nosync_nb.expressions.kernel import InvalidError, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, IsNullNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import VOID, is_decimal
+from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
 Text = TextKernel

@@ -147,6 +147,8 @@ class Definitions:
         again: bool,
     ) -> list[StageReport]:
         start = time.perf_counter()
+        for name, each in collections.items():  # before the lock, as Spark may have to start
+            self._types.confirm(definition_of(name, each))
         with self._gate.lock:
             self._gate.turn("define")
             snapshot = self._publisher.snapshot

@@ -105,7 +105,7 @@ class Link:
                 self.follow()
         return self._started
 
-    def require(self, why: str, instead: str = "") -> Any:
+    def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
         """The user's Spark session, else one that is started here, for `why`; see `Way`.
 
         Raises:
@@ -133,6 +133,9 @@ class Link:
             if lost is not None:
                 raise starting.gone(why, ours=False)
             recorded = sessions.conf_of(self.types.recorded())
+            if announce:
+                around = f"; {instead!r} would stay in process" if instead else ""
+                self._say(f"starts Spark for {why}{around}")
             try:
                 with self._doing.of(f"starts Spark for {why}"):
                     found = starting.start({**recorded, **self.conf})
@@ -195,7 +198,7 @@ class Link:
         self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
     ) -> list[Column]:
         """Has Spark evaluate expressions on columns."""
-        spark = self.require(f"the expression {expressions[0].sql!r}")
+        spark = self.types.session(expressions[0].sql, schema)
         from nosync_nb.spark import evaluate, starting
 
         with starting.reached(spark, f"the expression {expressions[0].sql!r}"):
@@ -295,28 +298,25 @@ class Link:
         return self._placement
 
     def follow(self) -> None:
-        """Gives every collection its temp view, if Spark is there; tells of one that cannot be."""
+        """Watches the Spark session that is there, and drops the views of stages that changed."""
         if not self._known() or self._published.store.log.mode == "r":
             return
-        from nosync_nb.spark import sessions
+        from nosync_nb.spark import lookups, sessions
 
         told: list[str] = []
         try:
             spark = sessions.find(self._user())
             if spark is not None:
-                with self._lock:
-                    self._follow(spark, told)
+                with self._lock, lookups.unwatched():
+                    self._follow(spark)
         except Exception as error:
             told.append(f"no temp views for Spark: {error}")
         for each in told:
             self._say(each)
 
-    def _follow(self, spark: Any, told: list[str]) -> None:
-        """Gives every named collection its view in a Spark session; with the lock.
-
-        Args:
-            told: gets what the user is to hear.
-        """
+    def _follow(self, spark: Any) -> None:
+        """Watches a Spark session, and drops views that fit no stage; with the lock."""
+        from nosync_nb.spark import lookups
         from nosync_nb.spark.views import Views
 
         if self._ended():
@@ -326,19 +326,47 @@ class Link:
         if self._views is None or self._views.spark is not spark:
             self.close()
             self._views = Views(spark, store.path, self.snapshot, store.log.generation)
-        stages = self._published.snapshot.catalog.items()
-        wanted = {n: s.schema for n, s in stages if not s.frozen}
-        for name in [n for n in self._viewed if n not in wanted]:
+            lookups.watch(spark, self.show_views)
+        shown = self._shown()
+        for name in [n for n, schema in self._viewed.items() if shown.get(n) != schema]:
             self._views.drop(name)
             del self._viewed[name]
-        for name, schema in wanted.items():
-            if self._viewed.get(name) != schema:
-                self._viewed[name] = schema
-                taken = self._views.taken(name)
-                if taken is None and not self._views.create(name, schema):
-                    taken = f"Spark has a table or view '{name}'; it was left alone"
-                if taken is not None:
-                    told.append(taken)
+
+    def _shown(self) -> dict[str, Schema]:
+        """The named collections that Spark may see."""
+        stages = self._published.snapshot.catalog.items()
+        return {name: stage.schema for name, stage in stages if not stage.frozen}
+
+    def show_views(self, names: frozenset[str] | None) -> None:
+        """Gives stages their temp views before Spark looks for tables of these names.
+
+        Args:
+            names: in lower case; None: every stage is asked for.
+        """
+        from nosync_nb.spark.lookups import words
+
+        notices: list[str] = []
+        try:
+            with self._lock:
+                if self._views is None or self._ended():
+                    return
+                for name, schema in self._shown().items():
+                    if names is not None and not words(name) <= names:
+                        continue
+                    if name not in self._viewed:
+                        notices += self._view(name, schema)
+        except Exception as error:
+            notices.append(f"no temp views for Spark: {error}")
+        for notice in notices:
+            self._say(notice)
+
+    def _view(self, name: str, schema: Schema) -> list[str]:
+        """Makes the view of a stage; returns the reason if it gets none."""
+        self._viewed[name] = schema
+        taken = self._views.taken(name)
+        if taken is None and not self._views.create(name, schema):
+            taken = f"Spark has a table or view '{name}'; it was left alone"
+        return [] if taken is None else [taken]
 
     def follow_new(self) -> None:
         """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
@@ -375,7 +403,10 @@ class Link:
         """Drops the views and ends serving them; never stops a Spark session."""
         with self._lock:
             if self._views is not None:
-                with contextlib.suppress(Exception):
+                from nosync_nb.spark import lookups
+
+                lookups.unwatch(self.show_views)
+                with contextlib.suppress(Exception), lookups.unwatched():
                     self._views.close()
                 self._views = None
                 self._viewed = {}

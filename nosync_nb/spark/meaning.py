@@ -8,15 +8,19 @@ none, it is the Spark session's; while there is no session, what one would have.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import behind
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.expressions import Depends, Registered, Settings, kept, waiting
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Depends, Registered, Settings, kept, known_type, waiting
 from nosync_nb.expressions.settings import UTC, zone
+from nosync_nb.operators.specs import expressions_of
 from nosync_nb.rows import Schema
 from nosync_nb.spark.way import Way
 
@@ -27,6 +31,7 @@ class SparkTypes:
     def __init__(self, way: Way) -> None:
         self._way = way
         self._known: dict[tuple[str, Schema], tuple[str, tuple[Registered, ...]]] = {}
+        self._assumed: dict[tuple[str, Schema], str] = {}
         self._have: Settings | None = None
         self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
         self._recorded: tuple[Mapping[str, Stage], Settings] = {}, Settings()  # of a catalog
@@ -91,7 +96,7 @@ class SparkTypes:
         return settings
 
     def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
-        """Asks Spark for the types of expressions."""
+        """Returns the types of expressions: known ones, or those that Spark gives."""
         return [self._analysed(sql, schema)[0] for sql in sqls]
 
     def registered(self, sql: str, schema: Schema) -> tuple[Registered, ...]:
@@ -103,12 +108,15 @@ class SparkTypes:
         return self._analysed(sql, schema)[1]
 
     def _analysed(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+        """What Spark says of an expression; a known type while there is no session to ask."""
+        known = self._without_spark(sql, schema)
+        return self._asked(sql, schema) if known is None else (known, ())
+
+    def _asked(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
         """What Spark says of an expression; asked once unless it calls a registered function."""
         answer = self._known.get((sql, schema))
         if answer is None:
-            wait = waiting(sql, schema)
-            why = f" ({wait.why})" if wait.why else ""
-            spark = self._way.require(f"the expression {sql!r}{why}", wait.nearest)
+            spark = self.session(sql, schema)
             from nosync_nb.spark import evaluate, starting
 
             with starting.reached(spark, f"the expression {sql!r}"):
@@ -116,6 +124,53 @@ class SparkTypes:
             if not answer[1]:
                 self._known[sql, schema] = answer
         return answer
+
+    def _without_spark(self, sql: str, schema: Schema) -> str | None:
+        """The type of an expression if it is known before Spark has started, which confirms it."""
+        if (sql, schema) in self._known or self._way.present() is not None:
+            return None
+        if self.recorded().over(_expected(self._way.conf)).ansi is False:
+            return None
+        known = known_type(sql, schema)
+        if known is not None:
+            self._assumed[sql, schema] = known
+        return known
+
+    def confirm(self, tree: Definition) -> None:
+        """Asks Spark about the expressions of a definition whose types it did not tell itself.
+
+        Raises:
+            ExpressionError: if Spark refuses one, or gives it another meaning.
+        """
+        for sql, schema in [each for each in self._assumed if _is_in(each, tree)]:
+            type_, registered = self._asked(sql, schema)
+            known = self._assumed.pop((sql, schema))
+            if type_ != known or registered:
+                raise ExpressionError(
+                    f"expression {sql!r}: Spark has another function of a name in it",
+                    hint="describe it again: it means what the Spark session means by it now",
+                )
+
+    def session(self, sql: str, schema: Schema) -> Any:
+        """The Spark session for an expression; if one has to start, a notice says why before."""
+        spark = self._way.present()
+        if spark is not None:
+            return self._way.require(f"the expression {sql!r}")
+        wait = waiting(sql, schema)
+        why = f" ({wait.why})" if wait.why else ""
+        return self._way.require(f"the expression {sql!r}{why}", wait.nearest, announce=True)
+
+
+def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
+    """Returns True if a definition has an expression over these columns that calls the same."""
+    sql, schema = asked
+    called = set(re.findall(r"\w+(?=\s*\()", sql.lower()))
+    for part in tree.walk():
+        if any(each.schema == schema for each in part.inputs):
+            words = set(re.findall(r"\w+", " ".join(map(str, expressions_of(part))).lower()))
+            if called <= words:
+                return True
+    return False
 
 
 def _noted(tree: Definition) -> Settings:

@@ -78,12 +78,13 @@ class Way(Protocol):
     def present(self) -> Any:
         """The Spark session that is there; None if there is none, or it was stopped."""
 
-    def require(self, why: str, instead: str = "") -> Any:
+    def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
         """The Spark session that is there, else one that is started.
 
         Args:
             why: what needs it, said before it is started.
-            instead: an expression near it that needs none, for the error where Spark is off.
+            instead: an expression near it that needs none.
+            announce: whether a notice says so too, before Spark starts.
 
         Raises:
             NosyncError: if there is none and none can be started.

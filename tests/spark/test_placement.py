@@ -266,8 +266,12 @@ def test_what_spark_is_started_for_is_said_before_it_is(
     monkeypatch.setattr(starting, "start", start)
     with nosync_nb.open(tmp_path / "log") as session:
         with_inputs(session)
+        asked = session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
         with pytest.raises(NosyncError, match=r"xpath_int.* needs Spark, but there is no Java"):
-            session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
+            session.stage("asked", asked)
+        (notice,) = owners_of(session).listeners.notices
+    assert notice.startswith('starts Spark for the expression "upper(string(k)) = xpath_int(')
+    assert notice.endswith("(function xpath_int); 'UPPER(STRING(k))' would stay in process")
     assert len(said) == 1
     assert "starts Spark for" in said[0]
     assert "xpath_int" in said[0]
@@ -388,3 +392,76 @@ def test_work_of_an_epoch_does_not_grow_with_the_state_it_leaves_alone(tmp_path:
             touched.append(session.stats["touched"] - before)
     assert touched[0] == touched[1]
     assert touched[0] < 50
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No Spark session is found; every start is counted and fails."""
+    starts: list[str] = []
+
+    def start(_conf: object) -> None:
+        starts.append("start")
+        raise NosyncError("there is no Java")
+
+    monkeypatch.setattr(sessions, "find", lambda _user: None)  # other tests have one running
+    monkeypatch.setattr(starting, "start", start)
+    return starts
+
+
+def test_dates_of_parts_in_bigints_start_no_spark(tmp_path: Path, without_spark: list[str]) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        flights = session.input("flights", "year bigint, month bigint, day bigint")
+        dated = flights.with_columns(date="make_date(year, month, day)")
+        session.stage("dated", dated)
+        flights.insert([(2013, 1, day) for day in range(1, 32)])
+        session.commit()
+        assert str(session["dated"].rows()[0].date) == "2013-01-01"
+        assert "waits for Spark" not in session["dated"].explain()
+    assert without_spark == []
+
+
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda left, right: left.select("xpath_int(s, 'a') AS n", "nosuch + 1 AS m"), "nosuch"),
+        (lambda left, right: left.with_columns(n="myudf(s)", m="nosuch"), "nosuch"),
+        (lambda left, right: left.select("myudf(s) AS n", "nosuch AS m"), "nosuch"),
+        (
+            lambda left, right: left.with_columns(n="xpath_int(s, 'a')").join(right, on="id"),
+            "both sides have a column 's'",
+        ),
+        (
+            lambda left, right: left.join(right, on={"xpath_int(s, 'a')": "id"}),
+            "both sides have a column 'id'|both sides have a column 's'",
+        ),
+        (
+            lambda left, right: left.join(right, on={"myudf(s)": "id"}),
+            "both sides have a column 's'",
+        ),
+        (lambda left, right: left.filter("xpath_int(s, 'a') + 1"), "int, not boolean"),
+        (lambda left, right: left.group_by("id").agg(n="sum(xpath_int(nosuch, 'a'))"), "nosuch"),
+    ],
+)
+def test_names_and_known_types_are_checked_before_spark_starts(
+    tmp_path: Path, without_spark: list[str], describe: Any, message: str
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        left = session.input("left", "id int, s string")
+        right = session.input("right", "id int, s string")
+        with pytest.raises(NosyncError, match=message):
+            describe(left, right)
+    assert without_spark == []
+
+
+def test_a_stage_of_an_expression_that_needs_spark_starts_it_when_it_is_defined(
+    tmp_path: Path, without_spark: list[str]
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        rows = session.input("rows", "id int, s string")
+        found = rows.with_columns(n="xpath_int(s, 'a')")
+        assert "n int" in found.schema.ddl
+        assert without_spark == []
+        with pytest.raises(NosyncError, match=r"\(function xpath_int\) needs Spark"):
+            session.stage("found", found)
+        assert without_spark == ["start"]
+        assert "found" not in session

@@ -22,7 +22,7 @@ from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.errors import NosyncError
-from nosync_nb.spark import bulk, evaluate, ingest, sessions, streams, views, workers
+from nosync_nb.spark import bulk, evaluate, ingest, lookups, sessions, streams, views, workers
 from nosync_nb.spark.carrier import Carrier
 from nosync_nb.spark.serving import StageSnapshot
 from nosync_nb.spark.shipping import Shipping
@@ -78,6 +78,23 @@ assert made.create("counts", counts)
 assert spark.sql("select sum(n) t from counts").collect()[0].t == 1000
 made.close()
 assert not spark.catalog.tableExists("counts")
+
+class Watching:
+    def __init__(self):
+        self.names = []
+
+    def note(self, names):
+        self.names.append(names)
+
+watching = Watching()
+lookups.watch(spark, watching.note)
+spark.sql("select 1 as late")
+assert not spark.catalog.tableExists("values_of_late")
+spark.catalog.listTables()
+assert watching.names == [{"select", "1", "as", "late"}, {"values_of_late"}, None]
+lookups.unwatch(watching.note)
+spark.sql("select 2")
+assert len(watching.names) == 3
 workers._ship(spark)
 
 def path(records):

@@ -39,11 +39,13 @@ def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_p
         first.input("Deg", "x int").insert([(1,)])
         first.commit()
         first.input("deg", "x int")
+        assert spark.table("DEG").collect()[0][0] == 1
         assert (
             "'Deg' has that name in Spark, which knows no case"
             in owners_of(first).listeners.notices[-1]
         )
         second.input("deg", "x int")
+        spark.catalog.listTables()
         assert (
             f"the log in '{first.path}' has a view of that name"
             in owners_of(second).listeners.notices[-1]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+import nosync_nb
 from nosync_nb import rows
 from nosync_nb.errors import NegativeMultiplicityError, TimeError
 from nosync_nb.rows import Schema
@@ -98,6 +100,62 @@ def test_a_view_follows_the_session(spark: Any, session: Session, made: Views) -
     assert made.create("slow", SCHEMA)
     assert made.drop("slow")
     assert not spark.catalog.tableExists("slow")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda spark: spark.sql("select count(*) from LATE").collect()[0][0],
+        lambda spark: spark.sql("select count(*) from identifier(:t)", {"t": "late"}).first()[0],
+        lambda spark: spark.table("`late`").count(),
+        lambda spark: spark.read.table("late").count(),
+        lambda spark: len(spark.catalog.listColumns("late")),
+        lambda spark: spark.catalog.tableExists("late") and 1,
+        lambda spark: sum(each.name == "late" for each in spark.catalog.listTables()),
+        lambda spark: SparkSession.active().table("late").count(),
+        lambda spark: spark.range(1).sparkSession.sql("from late |> limit 1").count(),
+    ],
+)
+def test_a_view_is_made_when_spark_is_asked_for_its_name(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], int]
+) -> None:
+    made: list[str] = []
+    create = Views.create
+    monkeypatch.setattr(
+        Views, "create", lambda own, name, schema: made.append(name) or create(own, name, schema)
+    )
+    with nosync_nb.open(tmp_path / "log", spark=spark) as log:
+        flights = log.input("flights", "x int")
+        for name in ("late", "later", "others"):
+            log.stage(name, flights.filter("x > 1"))
+        flights.insert([(1,), (2,)])
+        log.commit()
+        assert spark.sql("select 1 as flight").count() == 1
+        assert made == [], "no definition and no commit makes a view"
+        assert ask(spark) == 1
+        assert "late" in made
+        assert len(made) in (1, 4)
+    assert not spark.catalog.tableExists("late")
+
+
+def test_a_name_that_spark_is_asked_for_twice_is_made_once_and_again_after_a_change(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    create = Views.create
+    monkeypatch.setattr(
+        Views, "create", lambda own, name, schema: made.append(name) or create(own, name, schema)
+    )
+    with nosync_nb.open(tmp_path / "log", spark=spark) as log:
+        flights = log.input("flights", "x int")
+        log.stage("late", flights.filter("x > 1"))
+        for _ in range(2):
+            assert spark.table("late").columns == ["x"]
+        log.stage("late", flights.select("x", "x + 1 as y"))
+        log.commit()
+        assert made == ["late"]
+        assert spark.table("late").columns == ["x", "y"]
+        assert made == ["late", "late"]
 
 
 def test_a_view_of_the_user_is_never_replaced(spark: Any, made: Views) -> None:
