@@ -32,7 +32,7 @@ _LONG_PLACES = 18
 """Of decimals that Spark keeps as a long: of more it makes no whole number of a computed zero."""
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
-    "string": (*NUMBERS, *INTERVALS, *TIMES, "boolean", "binary"),
+    "string": (*NUMBERS, *INTERVALS, *TIMES, "boolean"),
     "date": ("string", "timestamp", "timestamp_ntz"),
     "timestamp": ("date", "string", "timestamp_ntz"),
     "double": (*NUMBERS, "string"),
@@ -40,7 +40,10 @@ _IMPLICIT: dict[str, tuple[str, ...]] = {
     "int": (*NUMBERS, "string"),
     "boolean": ("string",),
 }
-"""The types that Spark casts to a parameter's type by itself; decimals it casts to every number."""
+"""The types that Spark casts to a parameter's type by itself; decimals it casts to every number.
+
+Bytes it casts to text too, also those that are no UTF-8, of which no text is made here.
+"""
 
 
 def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
