@@ -9,7 +9,6 @@ from IPython.display import display
 
 from nosync.body import Body
 from nosync.equivalents import frame_note, frames_among, without_spark
-from nosync.variables import registered_name
 from nosync_widgets import formats
 from nosync_widgets.tables import Table
 
@@ -122,7 +121,7 @@ def _named(
         value = notebook.shell.user_ns.get(name)
         if name.startswith("_") or not isinstance(value, Collection):
             continue
-        registered = registered_name(value)
+        registered = notebook.variables.name_of(value)
         twin = next((other for other, known in named.items() if known is value), None)
         if registered is not None and registered != name:
             aliases[name] = registered

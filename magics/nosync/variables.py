@@ -4,6 +4,11 @@ Inputs, stages and their other names come back after a restart, never over a val
 Modules, and what is imported out of them, come back when a cell mentions them: importing them all
 at once would make recovery as slow as the slowest of them. Other variables do not come back; which
 ones, and which cell made them, is remembered (see `memo`).
+
+Failure: 1. A cell reads the stage `daily` of another log into a variable of that name. 2. The next
+cell opens the notebook's own log. 3. The variable has the name of its stage, so it is taken for one
+of the notebook's session, and is deleted. Hence a variable is ours only if its collection belongs
+to the notebook's session.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nosync_nb import Session
+    from nosync_nb.collections.host import Host
 
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
 _LOOKED_BACK = 200
@@ -36,12 +42,16 @@ class Variables:
         self._shell = shell
         self._ours: dict[str, Any] = {}
         self._seen: dict[str, int] = {}
+        self._host: Host | None = None  # of the notebook's session, while there is one
 
     def bind(self, session: Session, memo: Memo) -> list[str]:
         """Binds all collections of a session; returns the names that others keep.
 
         A name of Python's own, such as `print`, is never bound by what a log says.
         """
+        from nosync_nb.session.session import owners_of
+
+        self._host = owners_of(session).host
         taken = []
         for name in [*session.inputs, *session.stages]:
             if not self.set(name, session[name]):
@@ -87,16 +97,29 @@ class Variables:
         return name not in names or self._is_ours(name, names[name])
 
     def drop(self, *only: str) -> None:
-        """Takes our variables away; names that hold values of the user stay."""
+        """Deletes our variables of these names, or all; names that hold anything else stay."""
         names = self._shell.user_ns
         for name in only or [name for name in names if not name.startswith("_")]:
             if name in names and self._is_ours(name, names[name]):
                 self._shell.drop_by_id({name: names[name]})
             self._ours.pop(name, None)
+        if not only:
+            self._host = None
 
     def _is_ours(self, name: str, value: Any) -> bool:
-        """A variable we bound, or a handle that has the name of its collection."""
-        return value is self._ours.get(name, self) or registered_name(value) == name
+        """True if we bound it, or if it is our session's collection of that name."""
+        return value is self._ours.get(name, self) or self.name_of(value) == name
+
+    def name_of(self, value: Any) -> str | None:
+        """The name of a collection in the notebook's session; None for anything else."""
+        if self._host is None or "nosync_nb.collections.collection" not in sys.modules:
+            return None
+        from nosync_nb import Collection
+        from nosync_nb.collections.host import host_of
+
+        if not isinstance(value, Collection) or host_of(value) is not self._host:
+            return None
+        return value.name
 
     def bind_spark(self, spark: Any) -> None:
         """Binds the Spark session in use as `spark`, if that name is free or one of ours has it."""
@@ -125,7 +148,7 @@ class Variables:
         cells = [(number, read_cell(source, self._shell.transform_cell))]
         for name, value in new.items():
             self._seen[name] = id(value)
-            registered = registered_name(value)
+            registered = self.name_of(value)
             if registered is not None:
                 memo.bound(name)
                 if registered != name:
@@ -137,9 +160,7 @@ class Variables:
                     break
                 cells.append(earlier)
             made = next(((n, c) for n, c in cells if name in c.bound), cells[0])
-            self._note(
-                memo, name, value, *made, [n for n in new if registered_name(new[n]) is None]
-            )
+            self._note(memo, name, value, *made, [n for n in new if self.name_of(new[n]) is None])
         return True
 
     def _note(
@@ -214,17 +235,6 @@ def taken(name: str) -> bool:
     """Tells whether a name is Python's or IPython's, which no log may bind to something else."""
     ours = hasattr(builtins, name) or keyword.iskeyword(name) or name in _SHELL
     return ours or name.startswith("__")
-
-
-def registered_name(value: Any) -> str | None:
-    """The name under which a session knows a collection; None for anything else."""
-    if "nosync_nb.collections.collection" not in sys.modules:
-        return None
-    from nosync_nb import Collection
-
-    if not isinstance(value, Collection):
-        return None
-    return value.name
 
 
 def label(cell: CellSource, number: int, names: list[str] | tuple[str, ...] = ()) -> str:
