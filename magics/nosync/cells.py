@@ -23,7 +23,9 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nosync.again import Again
@@ -57,6 +59,8 @@ class Cells(ast.NodeTransformer):
         self._new: list[str] = []
         self._edited: list[str] = []
         self._declared: list[str] = []
+        self._unshown: deque[str] = deque()  # notices that came while no cell ran
+        self._parent = self._request
         self.transaction: Transaction | None = None
 
     def register(self) -> None:
@@ -87,6 +91,7 @@ class Cells(ast.NodeTransformer):
         if self in self._shell.ast_transformers:
             self._shell.ast_transformers.remove(self)
         self.settle()
+        self._show_heard()
         # The running cell still calls it, since %unload_ext is code of a cell: gone at its end.
         setattr(builtins, _END, _pass_on)
         self._shell.events.register("post_run_cell", self._forget_end)
@@ -127,11 +132,12 @@ class Cells(ast.NodeTransformer):
         running = self._cell not in (None, _LOADING)
         if running and (message is None or message == self._message):
             return
-        self._cell, self._message = info, message
+        self._cell, self._message, self._parent = info, message, self._request
         self._awaits_tree = True
         self._discard()
         self.defined(())
         self._owner.before_cell()
+        self._show_heard()
         self.begin()
 
     def begin(self) -> None:
@@ -164,9 +170,33 @@ class Cells(ast.NodeTransformer):
         return True
 
     def hear(self, notice: str) -> None:
-        """Says a notice of the session; those of loads that are there already at the cell's end."""
-        if self._cell is None or not self._again.hear(notice):
-            self._owner.say(f"NoSync: {notice}")
+        """Shows a notice of the session in the running cell, else in the next one.
+
+        Those of loads that are there already are shown at the cell's end.
+        """
+        if self._cell is None:
+            self._unshown.append(notice)
+        elif not self._again.hear(notice):
+            with self._as_output():
+                self._owner.say(f"NoSync: {notice}")
+
+    @contextmanager
+    def _as_output(self) -> Iterator[None]:
+        """What this thread shows is output of the running cell, whichever cell has started it."""
+        publisher: Any = self._shell.display_pub
+        if not self._parent or not hasattr(publisher, "set_thread_parent"):
+            yield
+            return
+        before = publisher.set_thread_parent(self._parent)
+        try:
+            yield
+        finally:
+            publisher.reset_thread_parent(before)
+
+    def _show_heard(self) -> None:
+        """Shows the notices that came while no cell ran."""
+        while self._unshown and not self.hidden:
+            self._owner.say(f"NoSync: {self._unshown.popleft()}")
 
     def defined(self, reports: Sequence[StageReport]) -> None:
         """Hears what the running cell has defined."""

@@ -159,7 +159,7 @@ class Reduce(Operator):
             warn(
                 f"{titled(step.stage)}: reduce evaluates a group of {len(copies)} rows again"
                 " whenever one changes; an aggregate with agg() costs only the change",
-                stacklevel=2,
+                stacklevel=None,
             )
         kept = copy.deepcopy(copies) if self.nested else tuple(copies)
         value = functions.call(self.function, step.stage, key, key, copies, operator=self.name)

@@ -77,7 +77,7 @@ class Audits:
                 f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
                 " there. What the stage holds may be wrong; compute it before the loop, in a stage"
                 " that is declared --nondeterministic",
-                stacklevel=2,
+                stacklevel=None,
             )
         return [name for name, told in failed.items() if self._demote(name, told)]
 
@@ -97,7 +97,9 @@ class Audits:
                 f"goes on as it is, since {error}",
                 error.hint or "divide it in stages",
             )
-        warn(f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=2)
+        warn(
+            f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=None
+        )
         return kept
 
 

@@ -1,17 +1,16 @@
 """Feeding: what brings rows into inputs from a thread of its own, until it is stopped.
 
-What goes wrong there nobody would see. It is kept in mind, and told to whoever commits next in
-another thread, or stops it.
+Nobody would see a failure in that thread. A notebook hears of it as a notice and shows it in the
+running cell or the next one. Elsewhere it is a warning of the next commit in a thread that feeds
+nothing, or of `stop`.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nosync_nb.errors import warn
 from nosync_nb.store import waiting
 
 if TYPE_CHECKING:
@@ -25,13 +24,29 @@ if TYPE_CHECKING:
     from nosync_nb.session.publisher import Publisher
 
 
-class Feeder(ABC):
+class _Feeding(threading.local):
+    """True in a thread while it loads what a feeder brings; there nobody sees a warning."""
+
+    on = False
+
+    def __enter__(self) -> None:
+        self.on = True
+
+    def __exit__(self, *_: object) -> None:
+        self.on = False
+
+
+feeding = _Feeding()
+
+
+class Feeder:
     """One that feeds an input; a `with` block stops it.
 
     Threads: any may ask or stop. What is to be told is one list, which is replaced under a lock.
     """
 
     def __init__(self, listeners: Listeners) -> None:
+        self._listeners = listeners
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._mutex = threading.Lock()
@@ -44,7 +59,7 @@ class Feeder(ABC):
         return not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ends it when what it has in hand is an epoch; what was not told yet is a warning now."""
+        """Ends it when what it has in hand is an epoch; what was not told yet is told now."""
         self._ended.set()
         self._unsubscribe()
         thread = self._thread
@@ -53,11 +68,11 @@ class Feeder(ABC):
         self.tell()
 
     def tell(self) -> None:
-        """Warns of what went wrong, once."""
+        """Reports what went wrong, once."""
         with self._mutex:
             untold, self._untold = self._untold, ()
         for text in untold:
-            warn(text, stacklevel=3)
+            self._listeners.alert(text)
 
     def __enter__(self) -> Self:
         return self
@@ -67,18 +82,17 @@ class Feeder(ABC):
     ) -> None:
         self.stop()
 
-    @abstractmethod
-    def _is_own(self) -> bool:
-        """Whether this thread is the one that loads."""
-
     def _note(self, text: str) -> None:
+        """Has a failure reported: to a notebook now, elsewhere by the next commit or `stop`."""
         with self._mutex:
             if text not in self._untold:
                 self._untold = (*self._untold, text)
+        if self._listeners.has_hearer:
+            self.tell()
 
     def _committed(self, _epoch: int) -> None:
-        """Tells whoever commits, if he can see it."""
-        if self._untold and not self._is_own():
+        """Reports to the thread that commits, unless nobody sees what it is told."""
+        if self._untold and not feeding.on:
             self.tell()
 
 

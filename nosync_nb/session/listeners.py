@@ -2,9 +2,10 @@
 
 A subscriber hears of each epoch; an inspector is called with the changes of a collection after each
 epoch; a notice is a line of text for whoever uses the session. What a function does that listens
-changes no rows, and its exception is a warning, once for each kind: one that fails every epoch
-would be heard of for ever. It hears of live epochs only, not of those that a new version or a
-recovery goes through again, and is forgotten with the kernel, as nobody else could hear it.
+changes no rows. Its exception is reported once for each kind, as one that fails every epoch would
+be heard of for ever; a notebook shows it as a notice, elsewhere it is a warning. It hears of live
+epochs only, not of those that a new version or a recovery goes through again, and is forgotten with
+the kernel, as nobody else could hear it.
 
 A collection without a name is no place where anything happens. Its inspector waits until it is
 named; if it is used in another stage without a name, that stage is refused.
@@ -107,6 +108,18 @@ class Listeners:
     def hear(self, hears: Callable[[str], None] | None) -> None:
         """Has a function get each notice from now on, or again (None) the program's log."""
         self.on_notice = hears
+
+    @property
+    def has_hearer(self) -> bool:
+        """True if a function gets the notices, as in a notebook."""
+        return self.on_notice is not None
+
+    def alert(self, text: str) -> None:
+        """Gives a notice that must be seen: without a function that gets notices, as a warning."""
+        if self.has_hearer:
+            self.say(text)
+        else:
+            warn(text, stacklevel=None)
 
     def say(self, text: str) -> None:
         """Gives a notice; whoever gets it cannot change the session, nor what goes on in it."""
@@ -212,7 +225,7 @@ class Listeners:
         except Exception as error:  # whatever the user's function raises
             if type(error) not in each.failed:
                 each.failed.add(type(error))
-                warn(f"the inspector of '{each.name}' raised {error!r}", stacklevel=3)
+                self.alert(f"the inspector of '{each.name}' raised {error!r}")
 
     def _notify(self, epoch: int) -> None:
         """Calls the subscribers."""
@@ -222,7 +235,7 @@ class Listeners:
             except Exception as error:  # whatever the user's function raises
                 if type(error) not in failed:
                     failed.add(type(error))
-                    warn(f"a subscriber raised {error!r}", stacklevel=4)
+                    self.alert(f"a subscriber raised {error!r}")
 
     def _forget(self, entry: Inspected) -> None:
         with self._mutex:

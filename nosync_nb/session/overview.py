@@ -17,6 +17,7 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.rows import Schema
 from nosync_nb.session.behind import ReplicaStatus
+from nosync_nb.session.watching import WatchStatus
 from nosync_nb.store.frontier import Failure, Frontier
 from nosync_nb.trace import glance
 
@@ -85,6 +86,7 @@ class Overview(NamedTuple):
     costs: tuple[Cost, ...]
     replicas: tuple[ReplicaStatus, ...]
     quorum: int
+    watches: tuple[WatchStatus, ...]
 
     def named(self, name: str) -> Outline | None:
         """The stage or input of a name."""
@@ -98,6 +100,7 @@ class Moment(NamedTuple):
     durable: int
     replicas: tuple[tuple[Any, ...], ...]
     tasks: int
+    watches: tuple[WatchStatus, ...]
 
     def is_like(self, other: Moment | None) -> bool:
         """Whether there is nothing to be seen now that was not to be seen then."""
@@ -113,7 +116,7 @@ def mark(owners: Owners) -> Moment:
         (copy.url, copy.state, copy.frame, copy.epoch, copy.behind_bytes > 0, copy.bytes_sent)
         for copy in owners.replication.status()
     )
-    return Moment(seen, durable, copies, owners.worker.tasks_count)
+    return Moment(seen, durable, copies, owners.worker.tasks_count, owners.watches.status())
 
 
 def overview(owners: Owners) -> Overview:
@@ -161,6 +164,7 @@ def overview(owners: Owners) -> Overview:
         costs,
         tuple(replication.status()),
         replication.settings.quorum,
+        owners.watches.status(),
     )
 
 

@@ -79,7 +79,7 @@ class Signer:
                 f"{trust.unsealable(captured.function, captured.why)}; identity: this kernel;"
                 " after a restart its stage is stale until its cell is run, and until then what it"
                 " captures must not change",
-                stacklevel=2,
+                stacklevel=None,
             )
             return None
         if self._key is None:
@@ -113,5 +113,6 @@ class Signer:
         except TrustError as error:
             self._unsigned = True
             warn(
-                f"{error}; after a restart stages are stale until their cells are run", stacklevel=2
+                f"{error}; after a restart stages are stale until their cells are run",
+                stacklevel=None,
             )

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import NosyncError, StageError, TrustError
-from nosync_nb.session.feeding import Feeder, Feeders
+from nosync_nb.session.feeding import Feeder, Feeders, feeding
 from nosync_nb.session.input import Input, is_of, mark_of
 from nosync_nb.session.loads import BLOCK
 from nosync_nb.store import signing
@@ -84,7 +84,7 @@ class StreamFeed(Feeder):
         return self.last
 
     def stop(self) -> None:
-        """Ends it when the batch in hand is an epoch; what was not told yet is a warning now."""
+        """Ends it when the batch in hand is an epoch; what was not told yet is told now."""
         self._ended.set()
         if self.query is not None and not self._streams.inherited:
             try:
@@ -180,7 +180,7 @@ class StreamFeed(Feeder):
             drain(frame)
             return
         first = None if batch else self._first
-        with handing, streams.blocks.epoch(first, None) as block:
+        with handing, feeding, streams.blocks.epoch(first, None) as block:
             if block.skipped:
                 raise self.lost()
             streams.inputs.take(name, kind, frame)
@@ -199,11 +199,6 @@ class StreamFeed(Feeder):
             hint="name the checkpoint (checkpoint=), or begin anew with what the source has now"
             " (anew=True), best into another input",
         )
-
-    def _is_own(self) -> bool:
-        from nosync_nb.spark.streams import handing
-
-        return handing.on
 
 
 class Streams(Feeders[StreamFeed]):

@@ -88,7 +88,7 @@ class Carrier:
         try:
             return self.depot(spark) is not None
         except NosyncError as error:
-            warn(f"{error}: what Spark would run for it runs in this process", stacklevel=2)
+            warn(f"{error}: what Spark would run for it runs in this process", stacklevel=None)
             return False
 
     def send(self, depot: Depot, refs: Iterable[PartRef]) -> None:
@@ -195,7 +195,7 @@ class Carrier:
             try:
                 place.delete(name)
             except NosyncError as error:
-                warn(f"{error}: what is not needed any more stays there for now", stacklevel=2)
+                warn(f"{error}: what is not needed any more stays there for now", stacklevel=None)
                 return
             with self._lock:
                 self._there.discard(name)

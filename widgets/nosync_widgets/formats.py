@@ -17,6 +17,11 @@ LINE = (
 )
 """The style of a line that is no value: as JupyterLab shows what a cell prints, but fainter."""
 
+_MARK = (
+    "background:#fff3c4;color:#4d3800;border-left:4px solid #e0a800;padding:2px 8px;margin:2px 0;"
+    "width:fit-content;max-width:100%;box-sizing:border-box;white-space:pre-wrap;"
+    "overflow-wrap:anywhere"
+)
 _LONGEST = 120
 _MIDNIGHT = time()
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
@@ -38,6 +43,11 @@ def folded(title: str, rows: str) -> str:
         f'<details><summary>{html(title)} <span style="opacity:.6">· {again}</span></summary>'
         f"{rows}</details>"
     )
+
+
+def mark(text: str) -> str:
+    """A note of what is wrong as HTML: yellow, and readable in a light and in a dark page."""
+    return f'<div style="{_MARK}">{html(text)}</div>'
 
 
 def count(number: int, noun: str) -> str:

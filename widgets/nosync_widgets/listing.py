@@ -1,4 +1,4 @@
-"""All inputs and stages as a list, and the replicas: what a panel begins with."""
+"""All inputs and stages as a list, watched folders and replicas: what a panel begins with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REPLICA_COLUMNS = ("replica", "health", "epoch", "behind", "since", "to ship")
 
 
 class ListView(LiveView):
-    """Shows inputs, stages and replicas with their state; the front end may select a stage.
+    """Shows inputs, stages, watched folders and replicas; the front end may select a stage.
 
     Args:
         chosen: told of a stage that is selected there.
@@ -81,6 +81,8 @@ class ListView(LiveView):
                 }
                 for copy in overview.replicas
             ],
+            "watches": [formats.one_line(str(each)) for each in overview.watches],
+            "refused": _refused(overview),
             "columns": COLUMNS,
             "replica_columns": _REPLICA_COLUMNS,
             "safe": _safe(overview),
@@ -92,7 +94,7 @@ class ListView(LiveView):
         return f"panel: {branch}{self.state['path']} at epoch {self.state['epoch']}"
 
     def static(self) -> tuple[str, str]:
-        """Stages and replicas as tables."""
+        """Stages and replicas as tables; watched folders are below the stages."""
         overview = self._pulse.overview
         tables = [
             stages_table(overview),
@@ -102,13 +104,20 @@ class ListView(LiveView):
 
 
 def stages_table(overview: Overview) -> Table:
-    """The inputs and stages."""
+    """The inputs and stages, below them the folders that are watched."""
     return Table(
         caption=f"inputs and stages at epoch {overview.epoch}",
         columns=COLUMNS,
         types=("string", "string", "bigint", "bigint", "bigint", "string"),
         rows=[_cells(each) for each in overview.collections],
+        notes=[str(each) for each in overview.watches],
+        marks=_refused(overview),
     )
+
+
+def _refused(overview: Overview) -> list[str]:
+    """What there is to say of the files that were refused."""
+    return [formats.visible(text) for each in overview.watches for text in each.told]
 
 
 def replicas_table(overview: Overview) -> Table:

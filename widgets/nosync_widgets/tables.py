@@ -33,6 +33,7 @@ class Table:
     """Rows of strings under named columns; None is null.
 
     `types` are Spark types: numbers are set flush right and HTML shows the type as a tooltip.
+    `marks` are notes of what is wrong, above the rows and yellow in HTML: `stale: ...`.
     """
 
     caption: str
@@ -40,6 +41,7 @@ class Table:
     rows: Sequence[Sequence[str | None]]
     types: Sequence[str] = ()
     notes: Sequence[str] = field(default=())
+    marks: Sequence[str] = field(default=())
 
     def _numeric(self) -> list[bool]:
         types = list(self.types) or ["string"] * len(self.columns)
@@ -51,6 +53,7 @@ class Table:
         grid = [[_plain(item) for item in row] for row in (self.columns, *self.rows)]
         widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
         lines = [formats.one_line(self.caption)] if self.caption else []
+        lines += map(formats.visible, self.marks)
         for row in grid:
             cells = (
                 item.rjust(width) if right else item.ljust(width)
@@ -81,7 +84,7 @@ class Table:
         table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         if len(self.rows) > _ROWS_HIGH:
             table = f"<div{_HIGH}>{table}</div>"
-        return f"<div>{table}{notes}</div>"
+        return f"<div>{''.join(map(formats.mark, self.marks))}{table}{notes}</div>"
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The texts that are shown, for whatever takes an Arrow stream: `polars.DataFrame(_)`."""

@@ -60,7 +60,16 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes += _not_here(session)
     columns = ("name", "kind", "rows", *levels_shown, "state")
     types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
-    return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
+    watched, refused = _watched(session)
+    return Table(caption, columns, rows, types, [*notes, *watched], refused)
+
+
+def _watched(session: Session) -> tuple[list[str], list[str]]:
+    """The folders that are watched, and the files that were refused."""
+    from nosync_nb.session.session import owners_of
+
+    watches = owners_of(session).watches.status()
+    return [str(each) for each in watches], [text for each in watches for text in each.told]
 
 
 def _repairs(session: Session) -> list[str]:

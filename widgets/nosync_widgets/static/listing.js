@@ -1,10 +1,10 @@
 // @ts-check
-// The list of inputs, stages and replicas. The kernel owns `state`; we select by message. Lines are
+// The list of inputs, stages, watched folders and replicas. The kernel owns `state`; we select by message. Lines are
 // kept while their stage is there, so that the focus stays where it is.
 
 /** @typedef {{name: string, kind: string, cells: (string | null)[], bad: boolean}} Line */
 /** @typedef {{cells: (string | null)[], bad: boolean}} Copy */
-/** @typedef {{name: string, path: string, selected: string, epoch: number, time: string, error?: string, safe: string, columns: string[], replica_columns: string[], stages: Line[], replicas: Copy[]}} State */
+/** @typedef {{name: string, path: string, selected: string, epoch: number, time: string, error?: string, safe: string, columns: string[], replica_columns: string[], stages: Line[], replicas: Copy[], watches: string[], refused: string[]}} State */
 
 const RIGHT = new Set(["rows", "size", "epoch", "behind", "to ship"]);
 
@@ -27,6 +27,12 @@ export function short(path) {
 /** @param {Element} node @param {string} text */
 function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+/** Writes one line for each text. @param {Element} node @param {string[]} texts */
+function list(node, texts) {
+  while (node.children.length > texts.length) node.lastElementChild?.remove();
+  texts.forEach((text, i) => put(node.children[i] ?? node.appendChild(make("div")), text));
 }
 
 /** An empty table with a head. @param {string} caption */
@@ -74,7 +80,9 @@ function render({ model, el }) {
   const stages = table("inputs and stages");
   const replicas = table("");
   replicas.node.className = "nosync-copies";
-  scroll.append(stages.node, replicas.node);
+  const watches = make("div", { class: "nosync-faint nosync-watches", role: "group", "aria-label": "watched folders" });
+  const refused = make("div", { class: "nosync-warnings", role: "status", "aria-label": "refused files" });
+  scroll.append(stages.node, watches, refused, replicas.node);
   const error = make("div", { class: "nosync-error", role: "alert" });
   root.append(head, scroll, error);
   el.append(root);
@@ -106,6 +114,8 @@ function render({ model, el }) {
     });
     for (const [name, each] of lines) if (!kept.has(name)) each.line.remove();
     lines = kept;
+    list(watches, state.watches);
+    list(refused, state.refused);
     put(replicas.title, state.safe);
     replicas.head.hidden = !state.replicas.length;
     title(replicas.head, state.replica_columns);
