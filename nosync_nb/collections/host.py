@@ -27,6 +27,21 @@ class Pinpoint(NamedTuple):
     incarnation: int
 
 
+class Stopped(NamedTuple):
+    """That a collection is stale, or reads one that is.
+
+    Attributes:
+        reason: why.
+        epoch: the last one at which it can be read; None: there is none.
+    """
+
+    reason: str
+    epoch: int | None
+
+    def __str__(self) -> str:
+        return f"stale: {self.reason}"
+
+
 class Types(Protocol):
     """What Spark knows of expressions before it evaluates them."""
 
@@ -70,6 +85,9 @@ class Host(Protocol):
 
     def pinpoint(self, at: Any) -> Pinpoint:
         """An epoch that is told from any that has its number after a rewind."""
+
+    def stopped(self, definition: Definition) -> Stopped | None:
+        """Why a collection is stale; None if it is not, or is not there."""
 
     def still(self, point: Pinpoint, title: str) -> int:
         """The number of an epoch of before.
@@ -116,6 +134,11 @@ class Hosted:
 def host_of(collection: Hosted) -> Host:
     """Who answers for a collection."""
     return collection._host
+
+
+def stopped(collection: Hosted) -> Stopped | None:
+    """Why a collection is stale, or reads one that is; None if neither."""
+    return collection._host.stopped(collection._definition)
 
 
 def definition_of(

@@ -256,8 +256,9 @@ class Readable(Hosted, ArrowStream):
         return titled(self.name)
 
     def __repr__(self) -> str:
-        title = self.name or "collection"
-        return one_line(f"<{title}: {self.schema.ddl}>")
+        title, stopped = self.name or "collection", self._host.stopped(self._definition)
+        mark = "" if stopped is None else f"; {stopped}"
+        return one_line(f"<{title}: {self.schema.ddl}{mark}>")
 
 
 def titled(name: str | None) -> str:

@@ -105,6 +105,15 @@ def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
     return next((trace for trace in held if trace is not None), None)
 
 
+def last_shown(seen: Snapshot, stage: Stage) -> int | None:
+    """The last epoch at which a stage that has stopped can be read; None: there is none."""
+    last, log = seen.last(stage), seen.graph.named[stage.name].log
+    if stage.has(last):
+        return last
+    epochs = [] if log is None else seen.history.epochs(log, last)
+    return epochs[-1][-1] if epochs else None
+
+
 def is_forgotten(stage: Stage, epoch: int) -> bool:
     """Whether a stage was in memory alone and is not known any more at an epoch."""
     return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)

@@ -180,6 +180,9 @@ class Between:
         """The most rows that a read gives at once."""
         return self._host.collect_rows
 
+    def stopped(self, definition: Definition) -> None:
+        """Nothing here is stale: a read says which side is."""
+
     def name_of(self, definition: Definition) -> str | None:
         """None: it is a stage of no session."""
         return None

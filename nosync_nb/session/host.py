@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained
-from nosync_nb.collections.host import Pinpoint
+from nosync_nb.collections.host import Pinpoint, Stopped
 from nosync_nb.errors import TimeError
 from nosync_nb.session import shortfall
 from nosync_nb.session.follower import Follower
@@ -94,6 +94,10 @@ class SessionHost:
         """An epoch that is told from any that has its number after a rewind."""
         since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
         return Pinpoint(self.epoch(at), since)
+
+    def stopped(self, definition: Definition) -> Stopped | None:
+        """Why a collection is stale, or reads one that is."""
+        return self._reader.stopped(self._publisher.snapshot, definition)
 
     def still(self, point: Pinpoint, title: str) -> int:
         """The number of an epoch of before; see `Host.still`."""

@@ -40,6 +40,7 @@ class Outline(NamedTuple):
         frontier: its last epoch at each level.
         copies: that at each replica, in their order.
         after: by class of failure, the last epoch that it would have.
+        stale: whether `why` is that of a stale stage.
     """
 
     name: str
@@ -57,6 +58,12 @@ class Outline(NamedTuple):
     frontier: Frontier
     copies: tuple[int, ...]
     after: Mapping[str, int]
+    stale: bool
+
+    @property
+    def told(self) -> str:
+        """What a view says of it: `stale: ...`, or why it cannot be read; empty: nothing."""
+        return f"stale: {self.why}" if self.stale else self.why
 
 
 class Cost(NamedTuple):
@@ -154,6 +161,7 @@ def overview(owners: Owners) -> Overview:
                 of_stages[name],
                 copies,
                 {failure: left.get(name, 0) for failure, left in after.items()},
+                stage.reason is not None,
             )
         )
     replication, ledger = owners.replication, publisher.ledger

@@ -15,7 +15,7 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.collections import selections
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import definition_of
+from nosync_nb.collections.host import Stopped, definition_of
 from nosync_nb.collections.results import Readable, refuse_negative, titled
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.states import layers_at
@@ -29,7 +29,7 @@ from nosync_nb.session.reader import SnapshotReader, known
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.store.ledger import Numbering
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.paging import Order, Ordered
 from nosync_nb.trace.past.near import Near
 from nosync_nb.trace.profiles import Profile
@@ -60,6 +60,8 @@ class Paging:
     def look(self, collection: Readable, at: Any = None, before: Look | None = None) -> Look:
         """A look at a collection, now or at an epoch.
 
+        A stale stage is looked at as of its last epoch, and without rows if it has none left.
+
         Args:
             before: an earlier look at it, at any epoch; what has not changed since is taken from
                 there, and what has is all that is read.
@@ -73,8 +75,13 @@ class Paging:
     def _look(self, definition: Definition, at: Any, before: Look | None) -> Look:
         since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
         seen, name = self._publisher.snapshot, self._names.of(definition)
+        stopped = self._reader.stopped(seen, definition)
         number = None if at is None else self._reader.epoch(at, seen)
-        if name is None:
+        if stopped is not None and at is None:
+            number = stopped.epoch
+        if stopped is not None and stopped.epoch is None:
+            epoch, trace = seen.epoch, Trace(Layout(tuple(definition.schema.types)))
+        elif name is None:
             epoch = seen.epoch if number is None else number
             trace = Trace.of(self._reader.scratch(seen, definition, epoch), epoch)
         else:
@@ -82,7 +89,7 @@ class Paging:
             log, numbering = seen.graph.named[name].log, self._publisher.ledger.numbering
             near = () if before is None else before.near(self, log, numbering)
             epoch, trace = layers_at(seen, name, number, near)
-        look = Look(self, seen, definition, epoch, trace, name, since)
+        look = Look(self, seen, definition, epoch, trace, name, since, stopped)
         if before is not None and name is not None:
             look.take_over(before)
         return look
@@ -98,6 +105,8 @@ class Paging:
             ExpressionError: it cannot be understood, or is not boolean.
         """
         definition = selections.filtered(look.definition, where, self._types)
+        if look.stopped is not None and look.stopped.epoch is None:
+            return Ordered(look.trace, look.check)
         batch = self._follower.following(
             lambda: self._reader.scratch(look.seen, definition, look.epoch)
         )
@@ -113,6 +122,7 @@ class Look:
         epoch: what it is dated with.
         schema: the columns.
         order: what the collection itself is ordered by, such as a `top`; else empty.
+        stopped: why it is stale, or reads a stage that is; None if neither.
     """
 
     def __init__(
@@ -124,7 +134,9 @@ class Look:
         trace: Trace,
         name: str | None,
         since: int,
+        stopped: Stopped | None,
     ) -> None:
+        self.stopped = stopped
         self.seen, self.definition, self.epoch = seen, definition, epoch
         self.schema: Schema = definition.schema
         self.order = () if name is None else own_order(seen.stage(name).definition)

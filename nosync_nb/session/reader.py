@@ -10,14 +10,14 @@ from typing import Any
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained
-from nosync_nb.collections.host import Types
+from nosync_nb.collections.host import Stopped, Types
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.states import check_epoch, layers_at, state
+from nosync_nb.dataflow.states import check_epoch, last_shown, layers_at, state
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
@@ -94,6 +94,19 @@ class SnapshotReader:
             return None
         known(seen, name, definition.schema)
         return layers_at(seen, name, self.epoch(at, seen))[1]
+
+    def stopped(self, seen: Snapshot, definition: Definition) -> Stopped | None:
+        """Why a collection is stale, or reads one that is; None if neither, or if it is gone."""
+        name = self._names.of(definition)
+        stages = [seen.catalog.get(each) for each in ([name] if name else definition.references)]
+        stale = [stage for stage in stages if stage is not None and stage.reason is not None]
+        if not stale:
+            return None
+        epochs = [last_shown(seen, stage) for stage in stale]
+        known = [epoch for epoch in epochs if epoch is not None]
+        epoch = min(known) if len(known) == len(epochs) else None
+        reason = stale[0].reason if name else f"it reads '{stale[0].name}', which is stale"
+        return Stopped(reason or "", epoch)
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""

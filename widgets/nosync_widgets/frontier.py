@@ -25,6 +25,7 @@ from nosync_widgets.tables import Table
 if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_nb.session.overview import Cost, Outline, Overview
+    from nosync_nb.session.owners import Owners
     from nosync_widgets.pulse import Pulse
 
 _ROWS = 20
@@ -108,11 +109,12 @@ class FrontierView(LiveView):
             "version": shown.version,
             "branch": branch,
             "incarnation": self._pulse.owners.publisher.ledger.incarnation,
+            "stale": formats.visible(shown.told) if shown.stale else "",
         }
         if all(self.page.get(key) == page[key] for key in page):
             return dict(self.page)
         try:
-            page["epoch"], rows = _read(session, shown)
+            page["epoch"], rows = _read(self._pulse.owners, session, shown)
         except Exception as error:
             return {**page, "error": told(error), "columns": [], "rows": [], "more": False}
         return {
@@ -140,13 +142,16 @@ class FrontierView(LiveView):
         return picture.text(), overview_table(overview).html()
 
 
-def _read(session: Session, shown: Outline) -> tuple[int, list[Any]]:
+def _read(owners: Owners, session: Session, shown: Outline) -> tuple[int, list[Any]]:
     """The first rows of a stage, and the epoch that they are of.
 
     Those of now are read at once, and are of an epoch if none was committed meanwhile; after some
     tries in vain they are read as of one, which takes longer.
     """
     collection = session[shown.name]
+    if shown.stale:
+        look = owners.paging.look(collection)
+        return look.epoch, look.page((), 0, _ROWS + 1)
     for _ in range(_TRIES):
         if not shown.live:
             break
@@ -175,7 +180,7 @@ def overview_table(overview: Overview) -> Table:
                 str(each.frontier.memory),
                 str(each.frontier.disk),
                 formats.value(each.frontier.replicas),
-                each.why or "live",
+                each.told or "live",
             ]
             for each in overview.collections
         ],
@@ -211,7 +216,8 @@ def _node(each: Outline, names: set[str]) -> dict[str, Any]:
         "ran": _ran(each),
         "levels": _levels(each),
         "after": [[failure, epoch] for failure, epoch in each.after.items()],
-        "why": formats.one_line(each.why),
+        "why": formats.one_line(each.told),
+        "stale": each.stale,
     }
 
 

@@ -53,8 +53,9 @@ class GridView(Answering):
 
     stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
     page = traitlets.Dict(
-        help="Rows as strings, with what they are dated, ordered and filtered by; `asked` is the"
-        " number of the question that it answers, 0 for none."
+        help="Rows as strings, with what they are dated, ordered and filtered by; `stale` says why"
+        " there are no newer ones; `asked` is the number of the question that it answers, 0 for"
+        " none."
     ).tag(sync=True)
     summary = traitlets.Dict(help="Summaries of the columns, dated; empty until made.").tag(
         sync=True
@@ -104,7 +105,10 @@ class GridView(Answering):
             before, shown = self._look, dict(self.page)
             try:
                 self.latest = _owners(self._session).paging.latest
+                stale = self._stale()
                 if self.frozen and not reload:
+                    if before is not None and stale != shown.get("stale"):
+                        self._put({**shown, "stale": stale, "asked": 0})
                     return
                 look = self._renew()
             except Exception as error:
@@ -112,8 +116,9 @@ class GridView(Answering):
                 return
             if before is None or before.trace is not look.trace or "error" in shown or reload:
                 self._show(0)
-            elif before.epoch != look.epoch:  # the same rows are those of another epoch, too
-                self._put({**shown, "epoch": look.epoch, "asked": 0})
+            elif (before.epoch, shown.get("stale")) != (look.epoch, stale):
+                # the same rows are those of another epoch, too
+                self._put({**shown, "epoch": look.epoch, "stale": stale, "asked": 0})
                 self.summary = {**self.summary, "epoch": look.epoch} if self.summary else {}
 
     def follow(self) -> None:
@@ -218,13 +223,19 @@ class GridView(Answering):
         if look is None:
             return False
         try:
-            page = read_page(look, self._wanted)
+            page = {**read_page(look, self._wanted), "stale": self._stale()}
         except Exception as error:
             self._fail(error, asked)
             return False
         self._put({**page, "asked": asked})
         self.summing.ask(soon=asked > 0)
         return True
+
+    def _stale(self) -> str:
+        """The mark of a stale stage, `stale: ...`; empty: it is not."""
+        from nosync_nb.collections.host import stopped
+
+        return formats.visible(str(stopped(self._session[self.stage]) or ""))
 
     def _fail(self, error: Exception, asked: int) -> None:
         self._put({**self.page, "error": told(error), "asked": asked})

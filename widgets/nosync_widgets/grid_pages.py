@@ -108,16 +108,18 @@ def title(name: str, page: dict[str, Any]) -> str:
     where = f" where {page['where']}" if page["where"] else ""
     names = [column["name"] for column in page["columns"]]
     by = ordered_by(names, page["order"])
-    return formats.one_line(f"{name} at epoch {page['epoch']}: {rows}{where}{by}")
+    stale = f"; {page['stale']}" if page.get("stale") else ""
+    return formats.one_line(f"{name} at epoch {page['epoch']}: {rows}{where}{by}{stale}")
 
 
 def page_table(name: str, page: dict[str, Any]) -> Table:
     """Draws a page as a static table."""
     return Table(
-        caption=title(name, page),
+        caption=title(name, {**page, "stale": ""}),
         columns=[column["name"] for column in page["columns"]],
         types=[column["type"] for column in page["columns"]],
         rows=page["rows"],
+        marks=[page["stale"]] if page.get("stale") else [],
     )
 
 

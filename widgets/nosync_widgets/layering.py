@@ -59,6 +59,7 @@ class LayersView(LiveView):
             "layers": [],
             "places": [],
             "why": "",
+            "stale": "",
         }
         if shown is None:
             gone = f"there is no stage '{self._stage}' any more" if self._stage else ""
@@ -66,7 +67,8 @@ class LayersView(LiveView):
         layers = self._pulse.owners.upkeep.layers(self._stage)
         return {
             **state,
-            "why": formats.visible(shown.why),
+            "why": "" if shown.stale else formats.visible(shown.why),
+            "stale": formats.visible(shown.told) if shown.stale else "",
             "last": shown.last,
             "layers": [
                 {

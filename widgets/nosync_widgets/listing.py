@@ -70,7 +70,8 @@ class ListView(LiveView):
                     "name": each.name,
                     "kind": "input" if each.is_input else "stage",
                     "cells": _cells(each),
-                    "bad": bool(each.why),
+                    "bad": bool(each.why) and not each.stale,
+                    "stale": each.stale,
                 }
                 for each in overview.collections
             ],
@@ -141,7 +142,7 @@ def _safe(overview: Overview) -> str:
 
 def _cells(each: Outline) -> list[str | None]:
     kind = "" if each.version == 1 else f" (version {each.version})"
-    state = each.why and f"stopped at epoch {each.last}: {each.why}"
+    state = each.why and (each.told if each.stale else f"stopped at epoch {each.last}: {each.why}")
     kept = "" if each.persist == "replicas" else f", kept {_KEPT[each.persist]}"
     return [
         f"{each.name}{kind}",

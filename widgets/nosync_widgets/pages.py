@@ -65,14 +65,7 @@ def read_page(
     return {
         "epoch": epoch,
         "before": before,
-        "columns": [
-            {
-                "name": formats.one_line(name),
-                "type": formats.one_line(kind),
-                "right": formats.is_numeric(kind),
-            }
-            for name, kind in zip(schema.names, schema.types, strict=True)
-        ],
+        "columns": _columns(collection),
         "rows": rows[:limit],
         "more": len(rows) > limit,
         "ordered": formats.one_line(ordered_by(schema.names, look.order)),
@@ -83,6 +76,36 @@ def read_page(
         "added": changed.came,
         "removed": changed.went,
     }
+
+
+def empty_page(collection: Collection, epoch: int) -> dict[str, Any]:
+    """The page of a stale stage that has no rows left; see `read_page`."""
+    return {
+        "epoch": epoch,
+        "before": None,
+        "columns": _columns(collection),
+        "rows": [],
+        "more": False,
+        "ordered": "",
+        "fresh": [],
+        "by": [],
+        "changes": [],
+        "changes_more": False,
+        "added": 0,
+        "removed": 0,
+    }
+
+
+def _columns(collection: Collection) -> list[dict[str, Any]]:
+    schema = collection.schema
+    return [
+        {
+            "name": formats.one_line(name),
+            "type": formats.one_line(kind),
+            "right": formats.is_numeric(kind),
+        }
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
 
 
 def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[Any]:
@@ -141,6 +164,7 @@ def page_table(name: str, page: dict[str, Any]) -> Table:
         types=types,
         rows=rows,
         notes=[*notes, past] if past else notes,
+        marks=[page["stale"]] if page.get("stale") else [],
     )
 
 

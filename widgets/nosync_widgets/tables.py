@@ -15,6 +15,7 @@ from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from nosync_nb import Collection
+    from nosync_nb.collections.host import Stopped
     from nosync_nb.rows import Schema
     from nosync_nb.session.paging import Look, Paging
 
@@ -119,7 +120,7 @@ def _tooltip(kind: str) -> str:
 def collection_table(
     collection: Collection, *, at: Any = None, limit: int = 20, paging: Paging | None = None
 ) -> Table:
-    """Shows the first rows of a collection.
+    """Shows the first rows of a collection; of a stale one those of its last epoch, and a mark.
 
     Args:
         paging: of its session. With it a stage or input is dated with the epoch that is shown, and
@@ -127,12 +128,18 @@ def collection_table(
 
     Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
     """
+    from nosync_nb.collections.host import stopped
+
     if paging is not None and collection.name is not None:
         return look_table(collection.name, paging.look(collection, at), limit)
-    rows = collection.rows(at=at, limit=limit + 1)
+    ended, title = stopped(collection), collection_title(collection, at=at)
+    if ended is not None and at is None:
+        at = ended.epoch
+        title += " has no rows left" if at is None else f", as of epoch {at}"
+    none = ended is not None and at is None
+    rows = [] if none else collection.rows(at=at, limit=limit + 1)
     total = len(collection) if len(rows) > limit and at is None else None
-    title = collection_title(collection, at=at)
-    return _first(title, collection.schema, rows, limit, total)
+    return _first(title, collection.schema, rows, limit, total, ended)
 
 
 def look_table(name: str, look: Look, limit: int) -> Table:
@@ -140,7 +147,7 @@ def look_table(name: str, look: Look, limit: int) -> Table:
     rows = look.page(look.order, 0, limit + 1)
     total = look.count() if len(rows) > limit else None
     title = f"{name} at epoch {look.epoch}{ordered_by(look.schema.names, look.order)}"
-    return _first(title, look.schema, rows, limit, total)
+    return _first(title, look.schema, rows, limit, total, look.stopped)
 
 
 def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
@@ -149,7 +156,14 @@ def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
     return f" by {', '.join(said)}" if said else ""
 
 
-def _first(title: str, schema: Schema, rows: Sequence[Any], limit: int, total: int | None) -> Table:
+def _first(
+    title: str,
+    schema: Schema,
+    rows: Sequence[Any],
+    limit: int,
+    total: int | None,
+    stopped: Stopped | None,
+) -> Table:
     """A table of rows, of which one more than are shown may be there."""
     beyond = "" if total is None else f" of {formats.count(total, 'row')}"
     return Table(
@@ -158,6 +172,7 @@ def _first(title: str, schema: Schema, rows: Sequence[Any], limit: int, total: i
         types=tuple(schema.types),
         rows=[*map(formats.like(rows), rows[:limit])],
         notes=[f"the first {limit}{beyond}"] if len(rows) > limit else [],
+        marks=[] if stopped is None else [str(stopped)],
     )
 
 

@@ -23,7 +23,7 @@ from nosync_widgets import formats
 from nosync_widgets.course import Course, columns_of, marks_of, past_of
 from nosync_widgets.live import script, source, told
 from nosync_widgets.pace import Budget, Pace
-from nosync_widgets.pages import Looks, page_table, page_title, read_page
+from nosync_widgets.pages import Looks, empty_page, page_table, page_title, read_page
 from nosync_widgets.replies import Answering
 from nosync_widgets.timeline import Timeline
 
@@ -75,7 +75,7 @@ class TravelView(Answering):
     ).tag(sync=True)
     page = traitlets.Dict(
         help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for,"
-        " `beside` the same of the other stages."
+        " `stale` says why there are no newer ones, `beside` has the same of the other stages."
     ).tag(sync=True)
 
     def __init__(
@@ -100,6 +100,7 @@ class TravelView(Answering):
         self.pace = Pace(self._refresh_now, budget or Budget())
         self._closed = False
         self._looks: Looks = {}
+        self._stopped: list[str] = []
         self._pages = 0
         self._course = Course()
         self._course_lock = threading.Lock()  # of counting, for which no page waits
@@ -146,9 +147,12 @@ class TravelView(Answering):
             self.steps = [list(step) for step in timeline.steps]
             goal = timeline.latest if ends else None
             goal = self.epoch if self.page and goal is None else goal
+            marks = self._marks()
+            stale, self._stopped = marks != self._stopped, marks
             if reload and self._drawn:
                 self.draw(again=True)
-            if self.page and goal is not None and (reload or timeline.nearest(goal) != self.epoch):
+            moved = reload or stale or (goal is not None and timeline.nearest(goal) != self.epoch)
+            if self.page and goal is not None and moved:
                 self._show(goal)
 
     def move(self, session: Session, branch: str | None) -> None:
@@ -274,8 +278,26 @@ class TravelView(Answering):
 
     def _page(self, stage: str, timeline: Timeline, epoch: int) -> dict[str, Any]:
         collection, owners = self._session[stage], _owners(self._session)
+        stale = self._stale(stage)
+        if stale and timeline.latest is None:
+            return {**empty_page(collection, epoch), "stale": stale}
+        if stale:
+            epoch = timeline.nearest(epoch) or 0
         page = read_page(collection, owners, timeline, epoch, limit=self._limit, looks=self._looks)
-        return {**page, "past": past_of(self._session, stage)}
+        return {**page, "stale": stale, "past": past_of(self._session, stage)}
+
+    def _stale(self, stage: str) -> str:
+        """The mark of a stale stage, `stale: ...`; empty: it is not."""
+        from nosync_nb.collections.host import stopped
+
+        return formats.visible(str(stopped(self._session[stage]) or ""))
+
+    def _marks(self) -> list[str]:
+        """Those of all stages under the slider; empty if one is gone, which reading a page says."""
+        try:
+            return [self._stale(stage) for stage in (self.stage, *self._beside)]
+        except Exception:
+            return []
 
     def _committed(self, _epoch: int) -> None:
         """Has `refresh` called soon, in another thread: many commits in a row cost one message."""

@@ -175,11 +175,12 @@ def rows_now(session: Session, name: str) -> tuple[int | None, str]:
     from nosync_nb.session.session import owners_of
 
     try:
-        count = len(session[name])
+        look = owners_of(session).paging.look(session[name])
+        count = len(session[name]) if look.stopped is None else look.count()
     except Exception as error:
         return None, str(error)
-    if name in session.stale:
-        return count, f"stale: {session.stale[name]}"
+    if look.stopped is not None:
+        return count, str(look.stopped)
     return count, "taken over by another process" if owners_of(session).publisher.fenced else "live"
 
 
@@ -193,9 +194,13 @@ def _show(notebook: Notebook, arguments: Namespace) -> Table:
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Table:
+    from nosync_nb.collections.host import stopped
+
     session = notebook.session()
     collection = collection_of(notebook, arguments.stage)
-    upto = session.now if arguments.upto is None else epoch_of(session, arguments.upto)
+    ended = stopped(collection)
+    last = session.now if ended is None or ended.epoch is None else ended.epoch
+    upto = last if arguments.upto is None else epoch_of(session, arguments.upto)
     after = epoch_asked(notebook, arguments.after)
     if after is None:
         after = Timeline(collection.history()).before(upto)
@@ -212,6 +217,7 @@ def _diff(notebook: Notebook, arguments: Namespace) -> Table:
         types=("string", *schema.types),
         rows=[[_sign(diff), *row] for diff, row in changes],
         notes=[f"the first {first}"] if shown < added + removed else [],
+        marks=[] if ended is None else [str(ended)],
     )
 
 

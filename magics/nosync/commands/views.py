@@ -87,9 +87,8 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
 def _node_detail(session: Session, name: str) -> str:
     """The second line of a node: its rows, or why there are none; that it has stopped."""
     count, _ = rows_now(session, name)
-    if name in session.stale:
-        return "stale"
-    return "cannot be read" if count is None else formats.count(count, "row")
+    rows = "cannot be read" if count is None else formats.count(count, "row")
+    return f"stale, {rows}" if name in session.stale else rows
 
 
 COMMANDS = (

@@ -16,10 +16,11 @@
  * @property {[string, number][]} levels
  * @property {[string, number][]} after
  * @property {string} why
+ * @property {boolean=} stale
  */
 /** @typedef {{what: string, text: string, epochs: number}} Cost */
 /** @typedef {{name: string, selected: string, epoch: number, time: string, error?: string, costs: Cost[], nodes: Node[]}} State */
-/** @typedef {{stage?: string, epoch: number, error: string, columns: Column[], rows: (string | null)[][], more: boolean}} Page */
+/** @typedef {{stage?: string, epoch: number, error: string, stale?: string, columns: Column[], rows: (string | null)[][], more: boolean}} Page */
 /** @typedef {{x: number, y: number}} Point */
 
 export const WIDTH = 208;
@@ -187,7 +188,7 @@ function box() {
   root.append(name, columns, detail, ran, levels);
   /** @param {Node} node @param {boolean} selected */
   const write = (node, selected) => {
-    const stale = node.why ? " nosync-stale" : "";
+    const stale = node.stale ? " nosync-stale" : node.why ? " nosync-broken" : "";
     root.className = `nosync-node nosync-${node.kind}${stale}`;
     root.setAttribute("aria-pressed", String(selected));
     root.setAttribute("aria-label", describe(node));
@@ -195,6 +196,7 @@ function box() {
     put(name, node.version > 1 ? `${node.text} · version ${node.version}` : node.text);
     put(columns, columnsText(node.columns));
     put(detail, node.detail);
+    ran.className = node.why ? "nosync-why" : "nosync-faint";
     put(ran, node.why || node.ran);
     const wanted = node.levels.map(([level, epoch]) => `${level} ${epoch}`).join("\n");
     if (levels.dataset.levels === wanted) return;
@@ -336,6 +338,7 @@ function render({ model, el }) {
     view.rows.hidden = !page.stage;
     if (!page.stage) view.rows.replaceChildren();
     else if (page.error) view.rows.replaceChildren(make("p", { class: "nosync-error" }, page.error));
+    else if (page.stale) view.rows.replaceChildren(make("div", { class: "nosync-warning" }, page.stale), table(page));
     else view.rows.replaceChildren(table(page));
   };
 

@@ -10,6 +10,7 @@
  * @property {number=} epoch
  * @property {number} asked
  * @property {string=} error
+ * @property {string=} stale why there are no newer rows
  * @property {{name: string, type: string, right: boolean}[]=} columns
  * @property {(string | null)[][]} rows
  * @property {number} offset
@@ -45,6 +46,7 @@ export function extent(page) {
 export function dated(page, latest, frozen) {
   const epoch = page.epoch ?? 0;
   if (epoch > latest) return `epoch ${epoch}, which was left by a rewind`;
+  if (page.stale) return `epoch ${epoch}, its last`;
   const behind = latest - epoch;
   if (behind) return `epoch ${epoch}, ${spelled(behind)} behind`;
   return `epoch ${epoch}, the latest${frozen ? ", frozen" : ""}`;
@@ -127,6 +129,7 @@ function build(model, root) {
   const csv = button(bar, "CSV", "download all rows of this filter as CSV");
   const parquet = button(bar, "Parquet", "download all rows of this filter as Parquet");
   const line = make("div", { role: "status", "aria-live": "polite", class: "nosync-status" });
+  const stale = make("div", { role: "status", class: "nosync-warning" });
   const problem = make("div", { role: "alert", class: "nosync-error" });
   const scroller = make("div", {
     class: "nosync-scroll",
@@ -147,13 +150,13 @@ function build(model, root) {
   const last = button(pager, "Last", "the last page");
   const size = /** @type {HTMLSelectElement} */ (make("select", { "aria-label": "rows a page" }));
   pager.append(size);
-  root.append(title, bar, line, problem, scroller, pager);
+  root.append(title, stale, bar, line, problem, scroller, pager);
   // The notebook's shortcuts look at the element that has the focus: there they must be refused.
   for (const node of [...bar.children, ...pager.children, scroller]) {
     node.setAttribute("data-lm-suppress-shortcuts", "true");
   }
   return {
-    title, filter, freeze, csv, parquet, line, problem, scroller, table, head, body,
+    title, stale, filter, freeze, csv, parquet, line, problem, scroller, table, head, body,
     first, previous, shown, next, last, size,
   };
 }
@@ -265,6 +268,8 @@ function render({ model, el }) {
     const frozen = model.get("frozen");
     const said = page().columns ? `${dated(page(), model.get("latest"), frozen)} · ${extent(page())}` : "";
     if (view.line.textContent !== said) view.line.textContent = said;
+    const stale = page().stale ?? "";
+    if (view.stale.textContent !== stale) view.stale.textContent = stale;
     const wrong = unheard || (error ?? "");
     if (view.problem.textContent !== wrong) view.problem.textContent = wrong;
     view.shown.textContent = page().columns ? extent(page()) : "";

@@ -12,6 +12,7 @@
  * @property {number} epoch
  * @property {string} time
  * @property {string} why
+ * @property {string=} stale
  * @property {string=} error
  * @property {number=} last
  * @property {number=} quorum
@@ -149,8 +150,9 @@ function build(model, root) {
   }
   const detail = make("div", { class: "nosync-detail nosync-faint" });
   const error = make("div", { class: "nosync-error", role: "alert" });
-  root.append(head, lanes, axis.row, reaches, legend, detail, error);
-  return { choice, dated, lanes, axis: axis.track, reaches, legend, detail, said, error };
+  const stale = make("div", { class: "nosync-warning", role: "status" });
+  root.append(head, stale, lanes, axis.row, reaches, legend, detail, error);
+  return { choice, dated, lanes, axis: axis.track, reaches, legend, detail, said, stale, error };
 }
 
 /** The marks of the axis: as many bounds as there is room for. @param {number[]} bounds @param {(epoch: number) => number} at */
@@ -279,6 +281,7 @@ function render({ model, el }) {
       const { lower, upper, count } = merged[0];
       view.said.textContent = `${count} layers became one: ${epochs(lower, upper)}`;
     } else if (before && before.stage !== state.stage) view.said.textContent = "";
+    view.stale.textContent = state.stale ?? "";
     view.error.textContent = unheard || state.error || state.why || "";
     root.setAttribute("aria-label", `layers of ${state.name}`);
     before = state;

@@ -2,7 +2,7 @@
 // The list of inputs, stages, watched folders and replicas. The kernel owns `state`; we select by message. Lines are
 // kept while their stage is there, so that the focus stays where it is.
 
-/** @typedef {{name: string, kind: string, cells: (string | null)[], bad: boolean}} Line */
+/** @typedef {{name: string, kind: string, cells: (string | null)[], bad: boolean, stale: boolean}} Line */
 /** @typedef {{cells: (string | null)[], bad: boolean}} Copy */
 /** @typedef {{name: string, path: string, selected: string, epoch: number, time: string, error?: string, safe: string, columns: string[], replica_columns: string[], stages: Line[], replicas: Copy[], watches: string[], refused: string[]}} State */
 
@@ -29,10 +29,10 @@ function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Writes one line for each text. @param {Element} node @param {string[]} texts */
-function list(node, texts) {
+/** Writes one line for each text. @param {Element} node @param {string[]} texts @param {string} kind the class of a line */
+function list(node, texts, kind) {
   while (node.children.length > texts.length) node.lastElementChild?.remove();
-  texts.forEach((text, i) => put(node.children[i] ?? node.appendChild(make("div")), text));
+  texts.forEach((text, i) => put(node.children[i] ?? node.appendChild(make("div", { class: kind })), text));
 }
 
 /** An empty table with a head. @param {string} caption */
@@ -81,7 +81,7 @@ function render({ model, el }) {
   const replicas = table("");
   replicas.node.className = "nosync-copies";
   const watches = make("div", { class: "nosync-faint nosync-watches", role: "group", "aria-label": "watched folders" });
-  const refused = make("div", { class: "nosync-warnings", role: "status", "aria-label": "refused files" });
+  const refused = make("div", { role: "status", "aria-label": "refused files" });
   scroll.append(stages.node, watches, refused, replicas.node);
   const error = make("div", { class: "nosync-error", role: "alert" });
   root.append(head, scroll, error);
@@ -107,15 +107,15 @@ function render({ model, el }) {
       const chosen = stage.name === state.selected;
       each.button.dataset.name = stage.name;
       each.button.setAttribute("aria-pressed", String(chosen));
-      each.line.className = `${chosen ? "nosync-selected" : ""} ${stage.bad ? "nosync-bad" : ""}`;
+      each.line.className = `${chosen ? "nosync-selected" : ""} ${stage.bad ? "nosync-bad" : stage.stale ? "nosync-stale" : ""}`;
       fill(each.line, stage.cells, state.columns, each.button);
       if (stages.body.children[i] !== each.line) stages.body.insertBefore(each.line, stages.body.children[i] ?? null);
       kept.set(stage.name, each);
     });
     for (const [name, each] of lines) if (!kept.has(name)) each.line.remove();
     lines = kept;
-    list(watches, state.watches);
-    list(refused, state.refused);
+    list(watches, state.watches, "");
+    list(refused, state.refused, "nosync-warning");
     put(replicas.title, state.safe);
     replicas.head.hidden = !state.replicas.length;
     title(replicas.head, state.replica_columns);

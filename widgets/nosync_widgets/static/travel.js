@@ -13,6 +13,7 @@
  * @property {string=} label
  * @property {string=} time
  * @property {string=} error
+ * @property {string=} stale why there are no newer rows
  * @property {{name: string, type: string, right: boolean}[]} columns
  * @property {(string | null)[][]} rows
  * @property {string=} ordered what they are ordered by
@@ -186,7 +187,8 @@ function rooms() {
 /** Puts what a page shows into its rooms, or why there is nothing. @param {HTMLElement} node @param {Page} page */
 function furnish(node, page) {
   const [rows, changes] = /** @type {Iterable<HTMLElement>} */ (node.children);
-  rows.replaceChildren(page.error ? make("p", { class: "nosync-error" }, page.error) : rowsTable(page));
+  const mark = page.stale ? [make("div", { role: "status", class: "nosync-warning" }, page.stale)] : [];
+  rows.replaceChildren(...mark, page.error ? make("p", { class: "nosync-error" }, page.error) : rowsTable(page));
   changes.hidden = Boolean(page.error);
   changes.replaceChildren(...(page.error ? [] : [changesTable(page)]));
   return node;
