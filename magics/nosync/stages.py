@@ -137,7 +137,7 @@ def _show(
 ) -> None:
     """Shows one line per stage: rows, epoch, time, placement, durability."""
     notes = [f"{name} is another name of {known}" for name, known in aliases.items()]
-    notes += [report.hint for report in reports if report.hint]
+    notes += [report.hint for report in reports if report.hint and report.status != "stale"]
     rows = [_line(report) for report in reports]
     if not rows:
         notebook.say("\n".join(notes))
@@ -148,6 +148,7 @@ def _show(
         rows=rows,
         types=("string", "string", "bigint", "bigint", "bigint", "string", "string"),
         notes=notes,
+        marks=[f"{each.name}: {each.hint}" for each in reports if each.status == "stale"],
     )
     notebook.say(table.text(), table.html())
     if notebook.settings.show == "rows":

@@ -177,9 +177,10 @@ class FolderWatch(Feeder):
         self.look()
         self.tell()
         if count := self._status.unsettled:
+            it = "it" if count == 1 else "them"
             self._listeners.say(
-                f"{self.pattern}: {count} not settled yet, as it is less than {self._every:g} s"
-                " since the last write; .catch_up() waits until all files are loaded"
+                f"{self.pattern}: {count} not settled yet (written less than {self._every:g} s ago);"
+                f" .catch_up() waits for {it}"
             )
         name = f"nosync watch {self.pattern}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

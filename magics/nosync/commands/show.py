@@ -34,14 +34,16 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     levels_shown = ["epoch", "on disk", "on replicas"]
     if not owners_of(session).replication.settings.replicas:
         levels_shown.pop()
-    rows, cut = [], []
+    rows, cut, stale = [], [], []
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
         count, state = rows_now(session, name)
         if state == "live" and {each["persistence"] for each in upkeep.layers(name)} == {"memory"}:
             state = "live, in memory alone"
-        if len(state) > WIDEST:
+        if name in session.stale:
+            stale.append(f"{name}: {state}")
+        elif len(state) > WIDEST:
             cut.append(f"{name}: {state}")
         levels = (frontier.memory, frontier.disk, frontier.replicas)[: len(levels_shown)]
         counted = None if count is None else f"{count:,}"
@@ -61,7 +63,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     columns = ("name", "kind", "rows", *levels_shown, "state")
     types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
     watched, refused = _watched(session)
-    return Table(caption, columns, rows, types, [*notes, *watched], refused)
+    return Table(caption, columns, rows, types, [*notes, *watched], [*stale, *refused])
 
 
 def _watched(session: Session) -> tuple[list[str], list[str]]:

@@ -24,6 +24,7 @@ test("a page is dated, and says how far it is behind", () => {
   assert.equal(dated(page(), 61, true), "epoch 61, the latest, frozen");
   assert.equal(dated(page(), 64, true), "epoch 61, 3 behind");
   assert.equal(dated(page(), 5, true), "epoch 61, which was left by a rewind");
+  assert.equal(dated({ ...page(), stale: "stale: no such column" }, 64, false), "epoch 61, its last");
 });
 
 test("a click turns a column's order up, down and off", () => {

@@ -82,7 +82,8 @@ export function positionOf(steps, epoch) {
 export function status(page, steps) {
   if (page.error) return `epoch ${page.epoch}: ${page.error}`;
   const latest = epochAt(steps, count(steps) - 1);
-  const place = page.epoch >= latest ? ", the latest" : ` of ${latest}`;
+  const newest = page.stale ? ", its last" : ", the latest";
+  const place = page.epoch >= latest ? newest : ` of ${latest}`;
   const parts = [`epoch ${page.epoch}${place}`];
   if (page.label) parts.push(page.label);
   if (page.time) parts.push(page.time);
