@@ -24,7 +24,7 @@ import ast
 import builtins
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class Cells(ast.NodeTransformer):
     @property
     def hidden(self) -> bool:
         """Whether the running cell is one that a front end runs by itself, and does not show."""
-        return (self._request.get("content") or {}).get("store_history") is False
+        return _is_hidden(self._request)
 
     @property
     def number(self) -> int:
@@ -174,7 +174,7 @@ class Cells(ast.NodeTransformer):
 
         Those of loads that are there already are shown at the cell's end.
         """
-        if self._cell is None:
+        if self._cell is None or _is_hidden(self._parent):
             self._unshown.append(notice)
         elif not self._again.hear(notice):
             with self._as_output():
@@ -383,6 +383,11 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
         return KeyboardInterrupt()
     failure: BaseException | None = result.error_before_exec or result.error_in_exec
     return failure
+
+
+def _is_hidden(request: Mapping[str, Any]) -> bool:
+    """Whether a front end runs code by itself with a request, and does not show it."""
+    return (request.get("content") or {}).get("store_history") is False
 
 
 def _message_id(shell: InteractiveShell) -> str | None:

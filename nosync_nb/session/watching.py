@@ -179,8 +179,8 @@ class FolderWatch(Feeder):
         if count := self._status.unsettled:
             it = "it" if count == 1 else "them"
             self._listeners.say(
-                f"{self.pattern}: {count} not settled yet (written less than {self._every:g} s ago);"
-                f" .catch_up() waits for {it}"
+                f"{self.pattern}: {count} not settled yet (written less than {self._every:g} s"
+                f" ago); .catch_up() waits for {it}"
             )
         name = f"nosync watch {self.pattern}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -162,21 +162,29 @@ def test_a_cell_waits_for_all_files_and_fails_short_if_one_is_refused(
     assert "Traceback" not in shown
 
 
+WRITE = f"""
+heard.clear()
+for name, text in (("{{0}}", {BAD!r}), ("{{1}}", {GOOD!r})):
+    with open(f"data/{{{{name}}}}.csv", "w") as file:
+        file.write(text)
+    os.utime(f"data/{{{{name}}}}.csv", (5, 5))
+heard.wait(60)
+"""
+
+
 def test_what_the_thread_refuses_while_a_cell_runs_is_output_of_that_cell(tmp_path: Path) -> None:
-    """Not of the cell that began the watch, whose output the thread would go on with."""
+    """Not of the cell that began the watch, nor of one that the front end does not show."""
     kernel = Kernel(tmp_path)
     try:
         kernel.run("import os, threading\nos.mkdir('data')\nheard = threading.Event()")
         kernel.run(f"{INPUT}\nflights.inspect(lambda epoch, changes: heard.set())")
         kernel.run(WATCH.format(1))
-        shown = kernel.run(
-            f"for name, text in (('a', {BAD!r}), ('b', {GOOD!r})):\n"
-            "    with open(f'data/{name}.csv', 'w') as file:\n        file.write(text)\n"
-            "    os.utime(f'data/{name}.csv', (5, 5))\n"
-            "heard.wait(60)"
-        )
+        shown = kernel.run(WRITE.format("a", "b"))
         assert "NoSync: 'data/a.csv' was not loaded" in shown
         assert "Warning" not in shown
-        assert "a.csv" not in kernel.run("w.stop()")
+        assert "c.csv" not in kernel.run(WRITE.format("c", "d"), hidden=True)
+        shown = kernel.run("w.stop()")
+        assert "NoSync: 'data/c.csv' was not loaded" in shown
+        assert "a.csv" not in shown
     finally:
         kernel.close()
