@@ -208,9 +208,9 @@ class FolderWatch(Feeder):
                 f"the watch of '{self.pattern}' was stopped",
                 hint=f"watch again: nosync.watch('{self.pattern}', into={self._into.name})",
             )
-        found = given.matching(self.pattern)
-        self._sweep(found, {}, quiet=awaited)
-        return {path: found[path] for path in self._unsettled(found) if path in awaited}
+        files = given.matching(self.pattern)
+        self._sweep(files, {}, quiet=awaited)
+        return {path: files[path] for path in self._unsettled(files) if path in awaited}
 
     def _await(self, unsettled: Mapping[str, FileMark], left: float | None) -> None:
         """Waits until one of some files is old enough or the thread has looked; with the lock."""
@@ -246,7 +246,7 @@ class FolderWatch(Feeder):
 
     def _sweep(
         self,
-        found: Mapping[str, FileMark],
+        files: Mapping[str, FileMark],
         before: Mapping[str, FileMark],
         quiet: Container[str] = (),
     ) -> int:
@@ -257,10 +257,10 @@ class FolderWatch(Feeder):
             quiet: files that are not reported if they are refused.
         """
         epochs = 0
-        for path in [path for path in self._known if path not in found]:
+        for path in [path for path in self._known if path not in files]:
             del self._known[path]
         try:
-            for path, mark in found.items():
+            for path, mark in files.items():
                 if self._ended.is_set():
                     break
                 still = before.get(path) == mark or self._is_old(mark)
@@ -271,19 +271,19 @@ class FolderWatch(Feeder):
             known = list(self._known.items())
             self._status = self._status._replace(
                 loaded=len(self.loaded),
-                unsettled=len(self._unsettled(found)),
+                unsettled=len(self._unsettled(files)),
                 refused={
                     path: each.reason
                     for path, each in known
-                    if isinstance(each, Failed) and each.mark == found.get(path)
+                    if isinstance(each, Failed) and each.mark == files.get(path)
                 },
             )
 
-    def _unsettled(self, found: Mapping[str, FileMark]) -> list[str]:
+    def _unsettled(self, files: Mapping[str, FileMark]) -> list[str]:
         """The files that were neither loaded nor refused as they are."""
         return [
             path
-            for path, mark in found.items()
+            for path, mark in files.items()
             if tables.kind_of(path) and _mark_of(self._known.get(path)) != mark
         ]
 

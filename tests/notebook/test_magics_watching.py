@@ -121,25 +121,24 @@ def test_the_status_has_refused_files_with_their_reasons(notebook: Notebook, fol
 
 
 @pytest.fixture
-def listing(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[ListView]:
-    """The list of the panel, which looks when a test says so."""
+def pulse(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+    """What tells the panel, when a test says so."""
     monkeypatch.setattr(pulses, "LOOK_S", 3600)
     pulse = Pulse(nosync.session())
-    view = ListView(pulse)
-    yield view
-    view.close()
+    yield pulse
     pulse.close()
 
 
 def test_the_panel_shows_refused_files_without_a_commit(
-    notebook: Notebook, listing: ListView, folder: Path
+    notebook: Notebook, pulse: Pulse, folder: Path
 ) -> None:
+    listing = ListView(pulse)
     assert listing.state["watches"] == ["watching data/*.csv into flights: 0 loaded"]
     assert listing.state["refused"] == []
     put(folder / "bad.csv", BAD)
     (folder / "new.csv").write_text(GOOD)
     look(notebook)
-    listing._pulse.refresh()
+    pulse.refresh()
     assert listing.state["watches"] == [
         "watching data/*.csv into flights: 0 loaded, 1 not settled yet, 1 refused"
     ]
@@ -147,6 +146,7 @@ def test_the_panel_shows_refused_files_without_a_commit(
     text, html = listing.static()
     assert "'data/bad.csv' was not loaded" in text
     assert "background:#fff3c4" in html
+    listing.close()
 
 
 def test_a_cell_waits_for_all_files_and_fails_short_if_one_is_refused(

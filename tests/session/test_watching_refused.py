@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -17,6 +18,8 @@ from pyarrow import parquet
 
 import nosync_nb
 from nosync_nb import FencedError, NosyncError, Session, StageError
+from nosync_nb.files import given
+from nosync_nb.files.given import FileMark
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.watching import FolderWatch
 
@@ -216,22 +219,20 @@ def test_catch_up_hears_of_looks_of_the_thread(session: Session, folder: Path) -
 def test_catch_up_waits_for_no_file_that_is_gone_or_came_later(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = put(folder / "1.csv", GOOD, old=False)
+    """Both are being written all the time."""
+    written, names = itertools.count(), ["1.csv"]
+
+    def matching(_pattern: str) -> dict[str, FileMark]:
+        return {name: FileMark(next(written), time.time_ns(), 1) for name in names}
+
     with watching(session, folder) as watch:
-        waited = FolderWatch._await
-
-        def change(*given: Any) -> None:
-            gone.unlink(missing_ok=True)
-            put(folder / "2.csv", GOOD, old=False)
-            waited(*given)
-
-        monkeypatch.setattr(FolderWatch, "_await", change)
+        monkeypatch.setattr(given, "matching", matching)
         waits = threading.Thread(target=watch.catch_up)
         waits.start()
+        assert (watch.look(), watch.look()) == (0, 0)
+        names[:] = ["2.csv"]
         while waits.is_alive():
-            with watch._news:
-                watch._looks += 1
-                watch._news.notify_all()
+            watch.look()
             waits.join(0.01)
         assert watch.loaded == {}
         assert repr(watch).endswith("1 not settled yet>")
