@@ -113,8 +113,11 @@ class Readable(Hosted, ArrowStream):
             first = self._first(max(n, 0), ordering)
             if first is not None:
                 return first
-        batch = self._host.read(definition, None)
-        refuse_negative(batch, definition.schema, self._title(), lambda: self._host.epoch(None))
+        host = self._host
+        batch = host.read(definition, None)
+        refuse_negative(
+            batch, self._title(), lambda: host.epoch(None), lambda: host.repair(definition)
+        )
         masks = [rows.null_mask(batch.columns[place]) for place in flags]
         absent = np.zeros(len(batch), np.bool_)
         columns = [*batch.columns, *(absent if mask is None else mask for mask in masks)]
