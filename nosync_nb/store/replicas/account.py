@@ -167,9 +167,9 @@ class Account:
         state = self.reign(term)
         if not self._bucket.holds(self.path(records.key_of(state.slot))):
             self._state = None
-            found = self._read()
-            if found is not None and promises.forbids(found.promise.term, term):
-                self._later = found.promise.term  # a later owner has deleted the record
+            current = self._read()
+            if current is not None and promises.forbids(current.promise.term, term):
+                self._later = current.promise.term  # a later owner has deleted the record
                 raise promises.refused(self.where, self._later)
             raise DurabilityError(
                 f"'{self.where}' is not the copy any more that it was",

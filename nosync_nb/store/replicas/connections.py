@@ -68,17 +68,17 @@ class Connections:
         descriptors = self._descriptors()
         if len(descriptors) <= _FEW and len(self._proved) <= _PEERS_MAX:
             return 0
-        found = _peers(descriptors, self._port)
+        peers = _peers(descriptors, self._port)
         now = time.monotonic() if now is None else now
         with self._lock:
-            self._proved.intersection_update(found)
-            unproved = [peer for peer in found if peer not in self._proved]
+            self._proved.intersection_update(peers)
+            unproved = [peer for peer in peers if peer not in self._proved]
             self._since = {peer: self._since.get(peer, now) for peer in unproved}
             if len(unproved) <= UNPROVED_MAX:
                 return 0
             old = [peer for peer in unproved if now - self._since[peer] >= PROOF_S]
         for peer in old:
-            _shut_down(found[peer], peer)
+            _shut_down(peers[peer], peer)
         return len(old)
 
     def _descriptors(self) -> range | list[int]:
@@ -91,14 +91,14 @@ class Connections:
 
 def _peers(descriptors: Iterable[int], port: int) -> Mapping[str, int]:
     """The descriptors of connections to a port, by the address of the client."""
-    found = {}
+    peers = {}
     for fd in descriptors:
         with suppress(OSError):  # it was closed meanwhile, or listens
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 peer = _peer(fd, port)
                 if peer is not None:
-                    found[peer] = fd
-    return found
+                    peers[peer] = fd
+    return peers
 
 
 def _peer(fd: int, port: int) -> str | None:

@@ -104,11 +104,11 @@ def check_log(copy: Copy, log_id: bytes) -> None:
             raise foreign_frames(head.log_id, log_id)
 
 
-def foreign_frames(found: bytes, log_id: bytes) -> CorruptLogError:
+def foreign_frames(other_id: bytes, log_id: bytes) -> CorruptLogError:
     """Returns the error of a copy whose frames belong to another log."""
     return CorruptLogError(
-        f"the copy of log {log_id.hex()} holds frames of log {found.hex()}",
-        hint=f"rename the folder to '{found.hex()}', or delete its copy '{log_id.hex()}': it is"
+        f"the copy of log {log_id.hex()} holds frames of log {other_id.hex()}",
+        hint=f"rename the folder to '{other_id.hex()}', or delete its copy '{log_id.hex()}': it is"
         " filled again from the log",
     )
 

@@ -334,8 +334,8 @@ class FolderReplica:
     def _stamps(self) -> _Stamps:
         """What changes when a folder of the copy is replaced, or a name in it."""
         inner = (layout.beside(self._folder, each) for each in layout.FOLDERS.values())
-        found = map(self._files.status, (self._folder, *inner))
-        return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in found)
+        statuses = map(self._files.status, (self._folder, *inner))
+        return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in statuses)
 
     def _replaced(self) -> DurabilityError:
         return DurabilityError(
