@@ -143,9 +143,9 @@ class Replication:
         with self.heard:
             if self._thread is None or self._thread.ended:
                 wanted = self._told and not self._closing.is_set() and not self._lost()
-                self._thread = SingleThread(self._run, "nosync keeper") if wanted else None
+                self._thread = SingleThread("nosync keeper") if wanted else None
             if self._thread is not None:
-                self._thread.start()
+                self._thread.start(self._run)
 
     @property
     def _told(self) -> list[Progress]:

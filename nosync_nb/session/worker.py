@@ -87,7 +87,7 @@ class Worker:
         self._later: dict[object, float] = {}  # those of them that wait for a pause, and until when
         self._stirred = 0.0  # when the last epoch began or ended
         self._hurrying = 0  # how many wait for all of them
-        self._thread = SingleThread(self._run, name)
+        self._thread = SingleThread(name)
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._closed = False
@@ -109,7 +109,7 @@ class Worker:
         with self._lock:
             if self._closed or key in self._tasks:
                 return False
-            self._thread.start()
+            self._thread.start(self._run)
             self._news.notify_all()  # who wakes up waits for the lock
             self._tasks[key] = _Task(name or str(key), task)
             if later:

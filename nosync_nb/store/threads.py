@@ -27,12 +27,11 @@ the thread that it has just made, before that has run at all."""
 class SingleThread:
     """One daemon thread; `start` may be called, interrupted and called again.
 
-    Args:
-        run: what the thread does.
+    It knows what it runs only from then on: its owner, dropped before that, is freed at once.
     """
 
-    def __init__(self, run: Callable[[], None], name: str) -> None:
-        self._run, self._name = run, name
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None  # with `_lock`, as what follows
         self._joined = False
@@ -47,7 +46,7 @@ class SingleThread:
         """True if the thread has run, and does not any more."""
         return self._thread is not None and not self._thread.is_alive()
 
-    def start(self) -> None:
+    def start(self, run: Callable[[], None]) -> None:
         """Starts the thread unless it was started, or `join` was called; then it runs.
 
         Raises:
@@ -55,16 +54,18 @@ class SingleThread:
         """
         while self._thread is None and not self._joined:
             ended, errors = threading.Event(), list[BaseException]()
-            _thread.start_new_thread(self._launch, (ended, errors))
+            _thread.start_new_thread(self._launch, (run, ended, errors))
             ended.wait(AGAIN_S)
             for error in errors:
                 raise error
 
-    def _launch(self, ended: threading.Event, errors: list[BaseException]) -> None:
+    def _launch(
+        self, run: Callable[[], None], ended: threading.Event, errors: list[BaseException]
+    ) -> None:
         try:
             with self._lock:
                 if self._thread is None and not self._joined:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    thread = threading.Thread(target=run, name=self._name, daemon=True)
                     thread.start()
                     self._thread = thread
         except BaseException as error:

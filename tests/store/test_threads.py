@@ -30,7 +30,7 @@ class Begun:
     def __init__(self) -> None:
         self.times = 0
         self.begun, self.go = threading.Event(), threading.Event()
-        self.single = SingleThread(self.run, "single")
+        self.single = SingleThread("single")
 
     def run(self) -> None:
         self.times += 1
@@ -56,18 +56,18 @@ def begun() -> Iterator[Begun]:
 
 def test_a_thread_is_started_once_and_joined(begun: Begun) -> None:
     for _ in range(3):
-        begun.single.start()
+        begun.single.start(begun.run)
     assert begun.begun.wait(PATIENCE_S)
     assert (named("single"), begun.single.alive, begun.single.ended) == (1, True, False)
     begun.end()
     assert (begun.times, begun.single.alive, begun.single.ended) == (1, False, True)
-    begun.single.start()
+    begun.single.start(begun.run)
     assert begun.times == 1
 
 
 def test_a_thread_that_was_joined_before_it_was_started_is_not_started(begun: Begun) -> None:
     begun.single.join()
-    begun.single.start()
+    begun.single.start(begun.run)
     assert (begun.times, begun.single.ended) == (0, False)
 
 
@@ -80,12 +80,12 @@ def test_a_thread_that_the_system_refuses_is_an_error_and_started_later(
     with monkeypatch.context() as patch:
         patch.setattr(_thread, "start_new_thread", refused)
         with pytest.raises(RuntimeError, match="can't start"):
-            begun.single.start()
+            begun.single.start(begun.run)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="can't start"):
-            begun.single.start()
-    begun.single.start()
+            begun.single.start(begun.run)
+    begun.single.start(begun.run)
     assert begun.begun.wait(PATIENCE_S)
     assert begun.times == 1
 
@@ -233,6 +233,6 @@ def test_a_thread_that_dies_before_it_starts_the_other_is_replaced(
 
     monkeypatch.setattr("nosync_nb.store.threads.AGAIN_S", 0.01)
     monkeypatch.setattr(_thread, "start_new_thread", dies)
-    begun.single.start()
+    begun.single.start(begun.run)
     assert begun.begun.wait(PATIENCE_S)
     assert (begun.times, died) == (1, [1])

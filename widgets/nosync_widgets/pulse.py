@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -82,10 +83,9 @@ class Pulse:
         with self._mutex:
             self._views = (*self._views, show)
             if self._stop.is_set() or self._thread is None:
-                stop = threading.Event()
-                self._thread = SingleThread(lambda: self._run(stop), "nosync views")
-                self._stop = stop
-            self._thread.start()
+                self._thread = SingleThread("nosync views")
+                self._stop = threading.Event()
+            self._thread.start(partial(self._run, self._stop))
         return leave
 
     def refresh(self, *, always: bool = False) -> float:

@@ -78,12 +78,12 @@ class Writer:
         self.reseals = 0
         lease.publish(head.offset)
         lease.publish_durable(head.seq)
-        self._thread = SingleThread(self._run, "nosync log") if background else None
+        self._thread = SingleThread("nosync log") if background else None
 
     def start(self) -> None:
         """Starts the thread that syncs, if there is to be one; a second call does nothing."""
         if self._thread is not None:
-            self._thread.start()
+            self._thread.start(self._run)
 
     @property
     def head(self) -> Mark:

@@ -116,7 +116,7 @@ class Fetcher:
         self._why = ""
         self._closing = threading.Event()
         self._supplies: dict[Address, Supply] = {}
-        self._thread = SingleThread(self._rest, "nosync fetching")
+        self._thread = SingleThread("nosync fetching")
 
     def expect(self, wanted: Iterable[Wanted]) -> frozenset[str]:
         """Says which files are not here; returns those that no replica has.
@@ -237,7 +237,7 @@ class Fetcher:
         """Begins to bring what nobody has asked for yet."""
         with self._lock:
             if self._wanted and not self._closing.is_set():
-                self._thread.start()
+                self._thread.start(self._rest)
 
     def complete(self) -> None:
         """Has all files here, for who reads them in another process; as `fetch`."""

@@ -60,7 +60,7 @@ class Supply:
         self._urgent: deque[_Task] = deque()
         self._later: deque[_Task] = deque()
         self._replica: Replica | None = None
-        self._thread = SingleThread(self._run, f"nosync fetch from {address.url}")
+        self._thread = SingleThread(f"nosync fetch from {address.url}")
         self._closed = False
         self.url = address.url
         self.trouble = 0
@@ -96,7 +96,7 @@ class Supply:
         with self._news:
             if self._closed:
                 raise closed()
-            self._thread.start()
+            self._thread.start(self._run)
             (self._urgent if urgent else self._later).append(task)
             self._news.notify_all()
         return task
