@@ -23,7 +23,7 @@ from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMem
 _logger = logging.getLogger(__name__)
 
 
-class Failure(NamedTuple):
+class FailedTask(NamedTuple):
     """A task that has failed and not succeeded since.
 
     Attributes:
@@ -72,15 +72,15 @@ class Failures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failed: dict[str, Failure] = {}
-        self._unreported: dict[str, Failure] = {}
+        self._failed: dict[str, FailedTask] = {}
+        self._unreported: dict[str, FailedTask] = {}
 
     @property
     def unreported(self) -> bool:
         """True if an error waits to be reported. Cost: below 0.1 us."""
         return bool(self._unreported)
 
-    def listed(self) -> tuple[Failure, ...]:
+    def listed(self) -> tuple[FailedTask, ...]:
         """The tasks that failed and have not succeeded since, in the order of their first error."""
         with self._lock:
             return tuple(self._failed.values())
@@ -111,12 +111,12 @@ class Failures:
         with self._lock:
             known = self._failed.get(task)
             if known is None:
-                failure = self._failed[task] = Failure(task, error, 1, time.time())
+                failure = self._failed[task] = FailedTask(task, error, 1, time.time())
                 self._unreported[task] = failure
             else:
                 self._failed[task] = known._replace(error=error, times=known.times + 1)
 
-    def take(self) -> list[Failure]:
+    def take(self) -> list[FailedTask]:
         """The errors that were not reported yet; after it, they are."""
         with self._lock:
             failures, self._unreported = list(self._unreported.values()), {}

@@ -66,7 +66,7 @@ class Turns:
 _TURNS = Turns()
 
 
-class _Task(NamedTuple):
+class _Submitted(NamedTuple):
     name: str
     run: Callable[[], None]
 
@@ -83,7 +83,7 @@ class Worker:
 
     def __init__(self, name: str = "nosync worker") -> None:
         self.failures = Failures()
-        self._tasks: dict[object, _Task] = {}  # those that wait, and the one that runs
+        self._tasks: dict[object, _Submitted] = {}  # those that wait, and the one that runs
         self._later: dict[object, float] = {}  # those of them that wait for a pause, and until when
         self._stirred = 0.0  # when the last epoch began or ended
         self._hurrying = 0  # how many wait for all of them
@@ -111,7 +111,7 @@ class Worker:
                 return False
             self._thread.start(self._run)
             self._news.notify_all()  # who wakes up waits for the lock
-            self._tasks[key] = _Task(name or str(key), task)
+            self._tasks[key] = _Submitted(name or str(key), task)
             if later:
                 self._later[key] = time.monotonic() + DELAY_S
         return True
