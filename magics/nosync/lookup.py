@@ -1,6 +1,6 @@
 """Looks up the log of a notebook, or of a folder that was renamed, for `nosync.open`.
 
-The log stays that of its own notebook: nothing is written beside it.
+Opening a log this way does not bind it to another notebook: nothing is written beside it.
 """
 
 from __future__ import annotations

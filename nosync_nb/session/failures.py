@@ -45,7 +45,7 @@ class FailedTask(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """What the next commit warns of."""
+        """The text of the warning at the next commit."""
         own = f"{hint}; " if (hint := getattr(self.error, "hint", None)) else ""
         return (
             f"background work failed: {self.task}: {shown(self.error)}\n"

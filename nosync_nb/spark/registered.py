@@ -164,7 +164,7 @@ def _pin_name(function: Registered) -> str:
 
 
 def called(sql: str) -> Iterator[Word]:
-    """The words of an expression that stand before a parenthesis."""
+    """The words of an expression that precede a parenthesis."""
     for word, following in pairwise(tokens(sql)):
         if following.text == "(" and word.kind in ("word", "name"):
             yield word

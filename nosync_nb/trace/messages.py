@@ -34,7 +34,7 @@ def record_batch(source: Any, schema: pa.Schema, *, trusted: bool = False) -> pa
     """Decodes the next message of a buffer or a reader as a record batch, without a copy.
 
     Args:
-        trusted: this process has written it, hence its header is not looked at.
+        trusted: this process has written it, so its header is not checked.
 
     Raises:
         ValueError: the message is not one, or its buffers are compressed.

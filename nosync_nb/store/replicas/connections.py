@@ -4,7 +4,7 @@ Flight accepts every connection and has no option for idle ones. It does not say
 belongs to which client, so the descriptors of the process are compared with the peers of calls.
 
 Failure: 1. A client without the token opens a thousand connections and says nothing. 2. The server
-has no descriptors left, and accepts nobody. 3. Replication stops. Hence, of many connections, those
+has no descriptors left, and accepts no client. 3. Replication stops. Hence, of many connections, those
 without a signed call are shut down after a second; a client needs less for its first call.
 """
 
@@ -61,7 +61,7 @@ class Connections:
         """Shuts connections down that prove nothing, if there are many; returns how many.
 
         Args:
-            now: the time in seconds; None: that of now.
+            now: the time in seconds, by default the clock's.
 
         Cost: some 20 us while there are few.
         """
@@ -114,7 +114,7 @@ def _peer(fd: int, port: int) -> str | None:
 
 
 def _shut_down(fd: int, peer: str) -> None:
-    """Ends a connection as if its client had; whoever has the descriptor closes it."""
+    """Ends a connection as its client would; the owner of the descriptor closes it."""
     with suppress(OSError):
         held = socket.socket(fileno=fd)
         try:
