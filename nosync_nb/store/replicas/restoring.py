@@ -110,10 +110,7 @@ def restore(
     answers, silent = _answers(files, settings)
     which = _which(name, answers, settings, silent)
     if which is None:
-        if silent and (former or any(each.log_id for each in settings.replicas)):
-            raise _unknown(path, settings, silent)
-        _enough(path, settings, silent)
-        return Restored("", 0, (), tuple(silent)) if silent else None
+        return _without_copy(path, settings, former, silent)
     _prepare(files, settings.replicas)
     # Of one that has nothing of the log it is not known whether it ever had.
     silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
@@ -142,10 +139,7 @@ def restore(
                 silent.append(f"{best.url}: {error}")
     if not gap:
         _enough(path, strict, silent)
-    raise CorruptLogError(
-        f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
-        hint="bring more of the replicas back",
-    )
+    raise _unreadable(path, silent)
 
 
 def _former(files: Files, path: str) -> set[str]:
@@ -170,6 +164,24 @@ def _prepare(
         prepare([each for each in replicas if each.url not in but], files)
 
 
+def _without_copy(
+    path: str, settings: Replicas, former: AbstractSet[str], silent: Sequence[str]
+) -> Restored | None:
+    """Lets a new log begin, as no replica that answers has a copy; None if all of them answer.
+
+    Args:
+        former: URLs of replicas that a log at this path had.
+        silent: why replicas do not answer.
+
+    Raises:
+        MissingError: a replica does not answer, and there was a log, or too few can be read.
+    """
+    if silent and (former or any(each.log_id for each in settings.replicas)):
+        raise _unknown(path, settings, silent)
+    _enough(path, settings, silent)
+    return Restored("", 0, (), tuple(silent)) if silent else None
+
+
 def _unknown(path: str, settings: Replicas, silent: Sequence[str]) -> MissingError:
     """The error of a log that no replica has which answers, while others do not answer."""
     count = len(settings.replicas)
@@ -178,6 +190,14 @@ def _unknown(path: str, settings: Replicas, silent: Sequence[str]) -> MissingErr
         f" do not answer, and may have it: {'; '.join(silent)}",
         hint="reconnect these replicas and open the log again, or wait for them with"
         " on_loss='wait'; if there is no such log, open it without replicas and add them later",
+    )
+
+
+def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
+    """The error of a log that replicas have, while none of its copies can be read."""
+    return CorruptLogError(
+        f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
+        hint="bring more of the replicas back",
     )
 
 
