@@ -12,13 +12,16 @@ A name that reaches the JVM in another way, as from a library in Scala, is not s
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakMethod, WeakSet
+
+from nosync_nb.spark.starting import is_same
 
 Watcher = Callable[[frozenset[str] | None], None]
 """Gets the names that may be tables, in lower case; None: every table is asked for."""
@@ -43,7 +46,22 @@ _WORD = re.compile(r"\w+")
 
 _mutex = threading.Lock()
 _watching: list[tuple[Any, WeakMethod[Watcher]]] = []
-_quiet = threading.local()
+_wrappers: WeakSet[Any] = WeakSet()
+
+
+class _Unwatched(threading.local):
+    """How many blocks of this thread call no watcher."""
+
+    depth = 0
+
+    def enter(self) -> None:
+        self.depth += 1
+
+    def leave(self) -> None:
+        self.depth -= 1
+
+
+_unwatched = _Unwatched()
 
 
 def watch(spark: Any, watcher: Watcher) -> None:
@@ -62,11 +80,11 @@ def unwatch(watcher: Watcher) -> None:
 @contextmanager
 def unwatched() -> Iterator[None]:
     """A block of this thread whose own lookups call no watcher."""
-    before, _quiet.on = getattr(_quiet, "on", False), True
+    _unwatched.enter()
     try:
         yield
     finally:
-        _quiet.on = before
+        _unwatched.leave()
 
 
 def _wrap() -> None:
@@ -76,8 +94,13 @@ def _wrap() -> None:
             continue
         for method in methods or (*_NAMED, *_EVERY):
             own = owner.__dict__.get(method)
-            if own is not None and not hasattr(own, "_nosync_watched"):
+            if own is not None and not _is_watched(own):
                 setattr(owner, method, _watched(own))
+
+
+def _is_watched(method: Any) -> bool:
+    """Returns True for a wrapper of this module, also if another library has wrapped it again."""
+    return inspect.unwrap(method, stop=_wrappers.__contains__) in _wrappers
 
 
 def _watched(method: Any) -> Any:
@@ -85,11 +108,11 @@ def _watched(method: Any) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _watching and not getattr(_quiet, "on", False):
+        if _watching and not _unwatched.depth:
             _report(self, None if every else _names((args, kwargs)))
         return method(self, *args, **kwargs)
 
-    call._nosync_watched = True  # type: ignore[attr-defined]
+    _wrappers.add(call)
     return call
 
 
@@ -119,20 +142,5 @@ def _report(asked: Any, names: frozenset[str] | None) -> None:
     with unwatched():
         for own, weak in tuple(_watching):
             watcher = weak()
-            if watcher is not None and _same(own, spark):
+            if watcher is not None and is_same(own, spark):
                 watcher(names)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Returns True if two objects of PySpark stand for one session."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    ids = [getattr(each, "_session_id", None) for each in (a, b)]
-    if ids[0] is not None:
-        return bool(ids[0] == ids[1])
-    try:
-        return bool(a._jsparkSession == b._jsparkSession)  # the JVM compares them
-    except Exception:  # it may be gone
-        return False

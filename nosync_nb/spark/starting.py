@@ -61,6 +61,20 @@ def is_connect(spark: Spark) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def is_same(a: Spark, b: Spark) -> bool:
+    """Returns True if two objects of PySpark stand for one session."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if is_connect(a):
+        return bool(a.session_id == b.session_id)
+    try:
+        return bool(a._jsparkSession == b._jsparkSession)  # the JVM compares them
+    except Exception:  # it may be gone
+        return False
+
+
 def stopped(spark: Spark) -> bool:
     """Tells whether a session was stopped in this process, or forgotten; asks nobody."""
     if is_connect(spark):

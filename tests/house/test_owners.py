@@ -34,6 +34,7 @@ PYSPARKS = {
     "_gateway": "the way to a JVM",
     "_instantiatedSession": "the classic session of the process",
     "_jsc": "None after the context was stopped",
+    "_jsparkSession": "the JVM's session: two classic objects may stand for one, and share it",
     "_jvm": "of the gateway",
 }
 """What PySpark keeps to itself, and the one module that sees whether a session lives has to ask."""
@@ -66,7 +67,10 @@ OFFERED = {
 DOOR = TOP / "tests" / "support" / "inside.py"
 """The one file of tests that may reach in."""
 
-ASSIGNED = {"atexit": "of weakref.finalize: documented, to leave the end to the system"}
+ASSIGNED = {
+    "atexit": "of weakref.finalize: documented, to leave the end to the system",
+    "setattr(owner, method)": "PySpark's methods that take names: it has no hook for lookups",
+}
 """The attributes of others that the engine assigns."""
 
 NOTEBOOK_USES_MAX = 2
