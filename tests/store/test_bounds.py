@@ -93,13 +93,13 @@ def in_frames(patch: pytest.MonkeyPatch) -> None:
 
 def by_counts(patch: pytest.MonkeyPatch) -> None:
     """Each row is there many times: some bytes of counts are terabytes of rows."""
-    encode = codec._encode_diff
-    patch.setattr(codec, "_encode_diff", lambda diff, n: encode(diff * 10**6 * 400, n))
+    encode = codec.encode_diff
+    patch.setattr(codec, "encode_diff", lambda diff, n: encode(diff * 10**6 * 400, n))
 
 
 def by_counts_beyond_numbers(patch: pytest.MonkeyPatch) -> None:
-    encode = codec._encode_diff
-    patch.setattr(codec, "_encode_diff", lambda diff, n: encode(diff * 2**61, n))
+    encode = codec.encode_diff
+    patch.setattr(codec, "encode_diff", lambda diff, n: encode(diff * 2**61, n))
 
 
 @pytest.mark.fault(43)

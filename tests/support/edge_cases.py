@@ -441,7 +441,7 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     arrays.append(pa.array(range(len(PAIRS)), pa.int32()))
     whole = Schema([*((f.name, f.type) for f in schema.fields), ("row", "int")])
     frame_ = frame_of(spark, pa.Table.from_arrays(arrays, schema=whole.arrow), whole).cache()
-    jvm = spark._jvm
+    jvm = spark.sparkContext._gateway.jvm
     utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
     catalyst = jvm.org.apache.spark.sql.catalyst.expressions
     from pyspark.sql import Column as SparkColumn
@@ -450,7 +450,8 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     def tried(sql: str, name: str, type_: str) -> Any:
         """A struct with the value, null where Spark raises."""
         passed = months.taken(f"({sql})", type_)
-        inner = utils.expression(functions.expr(f"named_struct('v', {passed})")._jc)
+        struct = functions.expr(f"named_struct('v', {passed})")
+        inner = utils.expression(getattr(struct, "_jc"))  # noqa: B009  (PySpark has no public way)
         return SparkColumn(utils.column(catalyst.TryEval(inner))).alias(name)
 
     answers: dict[str, Answer] = {}

@@ -82,7 +82,7 @@ def encode_small(
     Cost: as `encode`; texts and bytes that are too long are counted, and not copied.
     """
     rows = len(diff)
-    form, parts = _encode_diff(diff, rows)
+    form, parts = encode_diff(diff, rows)
     # For each batch of each epoch: what is asked of all columns comes first.
     dtypes, tags = _plain(tuple(types))
     width = len(columns)
@@ -255,7 +255,7 @@ def _decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column
     return columns, diff
 
 
-def _encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
+def encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
     """Returns the form of the diffs and their bytes."""
     raw = diff.tobytes()
     if _ONES.startswith(raw) if rows <= SMALL else bool((diff == 1).all()):
