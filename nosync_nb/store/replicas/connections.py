@@ -4,8 +4,8 @@ Flight accepts every connection and has no option for idle ones. It does not say
 belongs to which client, so the descriptors of the process are compared with the peers of calls.
 
 Failure: 1. A client without the token opens a thousand connections and says nothing. 2. The server
-has no descriptors left, and accepts no client. 3. Replication stops. Hence, of many connections, those
-without a signed call are shut down after a second; a client needs less for its first call.
+has no descriptors left, and accepts no client. 3. Replication stops. Hence, of many connections,
+those without a signed call are shut down after a second; a client needs less for its first call.
 """
 
 from __future__ import annotations
