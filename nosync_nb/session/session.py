@@ -199,8 +199,8 @@ class Session:
         """The stages by name, without frozen versions."""
         self._owners.follower.refresh()
         stages = self._owners.publisher.snapshot.catalog.values()
-        found = [s for s in stages if not s.is_input and not s.frozen]
-        return {s.name: Collection(self._owners.host, reference(s.name, s.schema)) for s in found}
+        derived = [s for s in stages if not s.is_input and not s.frozen]
+        return {s.name: Collection(self._owners.host, reference(s.name, s.schema)) for s in derived}
 
     @property
     def inputs(self) -> dict[str, Input]:

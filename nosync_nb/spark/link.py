@@ -120,10 +120,10 @@ class Link:
                 hint="install nosync[spark]",
             ) from error
         user = self._user()
-        found = sessions.find(user)
-        if found is None and self.off:
+        spark = sessions.find(user)
+        if spark is None and self.off:
             raise starting.switched_off(why, instead)
-        if found is None:
+        if spark is None:
             with self._lock:
                 for each in (user, self._started):
                     if each is not None and starting.died(each) and not starting.started_here(each):
@@ -138,13 +138,13 @@ class Link:
                 self._say(f"starts Spark for {why}{around}")
             try:
                 with self._doing.of(f"starts Spark for {why}"):
-                    found = starting.start({**recorded, **self.conf})
+                    spark = starting.start({**recorded, **self.conf})
             except NosyncError as error:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
         with self._lock:
-            self._lost, self._started = None, found
+            self._lost, self._started = None, spark
         complete(self._published.store.files)  # executors look into the folder alone
-        return found
+        return spark
 
     def able(self, what: str) -> bool:
         """Whether there is a Spark session, or one can be started; says so once if there is not.
@@ -264,13 +264,13 @@ class Link:
 
         store = self._published.store
         with starting.reached(spark, f"input '{stage.name}'"):
-            found = ingest.ingest(
+            outputs = ingest.ingest(
                 spark, frame, stage.schema, layouts, self.carrier, name=stage.name
             ).outputs
         self.follow()
         return {
             layout: Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
-            for layout, refs in zip(layouts, found, strict=True)
+            for layout, refs in zip(layouts, outputs, strict=True)
         }
 
     def _of_frame(self, frame: Any, stage: Stage) -> Any:

@@ -178,16 +178,16 @@ def settle(parent: Store, incarnation: int) -> None:
         DurabilityError: the disk refuses; nothing is shown of which it is not sure that it stays.
     """
     files, where = parent.files, os.path.join(parent.path, FOLDER)
-    found = files.names(where) if files.exists(where) else []
-    _remove_unfinished(parent, found)
-    hidden = [name for name in found if name.startswith(LEFT)]
+    folders = files.names(where) if files.exists(where) else []
+    _remove_unfinished(parent, folders)
+    hidden = [name for name in folders if name.startswith(LEFT)]
     if not hidden:
         return
     parent.log.sync()
     with _owned(parent):
         for name in hidden:
             number, _, own = name.removeprefix(LEFT).partition("-")
-            if number.isdecimal() and int(number) <= incarnation and own not in found:
+            if number.isdecimal() and int(number) <= incarnation and own not in folders:
                 files.rename(os.path.join(where, name), os.path.join(where, own))
             else:
                 files.remove_folder(os.path.join(where, name))

@@ -42,14 +42,14 @@ class Branch(NamedTuple):
 
 def listed(files: Files, log: str) -> dict[str, Branch]:
     """The branches of the log in a folder, by name. Cost: each is opened for reading."""
-    found = {}
+    branches = {}
     for name in names(files, log):
         path = place(log, name)
         try:
-            found[name] = _listed(path, name)
+            branches[name] = _listed(path, name)
         except (CorruptLogError, DurabilityError, TrustError) as error:
-            found[name] = Branch(name, path, 0, 0, None, str(error))
-    return found
+            branches[name] = Branch(name, path, 0, 0, None, str(error))
+    return branches
 
 
 def _listed(path: str, name: str) -> Branch:
