@@ -20,7 +20,8 @@ SEQUENCE_MAX = 10_000_000
 
 
 def at(items: Sequence[Any], index: int) -> Any:
-    """`a[i]`, counted from 0."""
+    """`a[i]`, counted from 0; Spark reads a bigint index modulo 2**32."""
+    index = (index + 2**31) % 2**32 - 2**31
     if not 0 <= index < len(items):
         raise InvalidError(_BEYOND)
     return items[index]

@@ -147,13 +147,13 @@ class Definitions:
         again: bool,
     ) -> list[StageReport]:
         start = time.perf_counter()
-        for name, each in collections.items():  # before the lock, as Spark may have to start
-            self._types.confirm(definition_of(name, each))
+        described = self._described(collections)
+        for tree in described.values():  # before the lock, because Spark may have to start
+            self._types.confirm(tree)
         with self._gate.lock:
             self._gate.turn("define")
             snapshot = self._publisher.snapshot
             _refuse_inputs(snapshot.catalog, collections)
-            described = self._described(collections)
             self._listeners.refuse_unnamed(described)
             trees = self._trees(snapshot.catalog, described)
             redone = set(trees) if again else set()

@@ -130,7 +130,6 @@ def test_rows_that_raise_inside_a_lambda_are_named() -> None:
         "array_contains(a, null)",
         "aggregate(w, 0, (z, x) -> z + x)",
         "transform(a, (x, y, z) -> x)",
-        "a[l]",
         "struct(st.x)",
         "a[1:2]",
     ],

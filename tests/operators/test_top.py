@@ -463,7 +463,7 @@ def test_limits_and_orders_that_are_none_are_refused(session: Session) -> None:
         group.top(1, by="nothing desc")
     with pytest.raises(SchemaError, match="there is a column 'rank' already"):
         group.rank("k", 1)
-    with pytest.raises(SchemaError, match=r"a map \('m'\) cannot be a key"):
+    with pytest.raises(SchemaError, match="'m' is a map, and maps cannot be keys"):
         a.group_by("m")
 
 

@@ -117,10 +117,15 @@ def test_a_dataframe_is_written_in_the_orders_that_are_read(spark: Any, tmp_path
 
 
 @pytest.mark.spark
-def test_of_two_rows_of_a_dataframe_with_one_key_one_counts(spark: Any, tmp_path: Path) -> None:
+def test_two_rows_of_a_dataframe_with_one_key_are_refused_in_insert(
+    spark: Any, tmp_path: Path
+) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         keyed = session.input("keyed", "k bigint, x bigint", key="k")
-        keyed.insert(spark.range(10).selectExpr("id % 7 as k", "id as x"))
+        frame = spark.range(10).selectExpr("id % 7 as k", "id as x")
+        with pytest.raises(SchemaError, match="is there twice in the rows"):
+            keyed.insert(frame)
+        keyed.upsert(frame)
         session.commit()
         assert [row.k for row in keyed.rows()] == list(range(7))
         before = files(session)

@@ -41,7 +41,7 @@ assert len(told) == 1, owners_of(session).listeners.notices
 assert "stage 'counts' needs Spark" in told[0] and "runs in this process" in told[0], told
 for make in (
     lambda: definitions.define({"forced": big.group_by("s").agg(n="count(*)")}, on="spark"),
-    lambda: big.filter("mask(s) = 'A000'"),
+    lambda: definitions.define({"masked": big.filter("mask(s) = 'A000'")}),
 ):
     try:
         make()

@@ -42,8 +42,17 @@ class Begun:
         self.single.join()
 
 
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Threads that sessions of other tests have left are not counted."""
+    OTHERS[:] = threading.enumerate()
+
+
+OTHERS: list[threading.Thread] = []
+
+
 def named(name: str) -> int:
-    return sum(each.name == name for each in threading.enumerate())
+    return sum(each.name == name for each in threading.enumerate() if each not in OTHERS)
 
 
 @pytest.fixture
