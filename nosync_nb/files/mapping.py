@@ -56,17 +56,18 @@ class Ending:
         address: where it is mapped.
     """
 
-    __slots__ = ("_content", "_last", "_page")
+    __slots__ = ("_byte", "_content", "_page")
 
     def __init__(self, content: object, address: int, size_bytes: int) -> None:
         self._content = content
-        self._last = address + size_bytes - 1
-        self._page = self._last // _PAGE * _PAGE
+        last = address + size_bytes - 1
+        self._byte = ctypes.c_ubyte.from_address(last)
+        self._page = last // _PAGE * _PAGE
 
     def is_there(self) -> bool:
         """Returns True if the file has its length still, or the system cannot say. Cost: 1 us."""
         if _madvise(self._page, 1, _POPULATE_READ) == 0:
-            return ctypes.c_ubyte.from_address(self._last).value != 0
+            return self._byte.value != 0
         return ctypes.get_errno() != errno.EFAULT
 
 

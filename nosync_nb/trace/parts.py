@@ -56,22 +56,21 @@ class MappedBatch(Batch):
 
     Args:
         again: maps the file that has its name by now.
+
+    Attributes:
+        is_there: returns True if its file is as long as when it was mapped. Cost: 1 us.
     """
 
-    __slots__ = ("_ending", "again")
+    __slots__ = ("again", "is_there")
 
     def __init__(self, batch: Batch, ending: Ending, again: Callable[[], Batch]) -> None:
         super().__init__(
             batch.layout, batch.columns, batch.khash, batch.rhash, batch.diff, batch.code
         )
-        self._ending, self.again = ending, again
+        self.is_there, self.again = ending.is_there, again
 
     def __reduce__(self) -> Any:
         return Batch, (self.layout, self.columns, self.khash, self.rhash, self.diff, self.code)
-
-    def is_there(self) -> bool:
-        """Returns True if its file is as long as when it was mapped. Cost: 1 us."""
-        return self._ending.is_there()
 
 
 def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
@@ -82,7 +81,10 @@ def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
 
     Cost: 1 us for each that is mapped.
     """
-    if all(part.is_there() for part in parts if isinstance(part, MappedBatch)):
+    for part in parts:  # a loop, because this is part of each lookup
+        if type(part) is MappedBatch and not part.is_there():
+            break
+    else:
         return parts
     return tuple(
         part.again() if isinstance(part, MappedBatch) and not part.is_there() else part
