@@ -68,7 +68,7 @@ class Frames:
         return shortfall.repair(self._publisher.snapshot, self._names.read_by(definition))
 
     def _rows(self, definition: Definition, at: Any, small: int) -> Any:
-        """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
+        """The source of a DataFrame: a trace, whose files are kept where possible, or a batch.
 
         Raises:
             CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.

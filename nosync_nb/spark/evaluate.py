@@ -54,7 +54,7 @@ def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registe
 
 
 def _has_subquery(frame: Any) -> bool:
-    """Whether Spark's own plan holds a subquery; over Connect the plan is not to be had."""
+    """True if Spark's plan has a subquery. Connect does not give its plan: False."""
     plan = getattr(frame, "_jdf", None)
     return plan is not None and not plan.queryExecution().analyzed().subqueriesAll().isEmpty()
 
