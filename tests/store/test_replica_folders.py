@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,6 +152,38 @@ def test_a_segment_that_was_deleted_under_a_shipper_is_not_acknowledged(tmp_path
     with pytest.raises(DurabilityError, match="was deleted"):
         replica.sync(FIRST, 2)
     assert replica.acknowledged() == 0
+
+
+@pytest.mark.fault(31)
+def test_what_was_appended_to_a_folder_that_was_moved_away_is_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    root, files = tmp_path / "copies", Watched()
+    replica = begun(root, files)
+    replica.sync(FIRST, 1)
+    replica.append(FIRST, SEGMENT, 5, b"more")
+    folder, moved = root / ID.hex(), tmp_path / "moved"
+    folder.rename(moved)
+    shutil.copytree(moved, folder)  # equal names and sizes, none of it on the disk
+    with pytest.raises(DurabilityError, match="is not the copy any more"):
+        replica.sync(FIRST, 2)
+    assert again(root, files).acknowledged() == 1
+
+
+@pytest.mark.fault(31)
+def test_a_segment_that_was_cut_in_place_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, files = tmp_path / "copies", Watched()
+    replica = begun(root, files)
+    replica.append(FIRST, SEGMENT, 5, b"more")
+    later = time.time_ns() + 10**10  # the times of the folders' last changes can be relied on
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    replica.sync(FIRST, 1)
+    os.truncate(root / ID.hex() / SEGMENT, 5)  # no name in the folder has changed
+    with pytest.raises(DurabilityError, match="is not the copy any more"):
+        replica.sync(FIRST, 2)
+    assert again(root, files).acknowledged() == 1
 
 
 @pytest.mark.fault(8, 11)
