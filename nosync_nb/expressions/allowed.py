@@ -80,8 +80,8 @@ BitwiseRightShift BitwiseXor Boolean Bracket Case Cast Collate Column ColumnDef 
 CurrentTime CurrentTimestamp CurrentUser DPipe DataType DataTypeParam Distinct Div Dot EQ Escape
 Extract Filter GT GTE HexString ILike Identifier If IgnoreNulls In IntDiv Interval IntervalSpan Is
 Kwarg LT LTE Lambda Like Literal Localtimestamp Mod Mul NEQ National Neg Not Null NullSafeEQ
-NullSafeNEQ Or Order Ordered Overlay Paren RawString RegexpLike RespectNulls SessionUser Slice Star
-StrPosition Sub Substring Trim TryCast Tuple Var Where WithinGroup Xor JSONExtract RegexpILike
+NullSafeNEQ Or Order Ordered Paren RawString RegexpLike RespectNulls SessionUser Slice Star
+Sub TryCast Tuple Var Where WithinGroup Xor JSONExtract RegexpILike
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS.split())

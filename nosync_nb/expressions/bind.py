@@ -267,27 +267,6 @@ class Binder:
         self._meet(result.type for result in results)
         return conditions.case(branches, last, self.utc)
 
-    def _trim(self, tree: Any) -> ValueNode:
-        way = str(tree.args.get("position") or "both").lower()
-        cut = tree.args.get("expression")
-        name = {"both": "trim", "leading": "ltrim", "trailing": "rtrim"}[way]
-        return self._call(name, *(() if cut is None else (cut,)), tree.this)
-
-    def _position(self, tree: Any) -> ValueNode:
-        start = tree.args.get("position")
-        return self._call(
-            "locate", tree.args["substr"], tree.this, *(() if start is None else (start,))
-        )
-
-    def _overlay(self, tree: Any) -> ValueNode:
-        names = ("this", "expression", "from_", "from", "for_", "for")
-        parts = [tree.args.get(name) for name in names]
-        return self._call("overlay", *(part for part in parts if part is not None))
-
-    def _substring(self, tree: Any) -> ValueNode:
-        parts = (tree.this, tree.args.get("start"), tree.args.get("length"))
-        return self._call("substring", *(part for part in parts if part is not None))
-
     def _extract(self, tree: Any) -> ValueNode:
         return calendar.extracted(tree.this.name, self.bind(tree.expression), self.utc)
 
@@ -341,10 +320,6 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Concat: Binder._joined,
     exp.If: Binder._if,
     exp.Case: Binder._case,
-    exp.Trim: Binder._trim,
-    exp.Substring: Binder._substring,
-    exp.StrPosition: Binder._position,
-    exp.Overlay: Binder._overlay,
     exp.Extract: Binder._extract,
     **lambdas.SPECIAL,
     exp.CurrentDate: lambda binder, tree: determinants.called_without(

@@ -76,8 +76,10 @@ def _between_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
     if len(arguments) not in (2, 3):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
     rounds = literal_value(arguments[2], "whether to round") if len(arguments) == 3 else True
+    if not isinstance(rounds, bool):
+        raise NotProvedError(f"{name} with {rounds!r} for a boolean")
     times = [_time(argument, utc=utc) for argument in arguments[:2]]
-    return StrictNode(name, "double", _months_between(rounds is True), times)
+    return StrictNode(name, "double", _months_between(rounds), times)
 
 
 _DAYS = {

@@ -88,6 +88,7 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
 
 def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`<=>`."""
+    count(name, arguments, 2)
     if all(argument.type == VOID for argument in arguments):
         return LiteralNode(True, "boolean")
     equal = COMPARISONS["="]("=", arguments, utc)

@@ -80,6 +80,8 @@ def logic(*, conjunction: bool) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
+        if {argument.type for argument in arguments} in ({"string"}, {"string", VOID}):
+            raise NotProvedError(f"{name} of texts")  # Spark casts a text beside a boolean alone
         left, right = (_condition(argument, utc) for argument in arguments)
         return LogicNode(left, right, conjunction=conjunction)
 

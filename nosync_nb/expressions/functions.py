@@ -9,10 +9,11 @@ from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
+from nosync_nb.rows.ddl import INTERVALS
 
 OF_BYTES = (("binary",),)
 """Of functions that have a form of their own for bytes."""
-OF_TEXT = ((*NUMBERS, *TIMES, "decimal", "boolean", "binary"),)
+OF_TEXT = ((*NUMBERS, *TIMES, *INTERVALS, "decimal", "boolean", "binary"),)
 """Of functions to which Spark casts nothing."""
 OF_DAYS = ((), ("bigint", "float", "double", "decimal"))
 """Of functions that add days to a date."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,7 +24,15 @@ from nosync_nb.expressions.roomy import roomy
 from nosync_nb.rows.ddl import quoted
 
 _PREFIX = "SELECT "
-_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "OVERLAY")
+_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT")
+_KEYWORDS = {
+    "OVERLAY": ("PLACING", "FROM", "FOR"),
+    "POSITION": ("IN",),
+    "SUBSTR": ("FROM", "FOR"),
+    "SUBSTRING": ("FROM", "FOR"),
+}
+"""Functions whose arguments commas or these keywords separate."""
+_SIDES = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
 
 
@@ -33,11 +41,50 @@ class _Parser(SparkParser):
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in _SYNTAX
+        **{name: SparkParser.FUNCTION_PARSERS[name] for name in _SYNTAX},
+        **{name: partial(lambda name, parser: parser.separated(name), name) for name in _KEYWORDS},
+        "TRIM": lambda parser: parser.trimmed(),
     }
 
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
     """None: `array(a, b)[0]` is an element of a call, which would be lost."""
+
+    # sqlglot's own parsers of these functions drop arguments and accept forms that Spark refuses.
+
+    def separated(self, name: str) -> exp.Expression:
+        """Parses the arguments of a function of `_KEYWORDS`."""
+        arguments = [self._parse_bitwise()]
+        mixed = name.startswith("SUBSTR")  # substring(text from 1, 2) too
+        for keyword in _KEYWORDS[name]:
+            if not (self._match_text_seq(keyword) or (mixed and self._match(TokenType.COMMA))):
+                break
+            arguments.append(self._parse_bitwise())
+        if (mixed or len(arguments) == 1) and self._match(TokenType.COMMA):
+            arguments += self._parse_csv(self._parse_bitwise)
+        return self._called(name.lower(), arguments)
+
+    def trimmed(self) -> exp.Expression:
+        """Parses the arguments of `trim`, which are in the order of `trim(characters, text)`."""
+        side = self._match_texts(_SIDES) and self._prev.text.upper()
+        arguments = [] if side and self._match(TokenType.FROM) else [self._parse_bitwise()]
+        if not arguments or self._match(TokenType.FROM):
+            arguments.append(self._parse_bitwise())
+        elif side:
+            self.raise_error(f"Expected FROM after {side}")
+        elif self._match(TokenType.COMMA):
+            arguments += self._parse_csv(self._parse_bitwise)
+        return self._called(_SIDES[side or "BOTH"], arguments)
+
+    def _parse_extract(self) -> exp.Extract:
+        literal = self._match(TokenType.STRING, advance=False)
+        part = self._parse_var(any_token=True)
+        if literal or not self._match(TokenType.FROM):
+            self.raise_error("Expected FROM after the part to extract")
+        return self.expression(exp.Extract(this=part, expression=self._parse_bitwise()))
+
+    def _called(self, name: str, arguments: list[Any]) -> exp.Expression:
+        given = [each for each in arguments if each is not None]  # none in substring()
+        return self.expression(exp.Anonymous(this=name, expressions=given))
 
     def _parse_term(self, parse_mod: bool = True) -> Any:
         """Also what follows `>>` where a third sign touches it: `a >>> b`."""

@@ -33,8 +33,11 @@ from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
 from nosync_nb.rows import SMALL
 from nosync_nb.rows.unpacked import unpack
 
+_NO_NUMBER = "a literal that is no number is an error in Spark, also beside null"
 KNOWN = {
-    "nullif('%5d', x_int)": "a literal that is no number is an error in Spark, also beside null"
+    "nullif('%5d', x_int)": _NO_NUMBER,
+    "'%5d' < x_int": _NO_NUMBER,
+    "'%5d' <> x_int": _NO_NUMBER,
 }
 """Expressions that are accepted or answered differently on purpose, with the reason."""
 

@@ -429,11 +429,26 @@ def write(some: Sequence[Edge], answers: dict[str, Answer]) -> None:
 _TOGETHER = 25
 
 
+def caught(spark: Any, sql: str, name: str, type_: str) -> Any:
+    """Returns a column of Spark: a struct with the value `v`, null where Spark raises."""
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import functions
+
+    from nosync_nb.spark import months
+
+    jvm = spark.sparkContext._gateway.jvm
+    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    value = f"if(row < 0, null, {months.taken(f'({sql})', type_)})"  # nullable for PySpark
+    struct = functions.expr(f"named_struct('v', {value})")
+    inner = utils.expression(getattr(struct, "_jc"))  # noqa: B009  (PySpark has no public way)
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(inner)
+    return SparkColumn(utils.column(tried)).alias(name)
+
+
 def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     """Spark's answers: a type, and one for each row."""
     import pyarrow as pa
 
-    from nosync_nb.spark import months
     from nosync_nb.spark.sessions import frame_of, spelled
 
     schema, columns = frame()
@@ -441,19 +456,6 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     arrays.append(pa.array(range(len(PAIRS)), pa.int32()))
     whole = Schema([*((f.name, f.type) for f in schema.fields), ("row", "int")])
     frame_ = frame_of(spark, pa.Table.from_arrays(arrays, schema=whole.arrow), whole).cache()
-    jvm = spark.sparkContext._gateway.jvm
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    catalyst = jvm.org.apache.spark.sql.catalyst.expressions
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import functions
-
-    def tried(sql: str, name: str, type_: str) -> Any:
-        """A struct with the value, null where Spark raises."""
-        passed = months.taken(f"({sql})", type_)
-        struct = functions.expr(f"named_struct('v', {passed})")
-        inner = utils.expression(getattr(struct, "_jc"))  # noqa: B009  (PySpark has no public way)
-        return SparkColumn(utils.column(catalyst.TryEval(inner))).alias(name)
-
     answers: dict[str, Answer] = {}
     types: dict[str, str] = {}
 
@@ -482,7 +484,7 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     def run(part: Sequence[Edge]) -> None:
         if not part:
             return
-        chosen = [tried(e.sql, f"r{i}", types[e.sql]) for i, e in enumerate(part)]
+        chosen = [caught(spark, e.sql, f"r{i}", types[e.sql]) for i, e in enumerate(part)]
         try:
             table = frame_.select("row", *chosen).toArrow().sort_by("row")
         except Exception:

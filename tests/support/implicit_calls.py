@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from edge_cases import caught
 from expression_cases import VALUES
 from expression_frames import Mask, evaluated
 from expression_functions import NEAR
@@ -504,6 +505,7 @@ class Asked:
     def __init__(self, spark: Any) -> None:
         from nosync_nb.spark.sessions import frame_of
 
+        self._spark = spark
         own = frame()
         typed = zip(own.columns, own.schema.types, strict=True)
         arrays = [rows.to_arrow(column, type_) for column, type_ in typed]
@@ -573,16 +575,26 @@ class Asked:
                 yield f"{each.sql} on {frame().row(e, i)}: Spark {both[0]}, here {both[1]}"
 
     def _refusals(self, some: Sequence[Computed]) -> Iterator[str]:
-        """Rows that are refused here alone: one of each call is looked at."""
-        refusing = {each.call: (each, e, fine) for each, e, _, fine in some if fine is not None}
-        for each, e, fine in refusing.values():
-            i = random.Random(each.sql).choice(np.flatnonzero(~fine).tolist())
-            one = self._of(self._numbered.take([i]), self._schema)
-            try:
-                given = one.selectExpr(f"({each.sql}) as r").toArrow()
-            except Exception:
-                continue
-            yield f"{each.sql} on {frame().row(e, i)}: only here an error, Spark {given}"
+        """Rows that are refused here alone; bytes that are no UTF-8 are no text here."""
+        from pyspark.sql.functions import coalesce, is_valid_utf8, lit
+
+        refusing = [
+            (each, e, fine)
+            for each, e, _, fine in some
+            if fine is not None and not each.call.startswith("sequence(")  # Spark has no memory
+        ]
+        for start in range(0, len(refusing), 40):
+            part, columns = refusing[start : start + 40], []
+            for k, (each, e, _) in enumerate(part):
+                tried = caught(self._spark, each.sql, f"r{k}", e.type)
+                given = tried.isNotNull()
+                if e.type == "string":
+                    given &= coalesce(is_valid_utf8(tried.getField("v")), lit(True))
+                columns.append(given.alias(f"r{k}"))
+            answers = self._frame.select("row", *columns).toArrow().sort_by("row")
+            for k, (each, e, fine) in enumerate(part):
+                for i in np.flatnonzero(~fine & answers.column(f"r{k}").to_numpy()).tolist():
+                    yield f"{each.sql} on {frame().row(e, i)}: only here an error"
 
 
 def recorded() -> dict[str, list[dict[str, str]]]:
