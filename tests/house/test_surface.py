@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import public_api
+
 from nosync_nb import Session
+
+SURFACE = public_api.surface()
 
 PROMISED = {
     *("input", "commit", "epoch", "pending", "discard", "sync", "stream"),
@@ -36,3 +40,25 @@ def test_a_session_shows_what_is_promised_and_no_more_beyond_than_is_listed(
     assert sorted(shown - PROMISED) == sorted(BEYOND)
     assert PROMISED - shown == set()
     assert shown & NOT_BUILT == set(), "what is built moves to PROMISED"
+
+
+def test_nothing_that_users_rely_on_has_changed() -> None:
+    """Names and signatures, commands and options, settings, kinds of errors, JSON keys of logs."""
+    assert public_api.broken(public_api.recorded(), SURFACE) == []
+
+
+def test_additions_and_summaries_are_recorded() -> None:
+    assert public_api.recorded() == SURFACE, "run tests/support/public_api.py"
+
+
+def test_a_changed_signature_and_a_dropped_option_are_reported() -> None:
+    now = {kind: dict(listed) for kind, listed in SURFACE.items()}
+    now["names"]["open"] = "(path)"
+    del now["commands"]["%dd logs"]
+    now["summaries"]["open"] = "Another summary."
+    now["settings"]["added"] = "0"
+    reported = public_api.broken(SURFACE, now)
+    assert [text.partition(" was ")[0] for text in reported] == [
+        "names: open",
+        "commands: %dd logs",
+    ]
