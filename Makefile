@@ -19,7 +19,7 @@ lab: setup ## Opens JupyterLab on the tutorials
 
 test: ## Runs all tests: engine, Spark, notebooks, browser
 	@$(PYTHON) scripts/setup.py --browser
-	@$(RUN) python tests/support/jvm.py
+	@$(RUN) python tests/support/machines/jvm.py
 # Hundreds of processes import our modules: they leave them compiled, whatever is set outside.
 	@$(RUN) env -u PYTHONDONTWRITEBYTECODE python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 

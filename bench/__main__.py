@@ -38,7 +38,7 @@ from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentil
 from bench.servers import KINDS
 from bench.snapshots import snapshots
 from bench.views import views
-from nosync_nb.spark import costs
+from nosync_nb.spark.execution import cost_model
 
 MILLION = 1_000_000
 RUNS = 3
@@ -173,10 +173,10 @@ def places(options: argparse.Namespace, goals: Goals) -> None:
         "What placement believes (costs.py)", "figure          ", "here", "on Spark", "believed"
     )
     for kind, (here, there) in found["rates"].items():
-        believed = costs.ROWS_PER_SECOND[kind.partition("_")[0]]
+        believed = cost_model.ROWS_PER_SECOND[kind.partition("_")[0]]
         table.row(f"{kind}, rows/s", here, there, believed)
-    table.row("a Spark job, s", None, found["job"], costs.JOB_SECONDS)
-    table.row("starting Spark, s", None, found["start"], costs.START_SECONDS)
+    table.row("a Spark job, s", None, found["job"], cost_model.JOB_SECONDS)
+    table.row("starting Spark, s", None, found["start"], cost_model.START_SECONDS)
 
 
 def recovered(base: Path, **sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -114,13 +114,13 @@ def epochs(count: int) -> list[float]:
 
 def beside_spark(size: int) -> list[tuple[str, float, float]]:
     """Of each expression the milliseconds over all rows, here and in Spark."""
-    from nosync_nb.spark import starting
-    from nosync_nb.spark.sessions import frame_of
+    from nosync_nb.spark import launch
+    from nosync_nb.spark.spark_session import frame_of
 
     table = made(size)
     typed = zip(table.columns, SCHEMA.types, strict=True)
     columns = [rows.from_arrow(column.combine_chunks(), type_) for column, type_ in typed]
-    spark = starting.start({"spark.sql.session.timeZone": "UTC", "spark.log.level": "OFF"})
+    spark = launch.start({"spark.sql.session.timeZone": "UTC", "spark.log.level": "OFF"})
     frame = frame_of(spark, table, SCHEMA).cache()
     frame.count()
     lines = []
@@ -131,7 +131,7 @@ def beside_spark(size: int) -> list[tuple[str, float, float]]:
         asked.save()
         ours = best(lambda e=e: e.evaluate(columns, size))  # type: ignore[misc]
         lines.append((sql, ours, best(asked.save)))
-    starting.stop(spark)
+    launch.stop(spark)
     return lines
 
 

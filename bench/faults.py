@@ -103,7 +103,7 @@ def find(options: argparse.Namespace) -> None:
     """Opens the log that is not there any more, and reads a small stage."""
     import nosync_nb
     from nosync_nb.session.session import owners_of
-    from nosync_nb.store.replicas.layout import is_frames
+    from nosync_nb.store.replication.file_layout import is_frames
 
     started = time.perf_counter()
     session = nosync_nb.open(options.folder / "x.nosync", replicas=options.replicas, quorum=QUORUM)

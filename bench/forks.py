@@ -31,7 +31,7 @@ import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, node_table
 from bench.recovery import folder_bytes
 from bench.workload import Change, Workload
-from nosync_nb.files.names import FOLDERS
+from nosync_nb.files.safe_names import FOLDERS
 from nosync_nb.session.session import owners_of
 
 WARM = 20

@@ -32,9 +32,9 @@ from bench.reads import times
 from bench.report import TOP, Goals, Table, run
 from nosync.kernelspec import kernel_spec
 from nosync_nb.session.session import owners_of
-from nosync_widgets.grid import GridView
-from nosync_widgets.grid_pages import Wanted
-from nosync_widgets.travel import TravelView
+from nosync_widgets.views.grid import GridView
+from nosync_widgets.views.grid__grid_pages import Wanted
+from nosync_widgets.views.time_slider import TravelView
 
 EPOCHS = 20
 ENGINE = "import nosync, nosync_nb; nosync_nb.open"

@@ -27,7 +27,7 @@ from bench.r1 import IN_PROCESS, edge_table, node_table
 from bench.report import Goals, MeasurementError, Table, percentiles, run
 from bench.servers import places
 from bench.workload import Workload
-from nosync_nb.session.levels import LEVELS
+from nosync_nb.session.durability.levels import LEVELS
 from nosync_nb.session.session import owners_of
 
 LAYERS = (1, 4, 16, 64)

@@ -3,7 +3,7 @@
 Spark is started before and has run each kind of query once. What is printed are the seconds of two
 things: rows are loaded (`insert` of an Arrow table, or of a DataFrame over Parquet, and `commit`),
 and a join and count of them is defined. Rows of a DataFrame are loaded by executors anyhow. The
-figures in `nosync_nb/spark/costs.py` are such as are printed here.
+figures in `nosync_nb/spark/execution/cost_model.py` are such as are printed here.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, load
 from bench.workload import Workload
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replication.backends.folder import FolderReplica
 
 
 def add_stages(session: Any, edges: Any, count: int) -> None:

@@ -39,10 +39,10 @@ from bench.report import Goals, Table, percentiles, run
 from bench.trouble import Away, scrubbed, urls
 from bench.workload import Network, Workload
 from nosync_nb.collections.library import graphs
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import columns as rows
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.log import codec
+from nosync_nb.store.log import batch_codec
 
 SNAPSHOTS = ("aligned", "copied", "unaligned")
 MODES = ("floor", "log", "trouble", *SNAPSHOTS)
@@ -94,7 +94,7 @@ class Snapshots:
         file = Files().create(path)
         try:
             for columns, layout, diff in state:
-                file.append(codec.encode(columns, layout.types, diff))
+                file.append(batch_codec.encode(columns, layout.types, diff))
             if under_way is not None:
                 file.append(json.dumps(under_way).encode())
             file.sync()

@@ -18,12 +18,12 @@ from typing import Any
 
 from bench.report import TOP
 from nosync_nb.errors import NosyncError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replicas import settings
-from nosync_nb.store.replicas.keeper import step_back
-from nosync_nb.store.replicas.scrubbing import Scrubber
-from nosync_nb.store.replicas.source import log_id
+from nosync_nb.store.replication import config
+from nosync_nb.store.replication.agent.keeper import step_back
+from nosync_nb.store.replication.agent.log_source import log_id
+from nosync_nb.store.replication.agent.scrub import Scrubber
 
 COUNT = 2
 
@@ -70,7 +70,7 @@ def main() -> None:
     options = parser.parse_args()
     step_back()
     files = Files()
-    kept = settings.read(files, options.folder, log_id(files, options.folder))
+    kept = config.read(files, options.folder, log_id(files, options.folder))
     replicas = [(each, list) for each in kept.replicas]
     scrubber = Scrubber(options.folder, options.generation, replicas, print, files, rate=None)
     while True:

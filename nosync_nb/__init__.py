@@ -21,13 +21,13 @@ from nosync_nb.errors import (
     TimeError,
     TrustError,
 )
-from nosync_nb.session.copying import copy
-from nosync_nb.session.input import Input
+from nosync_nb.session.copy_log import copy
+from nosync_nb.session.feeds.folder_watch import watch
 from nosync_nb.session.opening import open
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.session import Session
-from nosync_nb.session.watching import watch
-from nosync_nb.store.frontier import Frontier
+from nosync_nb.session.writes.input import Input
+from nosync_nb.store.durability.recovery_frontier import Frontier
 
 __version__ = "0.1.0"
 

@@ -5,7 +5,7 @@ Short, and on its own: it starts a command.
 
 import sys
 
-from nosync_nb.store.replicas.server import main
+from nosync_nb.store.replication.backends.flight_server import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

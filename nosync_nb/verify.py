@@ -5,7 +5,7 @@ Short, and on its own: it starts a command.
 
 import sys
 
-from nosync_nb.session.verification import main
+from nosync_nb.session.durability.verification import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

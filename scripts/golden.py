@@ -38,16 +38,16 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session, graphs, windows
-from nosync_nb.collections.functions import trust
-from nosync_nb.files.disk import Files
-from nosync_nb.session import upkeep
+from nosync_nb.collections.functions import signing
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import log, owner, segments, writer
-from nosync_nb.store.log.machine import Machine, Process
 from nosync_nb.store.log.owner import Whereabouts
-from nosync_nb.trace import compaction, merging
-from nosync_nb.trace.past import sections
+from nosync_nb.store.log.owner__machine import Machine, Process
+from nosync_nb.trace import compaction, merge
+from nosync_nb.trace.history import sections
 
 SIZE_MAX = 2_000_000
 EPOCHS = 40
@@ -75,11 +75,11 @@ def reproducible() -> Iterator[None]:
 def small() -> Iterator[None]:
     """A block in which few rows make files, checkpoints, packs and merges."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (store, upkeep):
+        for module in (store, maintenance):
             patch.setattr(module, "SPILL_ROWS", 40)
         patch.setattr(store, "SPILL_BYTES", 4000)
         patch.setattr(store, "SETTLED_BYTES", 2500)
-        patch.setattr(merging, "RANGE_ROWS", 200)
+        patch.setattr(merge, "RANGE_ROWS", 200)
         patch.setattr(log, "CHECKPOINT_FRAMES", 3)
         for module in (segments, writer):
             patch.setattr(module, "SEGMENT_BYTES_MAX", 16 << 10)
@@ -488,7 +488,7 @@ def main() -> None:
     """Writes the logs, and what they hold."""
     golden.GOLDEN.mkdir(exist_ok=True)
     if not golden.KEY.exists():
-        golden.KEY.write_bytes(trust.key_text(os.urandom(32)))
+        golden.KEY.write_bytes(signing.key_text(os.urandom(32)))
     found: dict[str, Any] = {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "cloudpickle": str(cloudpickle.__version__),
@@ -498,7 +498,7 @@ def main() -> None:
         os.environ["NOSYNC_KEY_FILE"] = str(golden.carried(Path(home)))
         os.environ["TZ"] = "UTC"
         time.tzset()
-        found["key"] = trust.key_id(trust.user_key(Files()))
+        found["key"] = signing.key_id(signing.user_key(Files()))
         with reproducible(), small():
             orders = nosync_nb.open(Path(home) / "orders")
             life_of_orders(orders)

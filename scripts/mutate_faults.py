@@ -2,9 +2,9 @@
 
     python scripts/mutate_faults.py [--sample 12] [--seed 1] [--file PART] [--list] [--new]
 
-Safeguards are read off the syntax tree of `nosync_nb/files/disk.py`, `nosync_nb/store/log` and
-`nosync_nb/store/replicas`, none is picked by hand: each call that syncs a file or a folder, each
-test of a checksum, a digest, a generation or a term, and each pair of steps of which the first
+Safeguards are read off the syntax tree of `nosync_nb/files/filesystem.py`, `nosync_nb/store/log`
+and `nosync_nb/store/replication`, none is picked by hand: each call that syncs a file or a folder,
+each test of a checksum, a digest, a generation or a term, and each pair of steps of which the first
 must be done before the second is noted.
 
 The tests that run its line are asked, quick and devoted ones first, then those of other processes
@@ -31,7 +31,7 @@ from covering import Cover, Test, digest
 from mutants import Mutant, Span
 
 TOP = mutate.TOP
-PLACES = ("nosync_nb/files/disk.py", "nosync_nb/store/log", "nosync_nb/store/replicas")
+PLACES = ("nosync_nb/files/filesystem.py", "nosync_nb/store/log", "nosync_nb/store/replication")
 SYNCS = {"sync", "sync_folder", "_settle", "fsync", "fdatasync", "note_durable"}
 CHECKS = {"check", "_check", "check_format", "_later", "holds", "verify", "compare_digest"}
 WRITES = {"append", "write_at", "rename", "replace", "store", "promise"}
@@ -40,8 +40,8 @@ CLUES += ("promise", "acknowledged", "stamp", "magic", "log_id", "deleted", "nli
 ASKED = ("files", "store", "session", "properties")
 """The folders of the tests that are asked: of their files those that are marked `fault`."""
 LAST = (
-    ("tests/store/test_log_processes.py", "tests/properties/test_bad_disks.py"),
-    ("tests/store/test_replicas_simulated.py",),
+    ("tests/store/log/test_processes.py", "tests/properties/test_disk_faults.py"),
+    ("tests/store/replication/test_simulated_lives.py",),
 )
 """What is asked last: of other processes nobody knows which lines they run, lives take minutes."""
 KNOWN = TOP / "tests" / "data" / "safeguards.json"

@@ -50,7 +50,7 @@ def _cell() -> Iterator[str]:
 
 def _lines() -> Iterator[str]:
     """The subcommands of the line magic."""
-    from nosync.commands.run import COMMANDS, parser_of
+    from nosync.commands.dispatch import COMMANDS, parser_of
 
     yield "## `%dd`\n"
     for name in sorted(COMMANDS):

@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jvm
 import pytest
+from ci_shares import Shares
+from fault_matrix import pytest_report_teststatus, pytest_terminal_summary, rows  # noqa: F401 - hooks
 from hypothesis import HealthCheck, Phase, settings
-from matrix import pytest_report_teststatus, pytest_terminal_summary, rows  # noqa: F401 - hooks
-from shares import Shares
+from machines import jvm
 
 if TYPE_CHECKING:
     from nosync_nb import Session
@@ -104,7 +104,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Hides the Spark session of other tests from those that are not of Spark."""
     if item.get_closest_marker("spark") is not None:
         return (yield)
-    from inside import spark_unseen
+    from internals import spark_unseen
 
     with spark_unseen():
         return (yield)
@@ -117,7 +117,7 @@ def no_disk() -> Iterator[None]:
     Folders that tests make for each example lie in memory, if there is such a place: on a disk,
     removing them takes longer than what they are made for.
     """
-    from nosync_nb.files.disk import File, Files
+    from nosync_nb.files.filesystem import File, Files
 
     with pytest.MonkeyPatch.context() as patch:
         if IN_MEMORY:
@@ -161,11 +161,11 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
 @pytest.fixture
 def large_from_ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than ten rows lie in files."""
-    from nosync_nb.session import upkeep
+    from nosync_nb.session.maintenance import maintenance
     from nosync_nb.store import store
 
     monkeypatch.setattr(store, "SPILL_ROWS", 10)
-    monkeypatch.setattr(upkeep, "SPILL_ROWS", 10)
+    monkeypatch.setattr(maintenance, "SPILL_ROWS", 10)
 
 
 @pytest.fixture(scope="session")
@@ -182,9 +182,9 @@ def spark() -> Iterator[Any]:
 
     A failed task is tried again, as on a cluster.
     """
-    from nosync_nb.spark import starting
+    from nosync_nb.spark import launch
 
-    found = starting.start(
+    found = launch.start(
         {
             "spark.master": "local[2,4]",
             "spark.app.name": "nosync-tests",
@@ -194,4 +194,4 @@ def spark() -> Iterator[Any]:
         }
     )
     yield found
-    starting.stop(found)
+    launch.stop(found)

@@ -35,7 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__version__":
         raise AttributeError(f"module 'nosync' has no attribute {name!r}")
-    return getattr(import_module("nosync.lookup" if name == "open" else "nosync_nb"), name)
+    return getattr(import_module("nosync.log.lookup" if name == "open" else "nosync_nb"), name)
 
 
 def __dir__() -> list[str]:

@@ -31,7 +31,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     from nosync.commands.completion import register
     from nosync.magic import NoSync
     from nosync.progress import Following
-    from nosync_widgets.recovery import report_bundle
+    from nosync_widgets.data.recovery_report import report_bundle
 
     magics = NoSync(shell)
     notebook = _notebook = magics.notebook

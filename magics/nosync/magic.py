@@ -15,10 +15,10 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from nosync.limits import bound
+from nosync.cells.display import shown
+from nosync.config_limits import bound
+from nosync.define__stages import define_cell
 from nosync.notebook import Notebook
-from nosync.shown import shown
-from nosync.stages import define_cell
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -98,7 +98,7 @@ class NoSync(Magics):
     def _placed(self, proposal: Any) -> str:
         """A place that can be one, before it is set."""
         from nosync_nb import NosyncError
-        from nosync_nb.spark.places import checked
+        from nosync_nb.spark.staging.location import checked
 
         try:
             return checked(proposal["value"]) if proposal["value"] else ""
@@ -151,7 +151,7 @@ class NoSync(Magics):
         """
         __tracebackhide__ = True
         if cell is None:
-            from nosync.commands.run import run
+            from nosync.commands.dispatch import run
 
             return shown(self.notebook.shell, run(self.notebook, line))
         try:

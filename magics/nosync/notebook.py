@@ -15,13 +15,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nosync import limits
-from nosync.binding import Binding, whose
-from nosync.cells import Cells
-from nosync.commits import pending_rows
-from nosync.ending import Ending
-from nosync.memo import Memo
-from nosync.place import (
+from nosync import config_limits
+from nosync.cells.commit_summary import pending_rows
+from nosync.cells.source import read_cell
+from nosync.cells.tracebacks import ShortErrors
+from nosync.cells.transaction import Cells
+from nosync.earlier_kernels import Recollection
+from nosync.log.binding import Binding, whose
+from nosync.log.location import (
     Place,
     check_branch,
     fetch,
@@ -36,20 +37,19 @@ from nosync.place import (
     use,
     used,
 )
-from nosync.recollection import Recollection
-from nosync.sources import read_cell
-from nosync.sparks import NotebookSpark
-from nosync.tracebacks import ShortErrors
+from nosync.log.notebook_memo import Memo
+from nosync.open_views import OpenViews
+from nosync.shutdown import Ending
+from nosync.spark_variable import NotebookSpark
 from nosync.variables import Variables, taken
-from nosync.views import OpenViews
 from nosync_widgets import formats
-from nosync_widgets.recovery import report_html
+from nosync_widgets.data.recovery_report import report_html
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
+    from nosync.cells.source import CellSource
     from nosync.protocols import Settings
-    from nosync.sources import CellSource
     from nosync_nb import Collection, Session
 
 _SAFE_MODE = 2
@@ -209,12 +209,12 @@ class Notebook:
 
     def reset(self) -> Path:
         """Closes the session and forgets the replicas of its log; returns where that lies."""
-        from nosync_nb.files.disk import Files
-        from nosync_nb.store.replicas import remembered
+        from nosync_nb.files.filesystem import Files
+        from nosync_nb.store.replication import registry
 
         place = self._place()
         self.close()
-        remembered.forget(Files(), os.path.realpath(place.path))
+        registry.forget(Files(), os.path.realpath(place.path))
         return place.path
 
     def switch(self, name: str | None) -> Session:
@@ -268,7 +268,7 @@ class Notebook:
         """
         from nosync_nb.errors import SchemaError
         from nosync_nb.session.session import owners_of
-        from nosync_nb.store.branches import fork_of
+        from nosync_nb.store.timetravel.branches import fork_of
 
         store, above = (owners_of(each).publisher.store for each in (self.session(), main))
         fork = fork_of(store.meta)
@@ -420,7 +420,7 @@ class Notebook:
         """Hands the settings that concern the engine to the session."""
         self.spark.configure(self.settings, self.recollection.memo, self.opened)
         if self.opened is not None:
-            limits.hand(self.settings, self.opened, self.say)
+            config_limits.hand(self.settings, self.opened, self.say)
 
     def _named(self) -> list[str]:
         """The names of the log's inputs and stages."""
@@ -456,7 +456,7 @@ class Notebook:
             if self.opened is not None:
                 self.opened.close()
         if temporary and self.place is not None:
-            from nosync_nb.files.disk import Files
+            from nosync_nb.files.filesystem import Files
 
             Files().remove_folder(str(self.place.path))
 

@@ -1,8 +1,9 @@
 """Long work is seen while it goes on: what it is, how far, since when, and where Spark tells more.
 
 A thread that begins with a cell looks, from half a second on, at what the session says of itself
-(nosync_nb/dataflow/doing.py) and at the Spark jobs that run, and shows it in the cell: a bar in a
-notebook, a line in a terminal. Nobody who works waits for it. What it showed goes with the cell.
+(nosync_nb/dataflow/runtime/activity.py) and at the Spark jobs that run, and shows it in the cell: a
+bar in a notebook, a line in a terminal. Nobody who works waits for it. What it showed goes with the
+cell.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from nosync_widgets import formats
-from nosync_widgets.bar import Seen
+from nosync_widgets.progress_bar import Seen
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -152,7 +153,7 @@ class Following:
     def _make(self) -> Shows:
         if not hasattr(self._notebook.shell, "kernel"):
             return Line()
-        from nosync_widgets.bar import Bar
+        from nosync_widgets.progress_bar import Bar
 
         return Bar()
 

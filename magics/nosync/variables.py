@@ -21,14 +21,14 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nosync.memo import Memo
-from nosync.sources import CellSource, read_cell
+from nosync.cells.source import CellSource, read_cell
+from nosync.log.notebook_memo import Memo
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nosync_nb import Session
-    from nosync_nb.collections.host import Host
+    from nosync_nb.collections.session_protocol import Host
 
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
 _LOOKED_BACK = 200
@@ -68,7 +68,7 @@ class Variables:
             those that cannot be: collections without a name, or of a stage that is not there.
         """
         from nosync_nb import Collection
-        from nosync_nb.collections.host import host_of
+        from nosync_nb.collections.session_protocol import host_of
         from nosync_nb.session.session import owners_of
 
         left, host, names = [], owners_of(before).host, self._shell.user_ns
@@ -115,7 +115,7 @@ class Variables:
         if self._host is None or "nosync_nb.collections.collection" not in sys.modules:
             return None
         from nosync_nb import Collection
-        from nosync_nb.collections.host import host_of
+        from nosync_nb.collections.session_protocol import host_of
 
         if not isinstance(value, Collection) or host_of(value) is not self._host:
             return None

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from nosync_nb.collections import groups, joins, loops, misuse, selections
-from nosync_nb.collections.dated import Dated
+from nosync_nb.collections import grouped, hints, joins, loops, row_expressions
+from nosync_nb.collections.at_epoch import Dated
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.schemas import check_callable, result_schema
-from nosync_nb.collections.host import Host, definition_of, host_of
-from nosync_nb.collections.results import Readable
+from nosync_nb.collections.functions.result_schema import check_callable, result_schema
+from nosync_nb.collections.readable import Readable
+from nosync_nb.collections.session_protocol import Host, definition_of, host_of
 from nosync_nb.errors import MisuseError
 from nosync_nb.rows import Field, Schema
 
@@ -43,7 +43,7 @@ class Collection(Readable):
         """
         if callable(predicate):
             return self._then("filter", functions=(predicate,))
-        return self._of(selections.filtered(self._definition, predicate, self._host.types))
+        return self._of(row_expressions.filtered(self._definition, predicate, self._host.types))
 
     where = filter
 
@@ -53,22 +53,22 @@ class Collection(Readable):
         One of them may make a row of each element of an array or a map: `explode(a) AS x`,
         `posexplode(m) AS (pos, k, v)`, `inline(structs)`; with `_outer` also of a row without any.
         """
-        return self._of(selections.selected(self._definition, expressions, self._host.types))
+        return self._of(row_expressions.selected(self._definition, expressions, self._host.types))
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict."""
         if isinstance(columns, str):
-            misuse.unnamed("with_columns", columns)
+            hints.unnamed("with_columns", columns)
         columns = {**(columns or {}), **named}
-        return self._of(selections.extended(self._definition, columns, self._host.types))
+        return self._of(row_expressions.extended(self._definition, columns, self._host.types))
 
     def drop(self, *columns: str) -> Collection:
         """The other columns."""
-        return self._of(selections.dropped(self._definition, columns))
+        return self._of(row_expressions.dropped(self._definition, columns))
 
     def rename(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Renames columns: `rename({"old": "new"})`."""
-        return self._of(selections.renamed(self._definition, {**(columns or {}), **named}))
+        return self._of(row_expressions.renamed(self._definition, {**(columns or {}), **named}))
 
     def map(self, function: Callable[[Any], Any], schema: str | Schema | None = None) -> Collection:
         """Calls a deterministic function on each row, a named tuple; it returns a tuple.
@@ -88,7 +88,7 @@ class Collection(Readable):
         as `LATERAL VIEW` has it; see `select`.
         """
         if isinstance(function, str):
-            return self._of(selections.repeated(self._definition, function, self._host.types))
+            return self._of(row_expressions.repeated(self._definition, function, self._host.types))
         output = result_schema(function, schema, self._sample, many=True)
         return self._then("flat_map", output, functions=(function,))
 
@@ -133,7 +133,7 @@ class Collection(Readable):
 
     def multiplicity(self) -> Collection:
         """Each row once, with its count as a last column `count`."""
-        schema = selections.unambiguous(
+        schema = row_expressions.unambiguous(
             [*self.schema.fields, Field("count", "bigint")], "multiplicity"
         )
         return self._then("multiplicity", schema)
@@ -188,7 +188,7 @@ class Collection(Readable):
             SchemaError: if there is no such column, a name occurs twice, or a key holds a map.
             ExpressionError: if an expression has no name or cannot be understood.
         """
-        definition, places = selections.keyed(self._definition, keys, self._host.types)
+        definition, places = row_expressions.keyed(self._definition, keys, self._host.types)
         return Grouped(self._of(definition), places)
 
     groupBy = group_by  # noqa: N815 - the spelling Spark users bring
@@ -236,13 +236,13 @@ class Collection(Readable):
         """An operator over this and others, which are brought to the types of this one."""
         mine = self._definition
         theirs = [definition_of(op, each, self._host) for each in others]
-        parts = [selections.aligned(mine, each, op) for each in theirs]
+        parts = [row_expressions.aligned(mine, each, op) for each in theirs]
         return self._of(Definition(op, self.schema, (mine, *parts)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        misuse.no_attribute(name, self.schema.names, dir(type(self)))
+        hints.no_attribute(name, self.schema.names, dir(type(self)))
 
     def __getitem__(self, name: Any) -> Any:
         raise MisuseError(
@@ -259,12 +259,12 @@ class Grouped:
     def __init__(self, collection: Collection, keys: list[int]) -> None:
         self._host = host_of(collection)
         self._source = definition_of("group_by", collection)
-        self._keys = groups.check_keys(collection.schema, keys)
+        self._keys = grouped.check_keys(collection.schema, keys)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        misuse.no_grouped(name, dir(type(self)))
+        hints.no_grouped(name, dir(type(self)))
 
     def agg(self, *unnamed: Any, **named: str) -> Collection:
         """SQL aggregates: `agg(n="count(*)", late="avg(dep_delay)")`.
@@ -291,9 +291,9 @@ class Grouped:
             the extreme value itself is removed.
         """
         if unnamed:
-            misuse.unnamed("agg", unnamed[0])
+            hints.unnamed("agg", unnamed[0])
         types = self._host.types
-        return self._of(groups.aggregated(self._source, self._keys, named, types))
+        return self._of(grouped.aggregated(self._source, self._keys, named, types))
 
     def count(self) -> Collection:
         """The number of rows of each group, as column `count`."""
@@ -309,7 +309,7 @@ class Grouped:
                 a group without rows is not asked for.
             schema: Spark DDL of what it yields; the output has the keys before it.
         """
-        return self._of(groups.reduced(self._source, self._keys, function, schema))
+        return self._of(grouped.reduced(self._source, self._keys, function, schema))
 
     def top(self, k: int, by: str | None = None, offset: int = 0) -> Collection:
         """The first `k` rows of each group, copies counted, after the first `offset`.
@@ -338,7 +338,7 @@ class Grouped:
 
     def _first(self, k: int, by: str | None, offset: int, rank: str | None = None) -> Collection:
         types = self._host.types
-        rows = groups.first(self._source, self._keys, k, by, offset, types, rank=rank)
+        rows = grouped.first(self._source, self._keys, k, by, offset, types, rank=rank)
         return self._of(rows)
 
     def _of(self, definition: Definition) -> Collection:

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.results import changes_table
+from nosync_nb.collections.readable import changes_table
 from nosync_nb.errors import StageError, one_line
-from nosync_nb.operators.functions import tuples
+from nosync_nb.operators.user_functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 

@@ -2,7 +2,7 @@
 
 A `Definition` can be written to the log, compared by fingerprint and compiled again after a
 restart. Only the user's Python functions are not data; they are kept beside it, as they were when
-they were given, and identified by `nosync_nb.collections.functions.identity`.
+they were given, and identified by `nosync_nb.collections.functions.fingerprint`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
-from nosync_nb.collections.functions.captured import Captured, Function
-from nosync_nb.collections.functions.identity import definition_fingerprint
+from nosync_nb.collections.functions.closure import Captured, Function
+from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import Field, Schema
 

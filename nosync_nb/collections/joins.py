@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nosync_nb.collections.compiling import stable
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import Types
-from nosync_nb.collections.selections import as_entries
+from nosync_nb.collections.expression_compiler import stable
+from nosync_nb.collections.row_expressions import as_entries
+from nosync_nb.collections.session_protocol import Types
 from nosync_nb.errors import SchemaError, warn
 from nosync_nb.expressions import noted
 from nosync_nb.operators import CROSS_ROWS_MAX

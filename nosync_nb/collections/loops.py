@@ -13,10 +13,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import Host, Hosted, definition_of
-from nosync_nb.collections.selections import aligned
+from nosync_nb.collections.row_expressions import aligned
+from nosync_nb.collections.session_protocol import Host, Hosted, definition_of
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.operators import functions
+from nosync_nb.operators import user_functions
 from nosync_nb.rows import Field, Schema
 
 
@@ -115,7 +115,7 @@ def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
             f"its variables {', '.join(names)} by name" if names else "one argument, its variable"
         )
         raise StageError(
-            f"iterate: the body {functions.name_of(body)[:-2]}{signature} must accept {what}:"
+            f"iterate: the body {user_functions.name_of(body)[:-2]}{signature} must accept {what}:"
             f" {error}",
             hint=f"write {wanted}",
         ) from None

@@ -18,20 +18,20 @@ from functools import partial
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.identity import definition_fingerprint
-from nosync_nb.dataflow.building import Building
-from nosync_nb.dataflow.chaining import Lookup
-from nosync_nb.dataflow.flat import Call, flat
+from nosync_nb.collections.functions.fingerprint import definition_fingerprint
+from nosync_nb.dataflow.cardinality import Tables, chosen
+from nosync_nb.dataflow.compiler__building import Building
 from nosync_nb.dataflow.graph import UNMADE, Graph, Made, MadeBy, Node, Wiring, others
-from nosync_nb.dataflow.loops import check_stable, compile_loop
-from nosync_nb.dataflow.planning import Plans, planned
-from nosync_nb.dataflow.sharing import asks, kept_by_others, running
-from nosync_nb.dataflow.sizes import Tables, chosen
+from nosync_nb.dataflow.loop_compiler import check_stable, compile_loop
+from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
+from nosync_nb.dataflow.optimizer.planner import Plans, planned
+from nosync_nb.dataflow.shared_arrangements import asks, kept_by_others, running
 from nosync_nb.dataflow.stage import MEMORY, Frozen, Stage, separate
+from nosync_nb.dataflow.trampoline import Call, flat
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
 from nosync_nb.operators import Concat, Kept, Linear, Operator
-from nosync_nb.operators.specs import chain, is_linear, operator
+from nosync_nb.operators.registry import chain, is_linear, operator
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Layout
 

@@ -22,7 +22,7 @@ from operator import is_
 from typing import NamedTuple, TypeVar
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.chaining import Lookup
+from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.operators import Operator
 from nosync_nb.trace.batch import Layout

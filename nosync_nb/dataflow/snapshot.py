@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.runtime.epoch_result import Version
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
 from nosync_nb.trace import Trace
-from nosync_nb.trace.past.history import History
+from nosync_nb.trace.history.history import History
 
 
 class Snapshot(NamedTuple):

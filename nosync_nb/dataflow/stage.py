@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.identity import definition_fingerprint
+from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.rows import Field, Schema
 
 MEMORY = "memory"

@@ -4,11 +4,9 @@ Promises: an expression means what Spark means by it, also where it is computed 
 and names no function that reads, loads or runs anything. Owns: nothing. Imports: rows, errors.
 """
 
-from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
-from nosync_nb.expressions.aggregators import PAIRS
-from nosync_nb.expressions.allowed import refusal
-from nosync_nb.expressions.conjuncts import conjuncts
-from nosync_nb.expressions.determinants import differs, one_moment
+from nosync_nb.expressions.aggregates.compiler import AggregateCall, Aggregation, compile_aggregates
+from nosync_nb.expressions.aggregates.registry import PAIRS
+from nosync_nb.expressions.evaluation.generators import Generator, generator, only_one, placed
 from nosync_nb.expressions.expression import (
     Expression,
     Types,
@@ -17,9 +15,7 @@ from nosync_nb.expressions.expression import (
     known_type,
     waits,
 )
-from nosync_nb.expressions.generators import Generator, generator, only_one, placed
-from nosync_nb.expressions.nearest import waiting
-from nosync_nb.expressions.ordering import OrderTerm, parse_list, parse_order
+from nosync_nb.expressions.functions.nondeterministic import differs, one_moment
 from nosync_nb.expressions.settings import (
     Asked,
     Depends,
@@ -29,7 +25,11 @@ from nosync_nb.expressions.settings import (
     noted,
     of_params,
 )
-from nosync_nb.expressions.windowed import refuse_windows, windowed_times
+from nosync_nb.expressions.suggestions import waiting
+from nosync_nb.expressions.syntax.allowlist import refusal
+from nosync_nb.expressions.syntax.conjuncts import conjuncts
+from nosync_nb.expressions.syntax.order_by import OrderTerm, parse_list, parse_order
+from nosync_nb.expressions.time_windows import refuse_windows, windowed_times
 
 __all__ = [
     "PAIRS",

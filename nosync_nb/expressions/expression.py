@@ -20,20 +20,20 @@ from sqlglot import exp
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions.beforehand import BeforehandNode
-from nosync_nb.expressions.bind import Binder
-from nosync_nb.expressions.coerce import NotProvedError
-from nosync_nb.expressions.collected import is_held
-from nosync_nb.expressions.examine import Examined, examine
-from nosync_nb.expressions.fast import compile_fast, is_loud
-from nosync_nb.expressions.nodes import ColumnNode, ValueNode
-from nosync_nb.expressions.parse import Parsed, Word, agrees_with_spark, canonical, parse
-from nosync_nb.expressions.polynomials import Fast
-from nosync_nb.expressions.roomy import roomy
+from nosync_nb.expressions.binder import Binder
+from nosync_nb.expressions.codegen import compile_fast, is_loud
+from nosync_nb.expressions.evaluation.decimal_polynomials import Fast
+from nosync_nb.expressions.evaluation.nodes import ColumnNode, ValueNode
+from nosync_nb.expressions.evaluation.shared_operands import BeforehandNode
+from nosync_nb.expressions.functions.collections import is_held
+from nosync_nb.expressions.implicit_casts import NotProvedError
+from nosync_nb.expressions.kernels.vectors import RowError, VectorFrame, quiet, to_column
+from nosync_nb.expressions.non_ansi import relaxed
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Registered, Settings, needs_zone
+from nosync_nb.expressions.syntax.analyzer import Examined, examine
+from nosync_nb.expressions.syntax.parser import Parsed, Word, agrees_with_spark, canonical, parse
+from nosync_nb.expressions.syntax.recursion import roomy
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal
-from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
-from nosync_nb.expressions.without_ansi import relaxed
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 
 _SYSTEM = "/proc/meminfo"
 _GROUPS = (  # limit, use and details of a container, in either version of cgroups

@@ -6,8 +6,7 @@ same rows wherever it runs. Beside its kernel stands what an operator is to the 
 """
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
-from nosync_nb.operators.aggregates.memo import Memo
-from nosync_nb.operators.asof import AsOf
+from nosync_nb.operators.aggregates.slot_cache import Memo
 from nosync_nb.operators.base import Evaluate, Leg, Operator, Place, Row, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
@@ -17,8 +16,8 @@ from nosync_nb.operators.distinct import (
     except_all,
     subtract,
 )
-from nosync_nb.operators.join import CROSS_ROWS_MAX, Join
-from nosync_nb.operators.kept import Kept
+from nosync_nb.operators.joins.asof_join import AsOf
+from nosync_nb.operators.joins.join import CROSS_ROWS_MAX, Join
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -32,10 +31,11 @@ from nosync_nb.operators.linear import (
     Select,
     Widen,
 )
+from nosync_nb.operators.memoized_map import Kept
 from nosync_nb.operators.ordering import By, Order
 from nosync_nb.operators.reduce import Reduce
-from nosync_nb.operators.sessions import Sessions
-from nosync_nb.operators.top import Top
+from nosync_nb.operators.session_windows import Sessions
+from nosync_nb.operators.top_k import Top
 
 __all__ = [
     "CROSS_ROWS_MAX",

@@ -28,7 +28,7 @@ ROWS, GROUPS = "rows", "groups"
 
 
 class Place(Protocol):
-    """Runs the kernels inside a loop elsewhere, one at a time; see `nosync_nb.spark.placement`."""
+    """Runs the kernels inside a loop elsewhere, one at a time (spark/execution/placement.py)."""
 
     def wants(self, rows: int) -> bool:
         """Whether a kernel over so many changed rows is to run there."""

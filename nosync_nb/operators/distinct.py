@@ -16,12 +16,12 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.errors import StageError, text_of, titled
 from nosync_nb.expressions import Types
-from nosync_nb.operators import functions
+from nosync_nb.operators import user_functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.counts import counts
+from nosync_nb.operators.row_counts import counts
 from nosync_nb.operators.spec import Part, Spec, compared, same_key
 from nosync_nb.rows import Schema
-from nosync_nb.rows.counts import sums
+from nosync_nb.rows.count_arithmetic import sums
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 
@@ -130,8 +130,8 @@ class ThresholdFunction(Operator):
             StageError: if it raises, or gives no integer or a negative one; names a row.
         """
         one = [rows.take(c, np.array([place])) for c in changed.columns]
-        (row,) = functions.tuples(one, self.schema, 1)
-        value = functions.call(self.function, step.stage, row, count)
+        (row,) = user_functions.tuples(one, self.schema, 1)
+        value = user_functions.call(self.function, step.stage, row, count)
         if isinstance(value, int | np.integer | np.bool_) and 0 <= value < 2**63:
             return int(value)
         name = getattr(self.function, "__name__", "function")

@@ -18,7 +18,7 @@ from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Row, Step
 from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec
-from nosync_nb.rows import Column, bridge
+from nosync_nb.rows import Column, buffers
 from nosync_nb.rows.types import nested_parts
 from nosync_nb.trace.batch import Updates
 
@@ -68,7 +68,7 @@ class Explode(Row):
         self, array: pa.Array, at: Index, within: Index, none: npt.NDArray[np.bool_] | None
     ) -> list[Column]:
         """The columns of elements at some places of an array's values; null where there is none."""
-        index = bridge.of_numpy(at, nulls=none)
+        index = buffers.of_numpy(at, nulls=none)
         types = [inner for _, inner in nested_parts(self.type)]
         if self.type.startswith("array<"):
             parts = [array.values.take(index)]
@@ -80,7 +80,7 @@ class Explode(Row):
         columns = [rows.from_arrow(part, type_) for part, type_ in zip(parts, types, strict=True)]
         if not self.positions:
             return columns
-        places = bridge.of_numpy(within.astype(np.int32), nulls=none)
+        places = buffers.of_numpy(within.astype(np.int32), nulls=none)
         return [rows.from_arrow(places, "int"), *columns]
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,10 +93,10 @@ class Explode(Row):
 
 def _extents(array: pa.Array) -> tuple[Index, Index]:
     """Where the elements of each row begin in the array's values, and how many they are."""
-    offsets = bridge.bounds(array).astype(np.int64)
+    offsets = buffers.bounds(array).astype(np.int64)
     sizes = np.diff(offsets)
     if array.null_count:
-        sizes[bridge.null_mask_of(array)] = 0  # where Arrow lets a null row have elements
+        sizes[buffers.null_mask_of(array)] = 0  # where Arrow lets a null row have elements
     return offsets[:-1], sizes
 
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, one_line
 from nosync_nb.expressions import Expression
-from nosync_nb.operators import functions
+from nosync_nb.operators import user_functions
 from nosync_nb.operators.base import PLAIN, Operator, Row, Step
-from nosync_nb.rows import Column, Schema, bridge
+from nosync_nb.rows import Column, Schema, buffers
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
 SHOWN_MAX = 40
@@ -160,9 +160,9 @@ class Map(Row):
         self.output = output
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        given = functions.tuples(updates.columns, self.schema, len(updates.diff))
-        made = [functions.call(self.function, step.stage, row, row) for row in given]
-        columns = functions.results(made, self.output, step.stage, "map")
+        given = user_functions.tuples(updates.columns, self.schema, len(updates.diff))
+        made = [user_functions.call(self.function, step.stage, row, row) for row in given]
+        columns = user_functions.results(made, self.output, step.stage, "map")
         return Updates(columns, updates.diff)
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,15 +181,15 @@ class FlatMap(Row):
         self.output = output
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        given = functions.tuples(updates.columns, self.schema, len(updates.diff))
+        given = user_functions.tuples(updates.columns, self.schema, len(updates.diff))
         made: list[Any] = []
         counts = np.zeros(len(given), np.int64)
         for i, row in enumerate(given):
-            value = functions.call(self.function, step.stage, row, row)
-            produced = functions.as_rows(value, self.function, step.stage, row)
+            value = user_functions.call(self.function, step.stage, row, row)
+            produced = user_functions.as_rows(value, self.function, step.stage, row)
             counts[i] = len(produced)
             made.extend(produced)
-        columns = functions.results(made, self.output, step.stage, "flat_map")
+        columns = user_functions.results(made, self.output, step.stage, "flat_map")
         return Updates(columns, updates.diff.repeat(counts))
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
@@ -207,8 +207,8 @@ class FilterFunction(Row):
         self.schema = schema
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        given = functions.tuples(updates.columns, self.schema, len(updates.diff))
-        mask = [functions.truth(self.function, step.stage, row) for row in given]
+        given = user_functions.tuples(updates.columns, self.schema, len(updates.diff))
+        mask = [user_functions.truth(self.function, step.stage, row) for row in given]
         return kept(updates, np.array(mask, bool))
 
 
@@ -273,7 +273,7 @@ class Consolidate(Operator):
 def truth(value: Column) -> npt.NDArray[np.bool_]:
     """A predicate's column as a mask: null counts as false."""
     if isinstance(value, pa.Array):
-        return bridge.bools(value)
+        return buffers.bools(value)
     if value.dtype == object:
         return np.array([v is True or v is np.True_ for v in value], bool)
     mask: npt.NDArray[np.bool_] = value

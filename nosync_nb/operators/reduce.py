@@ -23,9 +23,9 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled, warn
 from nosync_nb.expressions import Types
-from nosync_nb.operators import functions
+from nosync_nb.operators import user_functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.keys import first_of_keys, numbered
+from nosync_nb.operators.grouping import first_of_keys, numbered
 from nosync_nb.operators.spec import Part, Spec, every_column, group_key
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
@@ -109,13 +109,15 @@ class Reduce(Operator):
         there = held.updates.take((held.diff > 0).nonzero()[0])  # fewer than 0 times is not there
         columns, probe = there.columns[:-1], np.asarray(there.columns[-1])
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
-        given = functions.tuples([rows.take(c, order) for c in columns], self.schema, len(order))
+        given = user_functions.tuples(
+            [rows.take(c, order) for c in columns], self.schema, len(order)
+        )
         counts = there.diff[order].tolist()
         produced: list[list[Any]] = []
         owners: list[int] = []
         shown = [
             key[0] if len(key) == 1 else key
-            for key in functions.tuples(keys, self.key_schema, len(khash))
+            for key in user_functions.tuples(keys, self.key_schema, len(khash))
         ]
         start = 0
         probes = probe[order].tolist()
@@ -139,14 +141,14 @@ class Reduce(Operator):
         Raises:
             StageError: if a row does not fit; names its group.
         """
-        what = functions.name_of(self.function, self.name)
+        what = user_functions.name_of(self.function, self.name)
         try:
             every = [row for result in produced for row in result]
-            return functions.results(every, self.output, step.stage, what)
+            return user_functions.results(every, self.output, step.stage, what)
         except StageError:
             for key, result in zip(shown, produced, strict=True):
                 try:
-                    functions.results(result, self.output, step.stage, f"{what} of {key!r}")
+                    user_functions.results(result, self.output, step.stage, f"{what} of {key!r}")
                 except StageError as error:
                     error.at(key)
                     raise
@@ -162,10 +164,10 @@ class Reduce(Operator):
                 stacklevel=None,
             )
         kept = copy.deepcopy(copies) if self.nested else tuple(copies)
-        value = functions.call(self.function, step.stage, key, key, copies, operator=self.name)
-        result = functions.as_rows(value, self.function, step.stage, key, operator=self.name)
+        value = user_functions.call(self.function, step.stage, key, key, copies, operator=self.name)
+        result = user_functions.as_rows(value, self.function, step.stage, key, operator=self.name)
         if list(kept) != copies:
-            name = functions.name_of(self.function, self.name)
+            name = user_functions.name_of(self.function, self.name)
             raise StageError(
                 f"{titled(step.stage)}: {name} changed the rows it was given for {key!r}",
                 hint="work on a copy, as in sorted(rows) or list(rows)",

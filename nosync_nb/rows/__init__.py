@@ -21,9 +21,9 @@ from nosync_nb.rows.columns import (
     to_pylist,
     widen,
 )
-from nosync_nb.rows.convert import to_columns
 from nosync_nb.rows.hashes import extend_hashes, hash_columns, spark_hash_sql
-from nosync_nb.rows.infer import infer_schema
+from nosync_nb.rows.ingest.convert import to_columns
+from nosync_nb.rows.ingest.infer import infer_schema
 from nosync_nb.rows.order import encode, order_codes, sort_indices
 from nosync_nb.rows.schema import Field, Schema, arrow_type, canonical_type, spark_type, widens
 

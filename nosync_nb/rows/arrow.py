@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge, coded
+from nosync_nb.rows import buffers as bridge
+from nosync_nb.rows import dictionary
 from nosync_nb.rows.ddl import DAY_TIMES
 from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FIXED, arrow_type, is_nested, nested_parts
@@ -124,7 +125,7 @@ def to_arrow(column: Column, type: str) -> pa.Array:
     and for coded text.
     """
     if not isinstance(column, np.ndarray):
-        return coded.plain(column)
+        return dictionary.plain(column)
     target = arrow_type(type)
     if column.dtype.hasobject:
         return bridge.of_list(column.tolist(), target)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge, coded, unscaled
+from nosync_nb.rows import buffers, decimals, dictionary
 from nosync_nb.rows.arrow import (
     SMALL,
     Column,
@@ -70,10 +70,10 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
     if len(index) <= _FEW and column.type.id in _BY_OFFSETS:
         return _take_text(column, index)
     if column.type.id == _DECIMAL:
-        return unscaled.taken(column, index)
-    if coded.is_coded(column):
-        return coded.taken(column, index) if len(index) > _FEW else _take_coded(column, index)
-    return column.take(bridge.of_numpy(index))
+        return decimals.taken(column, index)
+    if dictionary.is_coded(column):
+        return dictionary.taken(column, index) if len(index) > _FEW else _take_coded(column, index)
+    return column.take(buffers.of_numpy(index))
 
 
 def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
@@ -123,9 +123,9 @@ def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
     if type(column) is _ndarray:
         return column[keep]
     at = keep.nonzero()[0]
-    if len(at) <= _FEW or column.type.id == _DECIMAL or coded.is_coded(column):
+    if len(at) <= _FEW or column.type.id == _DECIMAL or dictionary.is_coded(column):
         return take(column, at)
-    return column.filter(bridge.of_numpy(keep))
+    return column.filter(buffers.of_numpy(keep))
 
 
 def slice_(column: Column, start: int, stop: int) -> Column:
@@ -162,8 +162,8 @@ def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
     if rows <= most_objects(type_) and not is_nested(type_):
         forms = [c if type(c) is _ndarray else from_arrow(c, type_) for c in columns]
         return np.concatenate(forms)
-    if all(type(column) is not _ndarray and coded.is_coded(column) for column in columns):
-        together = coded.joined(columns)
+    if all(type(column) is not _ndarray and dictionary.is_coded(column) for column in columns):
+        together = dictionary.joined(columns)
         if together is not None:
             return together
     return from_arrow(pa.concat_arrays([to_arrow(column, type_) for column in columns]), type_)
@@ -180,7 +180,7 @@ def null_mask(column: Column) -> np.ndarray[Any, Any] | None:
         return np.fromiter([value is None for value in values], np.bool_, len(values))
     if not column.null_count:
         return None
-    return bridge.null_mask_of(column)
+    return buffers.null_mask_of(column)
 
 
 def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
@@ -198,7 +198,7 @@ def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
         pairs = zip(encode_column(left, type_), encode_column(right, type_), strict=True)
         return np.fromiter((a == b for a, b in pairs), np.bool_, len(left))
     if type_.startswith("decimal"):
-        return unscaled.equal(to_arrow(left, type_), to_arrow(right, type_))
+        return decimals.equal(to_arrow(left, type_), to_arrow(right, type_))
     if len(left) <= SMALL:
         left = left if type(left) is _ndarray else from_arrow(left, type_)
         right = right if type(right) is _ndarray else from_arrow(right, type_)
@@ -228,9 +228,9 @@ def _equal_arrow(left: pa.Array, right: pa.Array, type_: str) -> np.ndarray[Any,
     equals = pc.equal(left, right)
     if type_ in ("double", "float"):
         equals = pc.or_(equals, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    same = bridge.bools(equals)
+    same = buffers.bools(equals)
     if left.null_count and right.null_count:
-        same = same | bridge.bools(pc.and_(left.is_null(), right.is_null()))
+        same = same | buffers.bools(pc.and_(left.is_null(), right.is_null()))
     return same
 
 

@@ -25,13 +25,13 @@ import pyarrow as pa
 from xxhash import xxh64_intdigest as _digest
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge, coded, unscaled
+from nosync_nb.rows import buffers, decimals, dictionary
 from nosync_nb.rows.arrow import Column, from_arrow, most_objects, to_arrow
 from nosync_nb.rows.columns import null_mask
 from nosync_nb.rows.ddl import DAY_TIMES, quoted
 from nosync_nb.rows.encoding import encode_column
+from nosync_nb.rows.hashes__xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
 from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, is_nested
-from nosync_nb.rows.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
 
 SEED = 42
 _FEW = 192
@@ -162,7 +162,7 @@ def _encoder(type_: str) -> Any:
 
 def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
     """Returns the same of decimals: those of up to 18 digits are hashed as bigint."""
-    numbers, nulls = unscaled.load(column, type_)
+    numbers, nulls = decimals.load(column, type_)
     blobs: Sequence[bytes]
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
         blobs = _cutter(8, len(numbers))(numbers)
@@ -203,9 +203,9 @@ def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashe
 def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     """Hashes one column with a seed per row; where it is null the result is of no use."""
     if type_ in FIXED:
-        values = column if type(column) is _ndarray else bridge.fixed(column, FIXED[type_])
+        values = column if type(column) is _ndarray else buffers.fixed(column, FIXED[type_])
         if values.dtype.hasobject:
-            values = bridge.fixed(to_arrow(values, type_), FIXED[type_])
+            values = buffers.fixed(to_arrow(values, type_), FIXED[type_])
         if type_ not in _LONGS:
             return hash_ints(values if type_ == "float" else values.astype(np.int32), seeds)
         return hash_longs(values if values.itemsize == 8 else values.astype(np.int64), seeds)
@@ -213,14 +213,14 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
         pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
         digests = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
         return np.fromiter(digests, np.uint64, len(column))
-    if type(column) is not _ndarray and coded.is_coded(column):
+    if type(column) is not _ndarray and dictionary.is_coded(column):
         held, starts, lengths = _text(column.dictionary)
-        codes = coded.codes_of(column)
-        if len(seeds) > coded.MOST and (seeds == seeds[0]).all():  # it is the first column
-            return hash_bytes(held, starts, lengths, seeds[: coded.MOST])[codes]
+        codes = dictionary.codes_of(column)
+        if len(seeds) > dictionary.MOST and (seeds == seeds[0]).all():  # it is the first column
+            return hash_bytes(held, starts, lengths, seeds[: dictionary.MOST])[codes]
         return hash_bytes(held, starts[codes], lengths[codes], seeds)
     if is_nested(type_):
-        column = bridge.of_list(_nested_blobs(column, type_), pa.binary())
+        column = buffers.of_list(_nested_blobs(column, type_), pa.binary())
     else:
         column = to_arrow(column, type_)
     if type_.startswith("decimal"):
@@ -233,7 +233,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
 
 def _halves(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the lower and upper 64 bits of a decimal column."""
-    words = bridge.words(array)
+    words = buffers.words(array)
     return words[:, 0], words[:, 1]
 
 
@@ -257,7 +257,7 @@ def _text(
     array: pa.Array,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the bytes of a string or binary column, the start and the length of each value."""
-    ends, data = bridge.bounds(array), array.buffers()[2]
+    ends, data = buffers.bounds(array), array.buffers()[2]
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, "u1")
     return held, ends[:-1].astype(np.int64), np.diff(ends)
 

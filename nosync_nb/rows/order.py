@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.rows import bridge, unscaled
+from nosync_nb.rows import buffers, decimals
 from nosync_nb.rows.arrow import Column, from_arrow, to_arrow
 from nosync_nb.rows.columns import equal, null_mask, take
 from nosync_nb.rows.encoding import encode, encode_column
@@ -96,12 +96,12 @@ def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.nda
     dtype = FIXED[type_]
     if type(column) is _ndarray:
         return np.array([0 if value is None else value for value in column.tolist()], dtype)
-    return bridge.fixed(column, dtype)
+    return buffers.fixed(column, dtype)
 
 
 def _decimal_codes(column: Column, type_: str) -> Codes:
     """Returns the unscaled integers, or beyond 18 digits their nearest doubles, as codes."""
-    numbers, nulls = unscaled.load(column, type_)
+    numbers, nulls = decimals.load(column, type_)
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
         codes = _fixed_codes(numbers, "bigint")
     else:
@@ -119,7 +119,7 @@ def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
     n = len(array)
     if not n:
         return np.zeros(0, np.uint64)
-    ends, data = bridge.bounds(array), array.buffers()[2]
+    ends, data = buffers.bounds(array), array.buffers()[2]
     first, size = int(ends[0]), int(ends[-1] - ends[0])
     held = np.zeros(size + 8, np.uint8)
     if size:
@@ -169,7 +169,7 @@ def _part(column: Column, index: Any) -> Column:
         return column[index]
     if isinstance(index, slice):
         return column.slice(index.start, index.stop - index.start)
-    return column.take(bridge.of_numpy(index))
+    return column.take(buffers.of_numpy(index))
 
 
 def _present(column: Column) -> Codes:
@@ -181,7 +181,7 @@ def _present(column: Column) -> Codes:
 
 def _lengths(text: pa.Array) -> np.ndarray[Any, Any]:
     """Returns how many bytes each value has."""
-    return np.diff(bridge.bounds(text))
+    return np.diff(buffers.bounds(text))
 
 
 def ordered(
@@ -224,11 +224,11 @@ def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[
     flat = [part for parts in keys for part in parts]
     if all(type(part) is _ndarray for part in flat):
         return np.argsort(flat[0], kind="stable") if len(flat) == 1 else np.lexsort(flat[::-1])
-    arrays = [bridge.of_numpy(key) if type(key) is _ndarray else key for key in flat]
+    arrays = [buffers.of_numpy(key) if type(key) is _ndarray else key for key in flat]
     table = pa.Table.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
     order = [(name, "ascending") for name in table.column_names]
     indices = pc.sort_indices(table, sort_keys=order)
-    return bridge.numbers(indices, np.uint64).astype(np.int64)
+    return buffers.numbers(indices, np.uint64).astype(np.int64)
 
 
 def _keys(column: Column, type_: str) -> list[Any]:
@@ -244,19 +244,19 @@ def _keys(column: Column, type_: str) -> list[Any]:
     if type_.startswith("decimal"):
         return _words(to_arrow(column, type_), missing)
     if is_nested(type_):
-        return [bridge.of_list(encode_column(column, type_), pa.binary())]
+        return [buffers.of_list(encode_column(column, type_), pa.binary())]
     text = to_arrow(column, type_)
     if missing is None:
         return [text]
     return [
         (~missing).astype(np.uint64),
-        text.fill_null(bridge.of_list(["" if type_ == "string" else b""], text.type)[0]),
+        text.fill_null(buffers.of_list(["" if type_ == "string" else b""], text.type)[0]),
     ]
 
 
 def _words(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
     """Returns what orders wide decimals: their upper 64 bits, then the lower ones."""
-    words = bridge.words(array).view(np.uint64)
+    words = buffers.words(array).view(np.uint64)
     keys = [words[:, 1] ^ _SIGN, words[:, 0]]
     if missing is None:
         return keys
@@ -288,7 +288,7 @@ def _comparable(column: Column, type_: str) -> list[Any]:
 
 def _comparable_wholes(column: Column, type_: str) -> list[Any]:
     """Returns the same of decimals in Arrow."""
-    numbers, nulls = unscaled.load(column, type_)
+    numbers, nulls = decimals.load(column, type_)
     values: list[Any] = numbers.tolist()
     if nulls is None:
         return values

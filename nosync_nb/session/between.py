@@ -25,26 +25,26 @@ from typing import Any, NamedTuple, TypeVar
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.comparison import differing
 from nosync_nb.collections.definition import Definition, reference
-from nosync_nb.collections.explained import Explained, PlanLine, PlanSection
-from nosync_nb.collections.host import Host, Pinpoint, definition_of
+from nosync_nb.collections.explain_output import Explained, PlanLine, PlanSection
+from nosync_nb.collections.session_protocol import Host, Pinpoint, definition_of
 from nosync_nb.dataflow.compiler import Compiler
-from nosync_nb.dataflow.delta import Delta
-from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Runner
+from nosync_nb.dataflow.runtime.delta import Delta
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.states import state
+from nosync_nb.dataflow.state_reader import state
 from nosync_nb.errors import StageError, TimeError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
 from nosync_nb.session.feed import SideFeed
-from nosync_nb.session.host import Standing
-from nosync_nb.session.listeners import Listeners
-from nosync_nb.session.reader import scratch
+from nosync_nb.session.reads.collection_host import Standing
+from nosync_nb.session.reads.reader import scratch
+from nosync_nb.session.state.subscriptions import Listeners
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Updates
-from nosync_nb.trace.past.history import History
+from nosync_nb.trace.history.history import History
 
 Seen = TypeVar("Seen")
 

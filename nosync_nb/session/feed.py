@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from nosync_nb.collections.comparison import narrowed
 from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import StageError, TimeError
-from nosync_nb.session.host import SessionHost, Standing
+from nosync_nb.session.reads.collection_host import SessionHost, Standing
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 

@@ -14,21 +14,23 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
-from nosync_nb.files.disk import Files
-from nosync_nb.session import distant
-from nosync_nb.session.regaining import OnLoss, Policy, tell
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.opening__regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
-from nosync_nb.spark import places
-from nosync_nb.spark.way import SparkWish
-from nosync_nb.store import branches, listing, retention
+from nosync_nb.session.timetravel import remote_branches
+from nosync_nb.spark.session_protocol import SparkWish
+from nosync_nb.spark.staging import location
+from nosync_nb.store import retention_policy
 from nosync_nb.store.log import Log
-from nosync_nb.store.replicas import catching, remembered, restoring, settings
-from nosync_nb.store.replicas.fetching import Elsewhere
-from nosync_nb.store.replicas.restoring import MissingError
-from nosync_nb.store.replicas.settings import Replicas
-from nosync_nb.store.replicas.sites import prepare, prepared
+from nosync_nb.store.records.replay import rewinds_to
+from nosync_nb.store.replication import config, registry
+from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.endpoints import prepare, prepared
+from nosync_nb.store.replication.restore import catch_up, restore
+from nosync_nb.store.replication.restore.lazy_fetch import Elsewhere
+from nosync_nb.store.replication.restore.restore import MissingError
 from nosync_nb.store.store import Store
-from nosync_nb.store.telling import rewinds_to
+from nosync_nb.store.timetravel import branches, branches__listing
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
 _opening = threading.Lock()
@@ -81,7 +83,7 @@ def open(
     _refuse_kept(mode, retain, budget)
     _refuse(mode, bulk, named=replicas is not None or quorum is not None)
     where = os.path.realpath(plain_path(path, "open"))
-    asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
+    asked = None if replicas is None else config.checked(replicas, quorum, log=where)
     wish = _Wish(where, mode, takeover, _spark(spark, spark_rows, bulk), asked, quorum)
     policy = Policy(on_loss, timeout)
     while True:
@@ -127,7 +129,7 @@ class _Wish(NamedTuple):
         """The replicas that are asked for of a log that has others; None: nothing is said."""
         if self.replicas is None and self.quorum is not None:
             urls = [address.url for address in before.replicas]
-            return settings.checked(urls, self.quorum, log=self.where)
+            return config.checked(urls, self.quorum, log=self.where)
         return self.replicas
 
 
@@ -151,11 +153,11 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     """A session that whoever opens the folder next finds; or nothing of it is left."""
     started = time.perf_counter()
     where, mode, asked = wish.where, wish.mode, wish.replicas
-    anew = restoring.restore(where, asked, gap=gap) if asked is not None else None
+    anew = restore.restore(where, asked, gap=gap) if asked is not None else None
     files = Elsewhere() if mode == "w" else None
-    further = catching.asking(files or Files(), where, asked)
+    further = catch_up.asking(files or Files(), where, asked)
     opened = partial(Log.open, further=further)
-    listing.check_there(files or Files(), where)
+    branches__listing.check_there(files or Files(), where)
     store = Store.open(where, mode=mode, takeover=wish.takeover, files=files, opened=opened)
     read = time.perf_counter()
     session = None
@@ -165,7 +167,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         session = Session(store, replicas, open, spark=wish.spark)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
-            for said in distant.regained(store.files, where, replicas) if anew.url else ():
+            for said in remote_branches.regained(store.files, where, replicas) if anew.url else ():
                 session.recovery.note(said)
         for note in (unfit, ready):
             if note is not None:
@@ -178,7 +180,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         if mode == "w":
             _register(where, session)
             with suppress(NosyncError):  # a home that cannot be written keeps nobody from his log
-                remembered.remember(store.files, where, store.log.id, replicas)
+                registry.remember(store.files, where, store.log.id, replicas)
         store.log.start()
         owners.replication.start()
         owners.fetching.start()
@@ -205,7 +207,7 @@ def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
     if log.mode == "r":
         return Replicas(), None
     try:
-        stored = settings.read(store.files, store.path, log.id)
+        stored = config.read(store.files, store.path, log.id)
     except (TrustError, CorruptLogError, DurabilityError) as error:
         if wish.replicas is None:
             return Replicas(), str(error)
@@ -215,7 +217,7 @@ def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
         return stored, None
     asked = stored.changed(asked, log.head.seq)
     prepare(asked.replicas, store.files)
-    settings.write(store.files, store.path, log.id, asked)
+    config.write(store.files, store.path, log.id, asked)
     return asked, None
 
 
@@ -230,7 +232,7 @@ def _prepared(store: Store, replicas: Replicas) -> tuple[Replicas, str | None]:
     if not prepared(replicas.replicas, store.files):
         return replicas, f"it is on this disk alone, as not all of {urls} can be reached"
     replicas = replicas._replace(unprepared=False)
-    settings.write(store.files, store.path, store.log.id, replicas)
+    config.write(store.files, store.path, store.log.id, replicas)
     return replicas, f"it was on this disk alone, and is kept at {urls} from now on"
 
 
@@ -255,8 +257,8 @@ def _register(where: str, session: Session) -> None:
 
 def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) -> None:
     """Raises if what is to be kept of the past is nothing known, or said by who only reads."""
-    retention.parsed(retain)
-    retention.parsed_bounds(budget)
+    retention_policy.parsed(retain)
+    retention_policy.parsed_bounds(budget)
     for name, said in (("retain", retain), ("budget", budget)):
         if said is not None and mode == "r":
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
@@ -268,7 +270,7 @@ def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkWish:
     Raises:
         SchemaError: what is to be its session is none, nor gives one; or there is no such place.
     """
-    from nosync_nb.spark.sessions import is_session
+    from nosync_nb.spark.spark_session import is_session
 
     if not (spark is None or callable(spark) or is_session(spark)):
         raise SchemaError(
@@ -276,7 +278,7 @@ def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkWish:
             hint="leave it out to use yours, or one that is started when it is needed; spark_rows"
             ' says what runs there, and `%config NoSync.spark = "off"` that nothing does',
         )
-    return SparkWish(spark, spark_rows, "" if bulk is None else places.checked(bulk))
+    return SparkWish(spark, spark_rows, "" if bulk is None else location.checked(bulk))
 
 
 def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:

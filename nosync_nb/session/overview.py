@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb.dataflow.draft import Work
+from nosync_nb.dataflow.runtime.epoch_result import Work
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.rows import Schema
-from nosync_nb.session.behind import ReplicaStatus
-from nosync_nb.session.watching import WatchStatus
-from nosync_nb.store.frontier import Failure, Frontier
-from nosync_nb.trace import glance
+from nosync_nb.session.durability.replication_lag import ReplicaStatus
+from nosync_nb.session.feeds.folder_watch import WatchStatus
+from nosync_nb.store.durability.recovery_frontier import Failure, Frontier
+from nosync_nb.trace import stats
 
 if TYPE_CHECKING:
-    from nosync_nb.session.owners import Owners
+    from nosync_nb.session.services import Owners
 
 
 class Outline(NamedTuple):
@@ -180,7 +180,7 @@ def _held(owners: Owners, seen: Snapshot, stage: Stage) -> tuple[int | None, int
     """The rows of a stage, its bytes, and why they cannot be read."""
     try:
         layers = owners.upkeep.layers(stage.name)
-        return glance.sums(seen.contents(stage.name)), sum(each["bytes"] for each in layers), ""
+        return stats.sums(seen.contents(stage.name)), sum(each["bytes"] for each in layers), ""
     except Exception as error:  # a file that is damaged, or gone meanwhile
         return None, 0, str(error)
 

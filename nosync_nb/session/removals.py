@@ -14,13 +14,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.dataflow.delta import Delta
+from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import warn
-from nosync_nb.session.calls import InputChanges, taken
-from nosync_nb.session.shortfall import repair_of
-from nosync_nb.trace import glance
+from nosync_nb.session.state.pending_changes import InputChanges, taken
+from nosync_nb.session.writes.missing_rows import repair_of
+from nosync_nb.trace import stats
 from nosync_nb.trace.batch import Updates, row_text
 
 REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 8, 2048, 0.5
@@ -139,9 +139,9 @@ def _absent_of(removals: Sequence[Taken], snapshot: Snapshot) -> str | None:
     if name not in snapshot.catalog or snapshot.stage(name).schema.types != types:
         return None  # dropped meanwhile, or it has other columns
     contents = snapshot.contents(name)
-    known = glance.sound_until(contents)
+    known = stats.sound_until(contents)
     parts = [each.updates for each in removals if each.epoch >= known]
-    lacking = glance.lacking(contents, taken(parts, types)) if parts else None
+    lacking = stats.lacking(contents, taken(parts, types)) if parts else None
     if lacking is None:
         return None
     row = row_text(lacking.columns, types)

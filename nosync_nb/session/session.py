@@ -26,21 +26,21 @@ from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference
 from nosync_nb.errors import FencedError, one_line
-from nosync_nb.session.blocks import EpochBlock
-from nosync_nb.session.branching import Opens
-from nosync_nb.session.calls import InputChanges
-from nosync_nb.session.input import Input
-from nosync_nb.session.owners import Owners
+from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.report import StageReport
-from nosync_nb.session.rewinding import RewindReport
-from nosync_nb.session.streaming import StreamFeed
-from nosync_nb.spark.way import SparkWish
-from nosync_nb.store.frontier import FailureName, Frontier
-from nosync_nb.store.ledger import Epochs
-from nosync_nb.store.listing import Branch
-from nosync_nb.store.replicas.settings import Replicas
+from nosync_nb.session.services import Owners
+from nosync_nb.session.state.pending_changes import InputChanges
+from nosync_nb.session.timetravel.branch import Opens
+from nosync_nb.session.timetravel.rewind import RewindReport
+from nosync_nb.session.writes.epoch_block import EpochBlock
+from nosync_nb.session.writes.input import Input
+from nosync_nb.spark.session_protocol import SparkWish
+from nosync_nb.store.catalog.epoch_index import Epochs
+from nosync_nb.store.durability.recovery_frontier import FailureName, Frontier
+from nosync_nb.store.replication.config import Replicas
 from nosync_nb.store.store import Store
-from nosync_nb.store.verification.findings import Verified
+from nosync_nb.store.timetravel.branches__listing import Branch
+from nosync_nb.store.verification.report import Verified
 
 
 def _limit(name: str, doc: str) -> property:

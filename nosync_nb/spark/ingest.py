@@ -17,18 +17,19 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.ddl import quoted
-from nosync_nb.rows.entry import adopt_same
+from nosync_nb.rows.ingest.convert__entry import adopt_same
 from nosync_nb.rows.types import is_nested
-from nosync_nb.spark import batches, blocks, bulk, failures, months, tasks
-from nosync_nb.spark.blocks import HashRanges
-from nosync_nb.spark.carrier import Carrier
-from nosync_nb.spark.reports import BulkResult, collected, result
-from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
-from nosync_nb.spark.starting import Spark
-from nosync_nb.spark.tasks import TaskInput, TaskPlan
+from nosync_nb.spark import error_translation, ingest__batches, interval_transport
+from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
+from nosync_nb.spark.execution.shuffle_records import HashRanges
+from nosync_nb.spark.execution.task_results import BulkResult, collected, result
+from nosync_nb.spark.execution.tasks import TaskInput, TaskPlan
+from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.spark_session import described, estimated_bytes, spelled, tagged
+from nosync_nb.spark.staging.staging import Carrier
 from nosync_nb.spark.workers import check
 from nosync_nb.trace.batch import Layout, Updates
-from nosync_nb.trace.parts import FRAME
+from nosync_nb.trace.parts.part_file import FRAME
 
 RANGES_PER_SLOT = 4
 """Ranges of a DataFrame that Spark says is large."""
@@ -101,11 +102,11 @@ def ingest(
     plan = TaskPlan(
         name, identity, False, depot, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
-    counts = batches.may_count(spark, frame, schema.types)
-    most = batches.BLOCK_BYTES if counts else None
-    with described(spark, name, "ingest") as jobs, batches.counted(spark, wanted=counts):
-        query = bulk.mapped(frame, _cutter(plan, schema.types, sign, most))
-        query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
+    counts = ingest__batches.may_count(spark, frame, schema.types)
+    most = ingest__batches.BLOCK_BYTES if counts else None
+    with described(spark, name, "ingest") as jobs, ingest__batches.counted(spark, wanted=counts):
+        query = bulk_run.mapped(frame, _cutter(plan, schema.types, sign, most))
+        query = bulk_run.mapped(bulk_run.exchanged(query, count), bulk_run.writer(plan))
         reports = collected(spark, query, name, carrier, depot)
     return result(plan, reports, jobs)
 
@@ -115,7 +116,7 @@ def _ranges_count(frame: Any, slots: int) -> int:
     size = estimated_bytes(frame)
     if size is None or size >= UNTOLD_BYTES:
         return RANGES_UNTOLD * slots
-    return min(bulk.even(size, SMALL_BYTES, slots), RANGES_PER_SLOT * slots)
+    return min(bulk_run.even(size, SMALL_BYTES, slots), RANGES_PER_SLOT * slots)
 
 
 def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:
@@ -129,7 +130,7 @@ def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str)
         try:
             table = frame.toArrow()
         except Exception as error:
-            raise failures.failed(error, name) from error
+            raise error_translation.failed(error, name) from error
     return table.rename_columns(schema.names) if table.num_rows <= rows_max else None
 
 
@@ -158,7 +159,9 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             wrong = wrong or f"column {schema.names[at]!r} is there twice"
         elif not _fits(type_, wanted):
             wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
-        casts[at] = f"{months.taken(f'cast({quoted(own)} as {wanted})', wanted)} as c{at}"
+        casts[at] = (
+            f"{interval_transport.taken(f'cast({quoted(own)} as {wanted})', wanted)} as c{at}"
+        )
     missing = [each for at, each in enumerate(schema.names) if at not in casts]
     if missing and not wrong:
         wrong = f"column {missing[0]!r} is missing"
@@ -189,9 +192,9 @@ def _cutter(
             block
             for updates in tasks.gathered(given, types)
             for port, layout in enumerate(plan.outputs)
-            for block in blocks.cut(updates, layout, plan.ranges, port, most)
+            for block in shuffle_records.cut(updates, layout, plan.ranges, port, most)
         )
-        yield from blocks.to_records(tasks.guarded(0, made))
+        yield from shuffle_records.to_records(tasks.guarded(0, made))
 
     return cut
 

@@ -22,16 +22,16 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from nosync_nb.errors import NosyncError
-from nosync_nb.files.disk import Files
-from nosync_nb.rows import cores
-from nosync_nb.spark.depot import Depot
-from nosync_nb.spark.failures import explained
-from nosync_nb.spark.places import place_of
-from nosync_nb.spark.sessions import is_local
-from nosync_nb.spark.starting import Spark, is_connect
+from nosync_nb.files.filesystem import Files
+from nosync_nb.rows import parallel
+from nosync_nb.spark.error_translation import explained
+from nosync_nb.spark.launch import Spark, is_connect
+from nosync_nb.spark.spark_session import is_local
+from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.staging.location import place_of
 
 _PROBES = 1024
-_NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.tasks")
+_NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.execution.tasks")
 
 Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What `mapInArrow` takes."""
@@ -169,7 +169,7 @@ def settled(work: Work) -> Work:
 @cache
 def _settle() -> None:
     """Sets apart for good what is there when a worker begins its first task of ours."""
-    cores.alone()
+    parallel.alone()
     gc.collect()
     gc.freeze()
 

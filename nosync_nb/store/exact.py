@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
-from nosync_nb.store.frontier import Failure, Survival, Vertex
+from nosync_nb.store.durability.recovery_frontier import Failure, Survival, Vertex
 
 
 class ExactPrefixes:

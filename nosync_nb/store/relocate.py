@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
-from nosync_nb.files.disk import Files
-from nosync_nb.store import branches
-from nosync_nb.store.listing import open_by
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner as owners
 from nosync_nb.store.log.owner import Whereabouts
+from nosync_nb.store.timetravel import branches
+from nosync_nb.store.timetravel.branches__listing import open_by
 
 
 def move(

@@ -15,26 +15,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files.disk import Files
-from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import journal, naming, proven, stamping, telling, traces, undone
-from nosync_nb.store.decoding import decoding
-from nosync_nb.store.deferred import Remembered
-from nosync_nb.store.heads import CheckpointText
-from nosync_nb.store.journal import Entry
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import PACK, PART, is_plain, plain, within
+from nosync_nb.store import trace_recovery, undo__undone
+from nosync_nb.store.lazy_layer import Remembered
 from nosync_nb.store.log import Frame, Log, Position, folder
-from nosync_nb.store.succession import Succession
-from nosync_nb.store.telling import Telling, Told, rewinds_to
-from nosync_nb.store.traces import Changes
-from nosync_nb.store.writes import Writes
+from nosync_nb.store.ownership_history import Succession
+from nosync_nb.store.provenance import writer
+from nosync_nb.store.records import file_references, nonnegative_layers, payloads, replay
+from nosync_nb.store.records.json_text__heads import CheckpointText
+from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.records.replay import Telling, Told, rewinds_to
+from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.trace_recovery import Changes
+from nosync_nb.store.write_counters import Writes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
-from nosync_nb.trace.parts import PartRef, open_part, put_away, write_part
-from nosync_nb.trace.past.history import History
+from nosync_nb.trace.history.history import History
+from nosync_nb.trace.parts.part_file import PartRef, open_part, put_away, write_part
 
 SPILL_ROWS = 1 << 16
 """Batches above this many rows go to part files, not into frames."""
@@ -89,12 +91,12 @@ class Store:
         self._text = CheckpointText()
         self._inline: dict[int, list[Entry]] = {}
         if (payload := log.checkpoint) is not None:
-            checkpoint = journal.unpack(payload)
+            checkpoint = payloads.unpack(payload)
             self.meta = checkpoint.meta
             self.retired = tuple(plain(n, PART, PACK) for n in checkpoint.meta.get("retired", ()))
             self.epoch = checkpoint.epoch
             for each in checkpoint.entries:
-                if each.kind != journal.INLINE:
+                if each.kind != payloads.INLINE:
                     raise CorruptLogError(
                         f"the checkpoint holds an entry of kind {each.kind}, not a layer",
                         hint="restore the log from a copy",
@@ -104,19 +106,19 @@ class Store:
         self.position = frames[-1].position if frames else None
         self._telling = Telling()
         self.tail = self.decoded(frames)
-        self.changes = telling.changes(self.tail)
+        self.changes = replay.changes(self.tail)
         back = rewinds_to(self.tail)
         self.back = back if back is not None and back < self.epoch else None
         log.forget()
-        self.clocks = stamping.Clocks(log, self.meta, self.tail)
+        self.clocks = writer.Clocks(log, self.meta, self.tail)
         self.succession = Succession(log.heads, self.meta, log.checkpoint_seq, frames)
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
         self.named = self._needed() if log.mode == "w" else set()
         if back is not None:
-            every = journal.changes(each.payload for each in self.tail)
-            self.named = self.named | naming.of_changes(every)
+            every = payloads.changes(each.payload for each in self.tail)
+            self.named = self.named | file_references.of_changes(every)
         if self.back is not None:
             with decoding("the log"):
                 self.history.truncate(self.back)
@@ -157,12 +159,12 @@ class Store:
         """Writes an epoch's frame, after which it survives the death of this process."""
         entries = None
         if draft.largest <= SPILL_ROWS and not graph.memory:
-            entries = journal.inlined(draft.logged, draft.cleared, FRAME_BYTES)
+            entries = payloads.inlined(draft.logged, draft.cleared, FRAME_BYTES)
         if entries is None:
             entries = self._entries(draft, graph)
-            traces.share(draft, graph)
+            trace_recovery.share(draft, graph)
         entries += self.clocks.stamped(graph, [(draft.epoch, entries)])
-        return self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
+        return self.log.append(payloads.EPOCH, payloads.pack(draft.epoch, utc, meta, entries))
 
     def write_replay(self, draft: Draft, graph: Graph) -> bool:
         """Writes a past epoch that the next definition will make visible; False: nothing to say."""
@@ -170,7 +172,7 @@ class Store:
         if graph.memory and not entries:
             return False
         self.clocks.replay(draft.epoch, entries)
-        self.log.append(journal.REPLAY, journal.pack(draft.epoch, time.time(), {}, entries))
+        self.log.append(payloads.REPLAY, payloads.pack(draft.epoch, time.time(), {}, entries))
         return True
 
     def definition(
@@ -200,12 +202,12 @@ class Store:
         own = self._entries(draft, graph, before)
         to = None if back is None else draft.epoch
         stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True, back=to)
-        entries = [*journal.missed(made, now), *own, *stamped, *(back or ())]
-        return journal.pack(draft.epoch, now, meta, entries)
+        entries = [*payloads.missed(made, now), *own, *stamped, *(back or ())]
+        return payloads.pack(draft.epoch, now, meta, entries)
 
     def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
         """Writes the frame of a definition or a rewind, which survives this process then."""
-        return self.log.append(journal.REWIND if back else journal.DEFINITION, payload)
+        return self.log.append(payloads.REWIND if back else payloads.DEFINITION, payload)
 
     def large(self, batch: Batch) -> bool:
         """Whether a batch goes to a part file of its own."""
@@ -217,7 +219,7 @@ class Store:
         A trace that a definition added is named as a whole (`RESET`): its log may be older.
         """
         unwritten = graph.unwritten
-        entries = [journal.cleared(number) for number in draft.cleared if number not in unwritten]
+        entries = [payloads.cleared(number) for number in draft.cleared if number not in unwritten]
         spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
         for at, (number, layout, held) in enumerate(draft.logged):
             if number in unwritten:
@@ -229,7 +231,7 @@ class Store:
                 held = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
                 spilled[id(batch)] = batch, held
                 draft.logged[at] = (number, layout, held)
-            entries.append(journal.entry(number, layout, held))
+            entries.append(payloads.entry(number, layout, held))
         for number, trace in (draft.since(before) if before else draft.traces).items():
             if not trace.layers or trace.layers[-1].upper <= draft.epoch or number in unwritten:
                 continue
@@ -247,8 +249,8 @@ class Store:
             if before is not None and number in before.traces:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
-                kind = journal.TRACE if before is None else journal.RESET
-                entries.append(journal.layer(kind, number, last))
+                kind = payloads.TRACE if before is None else payloads.RESET
+                entries.append(payloads.layer(kind, number, last))
         self.writes.come(ref for _, _, held in draft.logged for ref in held.refs)
         return entries
 
@@ -286,12 +288,12 @@ class Store:
             times: when each epoch was committed, doubles of seconds UTC.
             past: the manifest of the history up to it.
         """
-        layers, sound, held = traces.listed(graph, version)
-        entries = [Entry(TIMES, journal.INLINE, times), *held]
+        layers, sound, held = trace_recovery.listed(graph, version)
+        entries = [Entry(TIMES, payloads.INLINE, times), *held]
         own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
-        meta = {**own, **meta, "layers": layers, proven.KEY: sound, "history": past}
+        meta = {**own, **meta, "layers": layers, nonnegative_layers.KEY: sound, "history": past}
         text = self._text.of(meta.pop("catalog", None), meta)
-        return journal.pack(version.epoch, time.time(), text, entries)
+        return payloads.pack(version.epoch, time.time(), text, entries)
 
     def settled(
         self, number: int, trace: Trace, *, thinned: bool = False
@@ -311,7 +313,7 @@ class Store:
             if layer.files or remembered or not layer.rows_count:
                 continue
             again = layer.encoded is not None
-            size = len(traces.encoded(trace.layout, layer))
+            size = len(trace_recovery.encoded(trace.layout, layer))
             if size > (SETTLED_BYTES if again else SPILL_BYTES):
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
                 spill = self.spill(layer.parts, trace.layout, stem)
@@ -340,25 +342,25 @@ class Store:
 
     def remember(self, graph: Graph, changes: Changes) -> None:
         """Gives the history of named collections what frames say."""
-        traces.remembered(self.history, graph, changes)
+        trace_recovery.remembered(self.history, graph, changes)
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """The traces after the last frame; costs the same whatever they hold."""
-        layers, sound = self.meta.get("layers", {}), self.meta.get(proven.KEY, {})
+        layers, sound = self.meta.get("layers", {}), self.meta.get(nonnegative_layers.KEY, {})
         sound = {} if self.foreign else sound
         inline, then = self._inline, self._then
-        known = traces.of_checkpoint(layers, inline, self.checked_part, then, sound)
+        known = trace_recovery.of_checkpoint(layers, inline, self.checked_part, then, sound)
         if self.back is not None:
-            gone = undone.told(self.tail, self.epoch)
-            known = traces.known_at(known, graph, self._then, self.back, gone)
-        return traces.extended(graph, known, self.changes, self.checked_part)
+            gone = undo__undone.told(self.tail, self.epoch)
+            known = trace_recovery.known_at(known, graph, self._then, self.back, gone)
+        return trace_recovery.extended(graph, known, self.changes, self.checked_part)
 
     def followed_by(
         self, graph: Graph, before: Version, old: Graph, changes: Changes
     ) -> dict[int, Trace]:
         """The traces that frames make of those before them."""
-        known = traces.of_version(before, old)
-        return traces.extended(graph, known, changes, self.checked_part)
+        known = trace_recovery.of_version(before, old)
+        return trace_recovery.extended(graph, known, changes, self.checked_part)
 
     def release(self) -> None:
         """Lets go of what `restored` needs."""
@@ -394,7 +396,7 @@ class Store:
 
     def _needed(self) -> set[str]:
         """Every file that the checkpoint, the frames after it, or the history name."""
-        named = naming.of_layers(self.meta) | naming.of_changes(self.changes)
+        named = file_references.of_layers(self.meta) | file_references.of_changes(self.changes)
         return self.history.files() | named
 
     def close(self) -> None:

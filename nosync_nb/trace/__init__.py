@@ -16,10 +16,10 @@ from nosync_nb.trace.compaction import (
     plan,
     relieve,
 )
-from nosync_nb.trace.finding import ranges
+from nosync_nb.trace.hash_index import ranges
 from nosync_nb.trace.layer import Layer
-from nosync_nb.trace.layers import Found, Trace, empty_batch
-from nosync_nb.trace.seen import Seen
+from nosync_nb.trace.stats_cache import Seen
+from nosync_nb.trace.trace import Found, Trace, empty_batch
 
 __all__ = [
     "STALL_LAYERS",

@@ -25,11 +25,11 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Column
-from nosync_nb.rows.arrays import all_true, any_true, any_zero, sorted_by
-from nosync_nb.rows.cores import MANY
-from nosync_nb.rows.counts import CountError, add_runs
+from nosync_nb.rows.array_ops import all_true, any_true, any_zero, sorted_by
+from nosync_nb.rows.count_arithmetic import CountError, add_runs
 from nosync_nb.rows.encoding import encode_column
-from nosync_nb.trace.sorting import put_in_order
+from nosync_nb.rows.parallel import MANY
+from nosync_nb.trace.parallel_sort import put_in_order
 
 Hashes = npt.NDArray[np.uint64]
 Diffs = npt.NDArray[np.int64]

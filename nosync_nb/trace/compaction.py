@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.layer import Layer, level_of, merged
-from nosync_nb.trace.layers import Trace
+from nosync_nb.trace.trace import Trace
 
 WIDTH = 4
 INLINE_ROWS = 4096

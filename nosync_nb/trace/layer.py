@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.rows.arrays import any_true
+from nosync_nb.rows.array_ops import any_true
 from nosync_nb.rows.types import FIXED
 from nosync_nb.trace.batch import (
     Batch,
@@ -26,8 +26,8 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
-from nosync_nb.trace.parts import PartRef, readable
-from nosync_nb.trace.seen import Seen, seen_in
+from nosync_nb.trace.parts.part_file import PartRef, readable
+from nosync_nb.trace.stats_cache import Seen, seen_in
 
 _ROW_BYTES = 1024
 """From so many bytes a row on a layer is as large as its bytes, not as its rows."""

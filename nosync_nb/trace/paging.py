@@ -16,10 +16,10 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.rows import Column
 from nosync_nb.rows.order import ordered
-from nosync_nb.trace import glance
+from nosync_nb.trace import stats
 from nosync_nb.trace.batch import Batch, Index
-from nosync_nb.trace.layers import Trace
-from nosync_nb.trace.profiles import Profile, profiles
+from nosync_nb.trace.column_profiles import Profile, profiles
+from nosync_nb.trace.trace import Trace
 
 SMALL_ROWS = 8192
 """Of a trace of so few rows a glance at each layer is dearer than to add the layers up."""
@@ -76,13 +76,13 @@ class Ordered:
 
     def profiles(self) -> list[Profile]:
         """A summary of each column. Cost: that of `profiles`; layers that are sound stay apart."""
-        apart = self._batch is None and glance.sound(self._trace)
+        apart = self._batch is None and stats.sound(self._trace)
         return profiles(self._trace.updates() if apart else self.batch.updates, self.types)
 
     def count(self) -> int:
         """How many rows there are, copies counted."""
         apart = self._batch is None and not self._small
-        count = glance.count(self._trace) if apart else None
+        count = stats.count(self._trace) if apart else None
         return int(self.batch.diff.sum()) if count is None else count
 
     def page(self, order: Order, offset: int, limit: int) -> list[Column]:
@@ -93,7 +93,7 @@ class Ordered:
         """
         last = offset + limit
         if order not in self._orders and last <= NEAR_ROWS and not self._small:
-            first = glance.first(self._trace, last, order)
+            first = stats.first(self._trace, last, order)
             if first is not None:
                 index = np.arange(len(first.diff)).repeat(np.minimum(first.diff, last))
                 return [rows.take(c, index[offset:last]) for c in first.columns]

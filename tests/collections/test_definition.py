@@ -1,270 +1,286 @@
-"""Definitions: a stage's function sees for ever what it captured when it was given."""
+"""Descriptions: a shared part is one, and neither depth nor number decides what works."""
 
 from __future__ import annotations
 
-import importlib
-import re
+import json
 import sys
-import warnings
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from internals import inside
 
 import nosync_nb
-from nosync_nb import Session
-from nosync_nb.collections.functions import pickles
-from nosync_nb.collections.functions.captured import Captured
+from nosync_nb import Collection, SchemaError, Session, StageError, errors
+from nosync_nb.collections.definition import OPERATORS_MAX, Definition, reference
+from nosync_nb.collections.functions.fingerprint import definitions
+from nosync_nb.collections.session_protocol import definition_of
+from nosync_nb.dataflow import compiler
+from nosync_nb.expressions import compile_expression
+from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
+from nosync_nb.store.catalog import signature
+from nosync_nb.store.records import json_text, json_text__heads, payloads
 
-ROWS = [(1,), (5,), (9,), (12,)]
-
-# What a cell defines, what a later cell does, and what `keep` then would say otherwise.
-CAPTURED = {
-    "a global": ("LIMIT = 4\nkeep = lambda r: r.x > LIMIT", "LIMIT = 10"),
-    "a global of a helper": (
-        "LIMIT = 4\ndef big(x): return x > LIMIT\ndef keep(r): return big(r.x)",
-        "LIMIT = 10",
-    ),
-    "a helper": (
-        "def big(x): return x > 4\ndef keep(r): return big(r.x)",
-        "def big(x): return x > 10",
-    ),
-    "a deleted global": ("LIMIT = 4\nkeep = lambda r: r.x > LIMIT", "del LIMIT"),
-    "a list": ("some = [5, 9, 12]\nkeep = lambda r: r.x in some", "some.remove(9)"),
-    "a dict in a dict": (
-        "some = {'a': {'limit': 4}}\nkeep = lambda r: r.x > some['a']['limit']",
-        "some['a']['limit'] = 10",
-    ),
-    "a default": ("def keep(r, some=[5, 9, 12]): return r.x in some", "keep.__defaults__[0].pop()"),
-    "a keyword default": (
-        "def keep(r, *, some={5, 9, 12}): return r.x in some",
-        "keep.__kwdefaults__['some'].clear()",
-    ),
-    "a cell": (
-        "def make(limit):\n"
-        "    def keep(r): return r.x > limit\n"
-        "    def move(to):\n"
-        "        nonlocal limit\n"
-        "        limit = to\n"
-        "    return keep, move\n"
-        "keep, move = make(4)",
-        "move(10)",
-    ),
-    "a partial": (
-        "import functools\n"
-        "some = [5, 9, 12]\n"
-        "keep = functools.partial(lambda some, r: r.x in some, some)",
-        "some.pop()",
-    ),
-    "a function with a cache": (
-        "import functools\n"
-        "LIMIT = 4\n"
-        "@functools.lru_cache\n"
-        "def big(x): return x > LIMIT\n"
-        "keep = lambda r: big(r.x)",
-        "LIMIT = 10\nbig.cache_clear()",
-    ),
-    "a recursive function with a cache": (
-        "import functools\n"
-        "LIMIT = 4\n"
-        "@functools.cache\n"
-        "def big(x): return big(x - 1) or x == LIMIT + 1 if x > 0 else False\n"
-        "keep = lambda r: big(r.x)",
-        "LIMIT = 10\nbig.cache_clear()",
-    ),
-    "a method with a cache": (
-        "import functools\n"
-        "class Above:\n"
-        "    limit = 4\n"
-        "    @functools.lru_cache(maxsize=8)\n"
-        "    def keep(self, x): return x > self.limit\n"
-        "    def __call__(self, r): return self.keep(r.x) and self.keep.cache_info().maxsize == 8\n"
-        "keep = Above()",
-        "Above.limit = 10\nAbove.keep.cache_clear()",
-    ),
-    "a class": (
-        "class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit",
-        "Config.limit = 10",
-    ),
-    "a method": (
-        "class Above:\n"
-        "    def __init__(self, limit): self.limit = limit\n"
-        "    def keep(self, r): return r.x > self.limit\n"
-        "above = Above(4)\nkeep = above.keep",
-        "above.limit = 10",
-    ),
-    "a dataclass": (
-        "import dataclasses\n"
-        "@dataclasses.dataclass\n"
-        "class Config:\n    limit: int\n"
-        "config = Config(4)\nkeep = lambda r: r.x > config.limit",
-        "config.limit = 10",
-    ),
-    "an array": (
-        "import numpy as np\nsome = np.array([5, 9, 12])\nkeep = lambda r: r.x in some",
-        "some[:] = 0",
-    ),
-}
+NUMBERS = Schema.parse("x bigint, y bigint")
 
 
-def cells(*texts: str) -> dict[str, Any]:
-    """The names after running cells of a notebook."""
-    space: dict[str, Any] = {"__name__": "__main__"}
-    for text in texts:
-        exec(text, space)
-    return space
-
-
-@pytest.mark.parametrize(("cell", "later"), CAPTURED.values(), ids=CAPTURED)
-def test_a_retraction_is_judged_by_what_was_captured(tmp_path: Path, cell: str, later: str) -> None:
-    space = cells(cell)
+@pytest.fixture
+def session(tmp_path: Path) -> Any:
     with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        big = session.stage("big", t.filter(space["keep"]))
-        t.insert(ROWS)
+        session.input("numbers", "x bigint, y bigint").insert([(1, 2), (3, 4)])
         session.commit()
-        assert [r.x for r in big.rows()] == [5, 9, 12]
-        exec(later, space)
-        t.insert([(7,), (10,)])
-        t.remove([(5,), (12,)])
-        session.commit()
-        assert [r.x for r in big.rows()] == [r.x for r in t.filter(cells(cell)["keep"]).rows()]
-        t.remove([(1,), (7,), (9,), (10,)])
-        session.commit()
-        assert big.rows() == []
+        yield session
 
 
-def test_what_is_captured_is_taken_when_the_function_is_given(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        t.insert(ROWS)
-        session.commit()
-        made = [t.filter(lambda r: r.x == limit) for limit in (1, 5)]  # noqa: B023 - that is it
-        assert [[r.x for r in c.rows()] for c in made] == [[1], [5]]
+def diamonds(collection: Any, times: int) -> Any:
+    for i in range(times):
+        collection = collection.filter(f"x > {i}").concat(collection.filter(f"not x > {i}"))
+    return collection
 
 
-def test_a_name_that_is_bound_later_is_taken_when_the_stage_is_defined(tmp_path: Path) -> None:
-    space = cells("keep = lambda r: r.x > LIMIT")
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        t.insert(ROWS)
-        session.commit()
-        kept = t.filter(space["keep"])
-        space["LIMIT"] = 4
-        big = session.stage("big", kept)
-        space["LIMIT"] = 10
-        t.remove(ROWS[1:])
-        session.commit()
-        assert big.rows() == []
+def chain(collection: Any, operators: int) -> Any:
+    """Operators none of which is one with the next."""
+    for i in range(operators // 2):
+        collection = collection.filter(f"x > {-i}").distinct()
+    return collection
 
 
-def test_a_cell_run_again_with_another_value_is_a_new_version(tmp_path: Path) -> None:
-    space = cells("LIMIT = 4\nkeep = lambda r: r.x > LIMIT")
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        t.insert(ROWS)
-        session.commit()
-        session.stage("big", t.filter(space["keep"]))
-        space["LIMIT"] = 10
-        (report,) = owners_of(session).definitions.define({"big": t.filter(space["keep"])})
-        assert (report.status, report.version) == ("changed", 2)
-        assert [r.x for r in session["big"].rows()] == [12]
-        assert [r.x for r in session["big@1"].rows()] == [5, 9, 12]
-        space["LIMIT"] = 4
-        (report,) = owners_of(session).definitions.define({"big": t.filter(space["keep"])})
-        assert (report.status, report.version) == ("changed", 3)
-        t.remove([(5,), (12,)])
-        session.commit()
-        assert [r.x for r in session["big"].rows()] == [9]
+def deep(frames: int, call: Callable[[], Any]) -> Any:
+    """Calls from that many frames below here."""
+    return call() if frames <= 0 else deep(frames - 1, call)
 
 
-def test_what_was_captured_comes_back_after_a_restart(tmp_path: Path) -> None:
-    space = cells("some = [5, 9, 12]\nkeep = lambda r: r.x in some")
-
-    def described(session: Session) -> Any:
-        return session.input("t", "x int").filter(space["keep"])
-
-    with nosync_nb.open(tmp_path / "log") as session:
-        kept = described(session)
-        space["some"].remove(12)
-        session.stage("big", kept)
-        session["t"].insert(ROWS)
-        session.commit()
-    with nosync_nb.open(tmp_path / "log") as session:
-        assert [r.x for r in session["big"].rows()] == [5, 9, 12]
-        session["t"].remove([(12,)])
-        session.commit()
-        assert [r.x for r in session["big"].rows()] == [5, 9]
-        (report,) = owners_of(session).definitions.define({"big": described(session)})
-        assert report.status == "changed"
+def room() -> int:
+    """How many frames are left here."""
+    frame, used = sys._getframe(), 0
+    while frame is not None:
+        frame, used = frame.f_back, used + 1  # type: ignore[assignment]
+    return sys.getrecursionlimit() - used
 
 
-def test_a_restart_in_the_same_process_leaves_the_users_classes_alone(tmp_path: Path) -> None:
-    space = cells("class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit")
-    with nosync_nb.open(tmp_path / "log") as session:
-        session.stage("big", session.input("t", "x int").filter(space["keep"]))
-        session["t"].insert(ROWS)
-        session.commit()
-    space["Config"].limit = 10
-    with nosync_nb.open(tmp_path / "log") as session:
-        session["t"].remove(ROWS)
-        session.commit()
-        assert session["big"].rows() == []
-    assert space["Config"].limit == 10
+# -- sharing -----------------------------------------------------------------------------------
 
 
-def test_a_module_of_the_user_that_is_loaded_again_does_not_change_a_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    file = tmp_path / "captured_helpers.py"
-    file.write_text("LIMIT = 4\ndef big(x):\n    return x > LIMIT\n")
-    space = cells("import captured_helpers\nkeep = lambda r: captured_helpers.big(r.x)")
-    try:
-        with nosync_nb.open(tmp_path / "log") as session:
-            t = session.input("t", "x int")
-            big = session.stage("big", t.filter(space["keep"]))
-            t.insert(ROWS)
-            session.commit()
-            file.write_text("LIMIT = 10\ndef big(x):\n    return x >= LIMIT\n")
-            importlib.reload(space["captured_helpers"])
-            t.remove(ROWS)
-            session.commit()
-            assert big.rows() == []
-    finally:
-        del sys.modules["captured_helpers"]
+    tall = diamonds(session.inputs["numbers"], 14)
+    assert definition_of("test", tall).size == 14 * 3 + 1
+    assert len(definition_of("test", tall).to_json([])) == 14 * 3 + 1
+    counted = _counting(monkeypatch, definitions, "digest")
+    assert definition_of("test", tall).fingerprint({"numbers": "0"})
+    assert len(counted) == 14 * 3
+    session.stage("tall", tall)
+    assert len(inside(session).graph.nodes) == 14 * 3 + 1
+    assert sorted(tuple(r) for r in session["tall"].rows()) == [(1, 2), (3, 4)]
+    session["numbers"].insert([(5, 6)])
+    session.commit()
+    assert session["tall"].count() == 3
 
 
-def test_installed_code_is_not_copied() -> None:
-    assert Captured(Counter).function is Counter
-    assert Captured(re.escape).function is re.escape
-    space = cells("import re\nkeep = lambda r: re.match('a', r.x)")
-    assert Captured(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
-
-
-def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_path: Path) -> None:
-    text = "class Any:\n    __reduce__ = None\nitem = Any()\nkeep = lambda r: item is not None"
+def test_shared_parts_come_out_of_the_log_shared(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        with pytest.warns(UserWarning, match="identity: this kernel; .* must not change"):
-            kept = session.stage("kept", t.filter(cells(text)["keep"]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            t.insert(ROWS)
+        session.stage("tall", diamonds(session.input("numbers", NUMBERS), 14))
+    with nosync_nb.open(tmp_path / "log") as session:
+        tree = inside(session).catalog["tall"].definition
+        assert tree is not None
+        assert tree.size == 14 * 3 + 1
+        session["numbers"].insert([(5, 6)])
+        session.commit()
+        assert session["tall"].count() == 1
+
+
+def test_what_is_shared_is_explained_once(session: Session) -> None:
+    tall = diamonds(session.inputs["numbers"], 40)
+    lines = tall.explain().splitlines()
+    assert len(lines) < 5 * 40
+    assert any("as above" in line for line in lines)
+
+
+def test_too_many_operators_are_refused_with_a_hint() -> None:
+    tree = reference("numbers", NUMBERS)
+    for _ in range(OPERATORS_MAX - 1):
+        tree = Definition("distinct", NUMBERS, (tree,))
+    with pytest.raises(StageError, match="10001 operators is more than 10000") as caught:
+        Definition("distinct", NUMBERS, (tree,))
+    assert "session.stage" in str(caught.value.hint)
+
+
+# -- depth -------------------------------------------------------------------------------------
+
+
+def test_a_deep_stage_works_from_a_deep_stack(tmp_path: Path) -> None:
+    """Both 200 frames further down and where only what any stage needs is left."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", NUMBERS)
+        session.stage("deep", chain(numbers, 1000))
+        session.stage("looped", numbers.iterate(lambda x: chain(x, 400)))
+        numbers.insert([(1, 2), (1, 2)])
+        session.commit()
+
+    def reopened(more: int) -> tuple[int, int]:
+        with nosync_nb.open(tmp_path / "log") as session:
+            assert len(session["deep"].explain().splitlines()) > 1000
+            session.drop("looped")
+            session.stage("looped", session["numbers"].iterate(lambda x: chain(x, 400)))
+            session["numbers"].insert([(more, 4)])
             session.commit()
-        assert len(kept.rows()) == len(ROWS)
+            return session["deep"].count(), session["looped"].count()
+
+    assert deep(200, lambda: reopened(3)) == (2, 2)
+    assert deep(room() - 250, lambda: reopened(4)) == (3, 3)
 
 
-def test_a_function_with_a_cache_keeps_name_and_text_when_it_comes_out_of_the_log() -> None:
-    space = cells(
-        "import functools\n@functools.lru_cache(maxsize=3)\n"
-        "def big(x):\n    'Says much.'\n    return x > 4"
-    )
-    again = pickles.loads(pickles.dumps(space["big"], ("__main__",)))
-    assert (again.__name__, again.__doc__) == ("big", "Says much.")
-    assert [again(4), again(5), again(5)] == [False, True, True]
-    assert again.cache_info()[:3] == (1, 2, 3)
-    assert again.cache_parameters()["maxsize"] == 3
+@pytest.mark.parametrize("text", ["({})", "abs({})", "{} + 1"])
+def test_an_expression_is_accepted_or_refused_whatever_the_stack(text: str) -> None:
+    """One that is nested too deeply is refused with a hint, from a shallow stack as well."""
+
+    def refused(times: int, frames: int) -> str:
+        sql = "y"
+        for _ in range(times):
+            sql = text.format(sql)
+        try:
+            deep(frames, lambda: compile_expression(f"{sql} + {frames}", NUMBERS))
+        except errors.ExpressionError as error:
+            return f"{error.hint}"
+        return ""
+
+    for times in (5, 15, 2000):
+        assert refused(times, 0) == refused(times, room() - 150)
+    assert not refused(5, 0)
+    assert "with_columns" in refused(2000, 0)
+
+
+def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        stages: dict[str, Collection] = {}
+        last: Collection = session.input("numbers", NUMBERS)
+        for i in range(600):
+            last = stages[f"s{i}"] = last.filter(f"x > {-i}")
+        owners_of(session).definitions.define(stages)
+        session["numbers"].insert([(1, 2)])
+        session.commit()
+        assert session["s599"].count() == 1
+
+
+def test_a_deep_stage_follows_the_columns_of_what_it_reads(session: Session) -> None:
+    first = session.stage("first", session["numbers"].filter("x > 0"))
+    session.stage("deep", chain(first, 1000))
+    session.stage("first", session["numbers"].filter("x > 0").select("y", "x"))
+    assert session["deep"].count() == 2
+
+
+# -- number ------------------------------------------------------------------------------------
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """Counts the calls of a function of a module."""
+    called: list[Any] = []
+    function = getattr(module, name)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        called.append(given)
+        return function(*given, **named)
+
+    monkeypatch.setattr(module, name, counted)
+    return called
+
+
+@pytest.mark.parametrize("shape", ["wide", "chain", "of a reference"])
+def test_defining_costs_what_is_new(
+    session: Session, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Another 50 stages take as much work as the 50 before them."""
+    places = [
+        (definitions, "digest"),
+        (compiler, "operator"),
+        (compiler, "chain"),
+        (payloads, "_stage_json"),
+        (payloads, "_node_json"),
+    ]
+    every = [_counting(monkeypatch, module, name) for module, name in places]
+    counts = []
+    last: Any = session["numbers"]
+    for i in range(100):
+        made = last.filter(f"x > {i - 100}").distinct().filter("y > 0")
+        if shape == "chain":
+            last = session.stage(f"s{i}", made)
+        else:
+            session.stage(f"s{i}", made if shape == "wide" or i % 2 else last)
+        if i % 50 == 49:
+            counts.append([len(called) for called in every])
+            for called in every:
+                called.clear()
+    for before, after in zip(*counts, strict=True):
+        assert before > 0
+        assert after <= before + 2  # the first one reads an input
+
+
+def test_a_cell_run_again_compiles_its_own_stage_only(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(20):
+        session.stage(f"s{i}", session["numbers"].filter(f"x > {i}").distinct())
+    called = _counting(monkeypatch, compiler, "chain")
+    session.stage("s3", session["numbers"].filter("x > 3").distinct())
+    assert called == []  # nothing is new
+    session.stage("s3", session["numbers"].filter("x > 4").distinct())
+    assert len(called) <= 2
+
+
+def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) -> None:
+    """The signature is over the text: as it was written, and as it is made of what was read."""
+    for i in range(3):
+        session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
+    session.stage("s1", session["numbers"].filter("x > 1"))
+    catalog = inside(session).publisher.catalog
+    assert isinstance(catalog, json_text.Catalog)
+    assert catalog.text == json_text.compact(dict(catalog))
+    read = json.loads(catalog.text)
+    assert signature.digest(read) == signature.digest(catalog) == inside(session).publisher.digest
+    meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
+    assert json.loads(json_text__heads.text(meta)) == {**meta, "catalog": read}
+
+
+def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:
+    session.stage("big", session["numbers"].filter("x > 1"))
+    session.rename("big", "large")
+    assert "in process" in session["large"].explain()
+    session.drop("large")
+    assert inside(session).works.stages.keys() <= {"numbers"}
+    session.input("big", NUMBERS)
+    session.input("large", NUMBERS)
+    assert "in process" not in session["big"].explain() + session["large"].explain()
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+class Exports:
+    """What knows its columns and has no rows."""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+
+@pytest.mark.parametrize("how", [lambda schema: schema, Exports])
+def test_an_input_takes_an_arrow_schema(session: Session, how: Callable[[Any], Any]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    made = session.input("made", how(schema), key="id")
+    assert made.schema == Schema.parse("id bigint, name string")
+    assert session.input("made", how(schema)).key == ("id",)
+    with pytest.raises(SchemaError, match="has columns"):
+        session.input("made", how(pa.schema([("id", pa.int32())])))
+
+
+@pytest.mark.parametrize("given", [pa.int64(), Exports(pa.int64())])
+def test_the_type_of_one_column_is_no_schema(session: Session, given: Any) -> None:
+    with pytest.raises(SchemaError, match="is no schema of a table") as caught:
+        session.input("made", given)
+    assert "pyarrow.Schema" in str(caught.value.hint)

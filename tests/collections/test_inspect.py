@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nosync_nb import Session, StageError
-from nosync_nb.session import audits
 from nosync_nb.session.session import owners_of
+from nosync_nb.session.writes import determinism_check
 
 Heard = list[tuple[int, list[tuple[Any, ...]]]]
 
@@ -103,7 +103,7 @@ def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None
 def test_the_epoch_in_which_an_audit_demotes_a_stage_is_heard(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audits, "AUDIT_EVERY", 2)
+    monkeypatch.setattr(determinism_check, "AUDIT_EVERY", 2)
 
     def guess(row: Any) -> tuple[str, float]:
         return (row.carrier, random.random())

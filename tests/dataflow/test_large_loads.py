@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from inside import inside
+from internals import inside
 
 from nosync_nb import Session
-from nosync_nb.session import inputs
-from nosync_nb.store import spilling
-from nosync_nb.trace import parts
+from nosync_nb.session.writes import ingest
+from nosync_nb.store import spill_files
+from nosync_nb.trace.parts import part_file
 
 ROWS = 80_000
 WIDTH = 250
@@ -26,9 +26,9 @@ NOTES = ROWS * WIDTH
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large lies in several files, as a load of a gigabyte does."""
-    monkeypatch.setattr(inputs, "LOAD_BYTES", 1 << 20)
-    whole = parts.split
-    monkeypatch.setattr(parts, "split", lambda batch, *most: whole(batch, 1 << 13, *most[1:]))
+    monkeypatch.setattr(ingest, "LOAD_BYTES", 1 << 20)
+    whole = part_file.split
+    monkeypatch.setattr(part_file, "split", lambda batch, *most: whole(batch, 1 << 13, *most[1:]))
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def resident(folder: Path) -> int:
 def test_what_was_read_of_files_stays_in_memory_if_it_is_little(
     session: Session, monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
-    monkeypatch.setattr(spilling, "REST_BYTES", 1 << 20 if large else 1 << 40)
+    monkeypatch.setattr(spill_files, "REST_BYTES", 1 << 20 if large else 1 << 40)
     expected = waiting(session, joined=True)
     session.commit()
     left = resident(Path(session.path))

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from internals import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError, DurabilityError, Session
 from nosync_nb.session.session import owners_of
-from nosync_nb.store import journal, store
+from nosync_nb.store import store
+from nosync_nb.store.records import payloads
 
 EPOCHS = 6
 
@@ -135,7 +136,7 @@ def test_a_definition_with_replayed_epochs_that_are_not_there_is_told(
     session: Session, count: Any
 ) -> None:
     log = inside(session).store.log
-    log.append(journal.DEFINITION, journal.pack(session.now, 0.0, {"replays": count}, []))
+    log.append(payloads.DEFINITION, payloads.pack(session.now, 0.0, {"replays": count}, []))
     with pytest.raises(CorruptLogError, match="replayed epochs"):
         nosync_nb.open(session.path, mode="r")
     session.close()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from implicit_calls import CALLS, Asked, frame
+from sql_cases.implicit_calls import CALLS, Asked, frame
 
-from nosync_nb.expressions.table import FUNCTIONS
+from nosync_nb.expressions.functions.registry import FUNCTIONS
 
 TYPES = ("int", "string", "date", "double", "boolean", "binary")
 MORE = ("c0_int", "c0_string", "1", "'a'", "1, 2", "'a', 'b'", "null")

@@ -1,7 +1,7 @@
 """Every function that is computed in process gives Spark's answers at the edges of every type.
 
-The answers are those of Spark, in tests/data/edge_answers.json.xz. tests/support/edge_cases.py asks
-Spark for them.
+The answers are those of Spark, in tests/data/edge_answers.json.xz.
+tests/support/sql_cases/edge_cases.py asks Spark for them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edge_cases import (
+from soak import tried
+from sql_cases.edge_cases import (
     FAILS,
     OWN_WORLD,
     RAISES,
@@ -25,13 +26,12 @@ from edge_cases import (
     plain,
     recorded,
 )
-from soak import tried
-from spark_examples import NEAR
+from sql_cases.spark_examples import NEAR
 
 from nosync_nb import rows
-from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
+from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.rows import SMALL
-from nosync_nb.rows.unpacked import unpack
+from nosync_nb.rows.nested import unpack
 
 _NO_NUMBER = "a literal that is no number is an error in Spark, also beside null"
 KNOWN = {
@@ -86,7 +86,7 @@ def row(edge: Edge, place: int) -> dict[str, Any]:
 def test_every_function_of_the_table_has_answers_of_spark() -> None:
     named = {edge.name for edge, _ in recorded()}
     assert {*FUNCTIONS, *OPERATORS} - OWN_WORLD - named == set(), (
-        "run tests/support/edge_cases.py, which asks Spark"
+        "run tests/support/sql_cases/edge_cases.py, which asks Spark"
     )
     assert [edge.sql for edge, _ in recorded() if compiled(edge.sql) is None] == []
 

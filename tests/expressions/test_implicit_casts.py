@@ -11,16 +11,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from implicit_calls import CALLS, Asked, frame, recorded, summed, variations
 from soak import tried
-from spark_examples import documented, functions
+from sql_cases.implicit_calls import CALLS, Asked, frame, recorded, summed, variations
+from sql_cases.spark_examples import documented, functions
 
 from nosync_nb import rows
 from nosync_nb.expressions import Settings, compile_expression
-from nosync_nb.expressions.results import RESULTS
-from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
+from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
+from nosync_nb.expressions.functions.result_types import RESULTS
 from nosync_nb.rows import Schema
-from nosync_nb.rows.unpacked import column_of
+from nosync_nb.rows.nested import column_of
 
 REASONS = {
     "Spark gives the last time for a number beyond all times": "try_to_timestamp of a .*",

@@ -16,7 +16,7 @@ from nosync_nb import ExpressionError, SchemaError, Session
 from nosync_nb.expressions import compile_expression, waits
 from nosync_nb.expressions.settings import Settings
 from nosync_nb.rows import Schema, infer_schema, to_pylist
-from nosync_nb.rows.convert import to_columns
+from nosync_nb.rows.ingest.convert import to_columns
 
 SCHEMA = Schema.parse(
     "i int, ts timestamp, tv timestamp, x interval day to second, m interval year to month"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Crash
-from memory_disk import Inode, MemoryFiles, Tree
+from faults.faults import Crash
+from faults.memory_disk import Inode, MemoryFiles, Tree
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.disk import Files
-from nosync_nb.files.names import is_plain
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import is_plain
 
 NAMES = ("a", "b", "inner/a", "inner/c", "inner", "a/x", "none/x")
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from matrix import NOT_RUN, ROWS, TESTS, held, level, marked, pytest_report_teststatus, written
+from fault_matrix import (
+    NOT_RUN,
+    ROWS,
+    TESTS,
+    held,
+    level,
+    marked,
+    pytest_report_teststatus,
+    written,
+)
 
 NOT_YET = {40}
 FAULTS = (TESTS / "FAULTS.md").read_text()

@@ -27,7 +27,7 @@ def test_the_page_is_what_the_code_says() -> None:
 def test_everything_has_its_row() -> None:
     import nosync
     import nosync_nb
-    from nosync.commands.run import COMMANDS
+    from nosync.commands.dispatch import COMMANDS
     from nosync.magic import NoSync
 
     page = reference().PAGE.read_text()

@@ -19,8 +19,8 @@ from jupyter.shell import Notebook
 
 import nosync
 from nosync_nb.session.session import owners_of
-from nosync_nb.spark import sessions
-from nosync_nb.spark.carrier import Carrier
+from nosync_nb.spark import spark_session
+from nosync_nb.spark.staging.staging import Carrier
 
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 LOAD = 'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])'
@@ -757,7 +757,7 @@ def test_layers_and_graph(notebook: Notebook) -> None:
 
 
 def test_every_subcommand_has_help(empty: Notebook) -> None:
-    from nosync.commands.run import COMMANDS
+    from nosync.commands.dispatch import COMMANDS
 
     overview = empty.ok("%dd").text
     for name, command in COMMANDS.items():
@@ -886,8 +886,8 @@ def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
     current = nosync.extension.current()
     assert current is not None
     monkeypatch.setattr(type(current.opened), "spark", property(lambda _: "a session"))
-    monkeypatch.setattr(sessions, "is_session", lambda value: value == "a session")
-    monkeypatch.setattr(sessions, "conf_again", gone)
+    monkeypatch.setattr(spark_session, "is_session", lambda value: value == "a session")
+    monkeypatch.setattr(spark_session, "conf_again", gone)
     notebook.ok("mine = len('spark')")
     assert "mine" in current.recollection.memo.names
     assert current.recollection.memo.running is None
@@ -920,7 +920,7 @@ def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
 
 
 def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
-    from nosync.memo import Memo
+    from nosync.log.notebook_memo import Memo
 
     notebook.close()
     dataclasses.replace(Memo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")

@@ -6,20 +6,20 @@ import math
 from pathlib import Path
 from typing import Any
 
-import model
 import numpy as np
 import pyarrow as pa
 import pytest
-from checking import run
+from checks.checking import run
 from hypothesis import given
 from hypothesis import strategies as st
-from model import Row
+from models import model
+from models.model import Row
 from strategies import all_types
 
 import nosync_nb
 from nosync_nb import Session, rows
-from nosync_nb.collections.host import definition_of
-from nosync_nb.dataflow.planning import planned
+from nosync_nb.collections.session_protocol import definition_of
+from nosync_nb.dataflow.optimizer.planner import planned
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.explode import SPEC, Explode

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import model
 import pytest
-from checking import run
+from checks.checking import run
 from hypothesis import given
 from hypothesis import strategies as st
-from model import Bag, Row
+from models import model
+from models.model import Bag, Row
 from strategies import all_types, schemas, types
 
 from nosync_nb import Collection

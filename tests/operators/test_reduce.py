@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import model
 import pytest
-from checking import run
+from checks.checking import run
 from hypothesis import given
 from hypothesis import strategies as st
-from model import Bag
+from models import model
+from models.model import Bag
 from strategies import all_types
 
 import nosync_nb

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import model
 import pytest
-from batch_model import weak_hashes
-from checking import run
+from checks.checking import run
 from hypothesis import given
 from hypothesis import strategies as st
-from model import Bag
+from models import model
+from models.batch_model import weak_hashes
+from models.model import Bag
 
 import nosync_nb
 from nosync_nb import StageError
 from nosync_nb.collections.library import windows
-from nosync_nb.operators import sessions as kernel
+from nosync_nb.operators import session_windows as kernel
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

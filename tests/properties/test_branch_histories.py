@@ -20,14 +20,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from inside import inside
+from internals import inside
 
 import nosync_nb
 from nosync_nb import Session, TimeError
-from nosync_nb.files.disk import Files
-from nosync_nb.files.names import FOLDERS
-from nosync_nb.session import upkeep
-from nosync_nb.store import branches, recent, store
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import FOLDERS
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.store import store, undo
+from nosync_nb.store.timetravel import branches
 
 STEPS = int(os.environ.get("NOSYNC_BRANCH_STEPS", "12"))
 EXAMPLES = int(os.environ.get("NOSYNC_BRANCH_EXAMPLES", "4"))
@@ -344,10 +345,10 @@ def test_every_epoch_of_every_branch_is_what_the_model_says(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, upkeep):
+    for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
     if not kept:
-        monkeypatch.setattr(recent, "EPOCHS_MAX", -(1 << 40))
+        monkeypatch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
     case = Histories.TestCase
     case.settings = settings(
         max_examples=EXAMPLES,

@@ -24,16 +24,16 @@ from zlib import crc32
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from inside import rebuild
+from internals import rebuild
 from soak import tried
 
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.dataflow.stage import Options
-from nosync_nb.session.replication import Replication
+from nosync_nb.session.durability.replication import Replication
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.worker import Worker
-from nosync_nb.store import recent
+from nosync_nb.session.state.worker import Worker
+from nosync_nb.store import undo
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
@@ -448,5 +448,5 @@ def test_after_any_steps_only_lost_results_make_a_stage_stale(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not frames:  # of an old epoch none is read
-            patch.setattr(recent, "EPOCHS_MAX", -(1 << 40))
+            patch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
         run(level, when, steps, seed, frames=frames)

@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from every_opcode import ENGINE, Struck, count, strike
-from inside import is_held
+from faults.every_opcode import ENGINE, Struck, count, strike
+from internals import is_held
 from soak import SOAK
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.log import generation
+from nosync_nb.store.log import fencing
 
 BEFORE, NEAR, AFTER = 4, 12, 4
 """How many opcodes are tried before the last frame is written, soon afterwards, and later."""
@@ -315,7 +315,7 @@ def test_an_operation_is_done_or_not_whatever_is_raised_and_wherever(
     name: str, error: BaseException, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "key"))
-    monkeypatch.setattr(generation, "OPEN_WAIT_S", 0.05)  # for a lock that is left locked
+    monkeypatch.setattr(fencing, "OPEN_WAIT_S", 0.05)  # for a lock that is left locked
     cases = Cases(OPERATIONS[name], log, tmp_path)
     assert cases.opcodes > 1000
     for i, at in enumerate(cases.numbers(name), ERRORS.index(error)):

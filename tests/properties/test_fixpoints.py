@@ -1,6 +1,6 @@
 """Loops that end by themselves: at every epoch equal to evaluation from scratch.
 
-Bounded loops at random are in test_compositions.py; here nothing bounds the rounds, so that what
+Bounded loops at random are in test_random_programs.py; here nothing bounds the rounds, so that what
 ends a loop is that nothing changes any more, also after removals. Graphs are dense, so that what is
 reached one way is reached another way too, in more rounds, when an edge is gone.
 """
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from itertools import product
 
-import model
 import pytest
-from checking import Build, Oracle, check
+from checks.checking import Build, Oracle, check
 from hypothesis import given
 from hypothesis import strategies as st
-from model import Bag, Row
+from models import model
+from models.model import Bag, Row
 from strategies import Change, Epoch
 
 from nosync_nb import Collection
 from nosync_nb.collections.collection import iterate_together
-from nosync_nb.collections.host import host_of
+from nosync_nb.collections.session_protocol import host_of
 
 NODES = (0, 1, 2, 3)
 EDGES = [*product(NODES, NODES), (None, 0), (0, None)]

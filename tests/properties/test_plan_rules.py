@@ -23,23 +23,23 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
-from planless import granted, planless
-from plans import INPUTS, Plan, Rows, described, ruled_chains, ruled_plans, states
+from planner_switches import granted, planless
+from random_plans import INPUTS, Plan, Rows, described, ruled_chains, ruled_plans, states
 from soak import tried
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import definition_of
-from nosync_nb.dataflow import chaining, demand, pushing
+from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow.compiler import Compiler
-from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Runner
+from nosync_nb.dataflow.optimizer import multiway_joins, predicate_pushdown, projection_pushdown
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
+from nosync_nb.operators.registry import SPECS
 from nosync_nb.operators.spec import same_columns
-from nosync_nb.operators.specs import SPECS
 from nosync_nb.rows import Schema, to_columns, to_pylist
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Updates, arrange
@@ -66,7 +66,7 @@ def with_spec(module: Any, op: str, **parts: Any) -> Broken:
 
 def passing(op: str) -> Broken:
     """Filters go below an operator that they have to stay above."""
-    return without(pushing, "_PASSING", (*vars(pushing)["_PASSING"], op))
+    return without(predicate_pushdown, "_PASSING", (*vars(predicate_pushdown)["_PASSING"], op))
 
 
 def never_raising(module: Any) -> Broken:
@@ -83,35 +83,43 @@ def never_raising(module: Any) -> Broken:
 
 
 CONDITIONS: Mapping[str, Broken] = {
-    "a predicate that may raise moves": never_raising(pushing),
+    "a predicate that may raise moves": never_raising(predicate_pushdown),
     "a predicate moves below a column that may raise": with_spec(
-        pushing, "select", firm=lambda _: frozenset()
+        predicate_pushdown, "select", firm=lambda _: frozenset()
     ),
     "a predicate moves below a filter that may raise": passing("filter"),
     "a predicate moves below the first rows of groups": passing("top"),
-    "a predicate means other columns below": without(pushing, "_means_the_same", lambda *_: True),
-    "a column that may raise and nobody reads is not computed": with_spec(
-        demand, "select", firm=lambda _: frozenset()
+    "a predicate means other columns below": without(
+        predicate_pushdown, "_means_the_same", lambda *_: True
     ),
-    "distinct looks at some columns": with_spec(demand, "distinct", reads=same_columns),
-    "a difference looks at some columns": with_spec(demand, "except_all", reads=same_columns),
-    "a set difference looks at some columns": with_spec(demand, "subtract", reads=same_columns),
+    "a column that may raise and nobody reads is not computed": with_spec(
+        projection_pushdown, "select", firm=lambda _: frozenset()
+    ),
+    "distinct looks at some columns": with_spec(
+        projection_pushdown, "distinct", reads=same_columns
+    ),
+    "a difference looks at some columns": with_spec(
+        projection_pushdown, "except_all", reads=same_columns
+    ),
+    "a set difference looks at some columns": with_spec(
+        projection_pushdown, "subtract", reads=same_columns
+    ),
 }
 
-_LEAF: Callable[[Definition], Any] = vars(chaining)["_leaf"]
+_LEAF: Callable[[Definition], Any] = vars(multiway_joins)["_leaf"]
 
 CHAINING: Mapping[str, Broken] = {
-    "a predicate that may raise is asked between joins": never_raising(chaining),
+    "a predicate that may raise is asked between joins": never_raising(multiway_joins),
     "columns that are equal to one are not equal to each other": without(
-        chaining, "_united", lambda same, one, other: (*same, frozenset((one, other)))
+        multiway_joins, "_united", lambda same, one, other: (*same, frozenset((one, other)))
     ),
     "a column is one of the first input": without(
-        chaining,
+        multiway_joins,
         "_leaf",
         lambda part: (_LEAF(part)[0], range(len(part.schema))),
     ),
     "columns are equal that nobody joined": without(
-        chaining, "_united", lambda same, one, other: (frozenset((one, other)).union(*same),)
+        multiway_joins, "_united", lambda same, one, other: (frozenset((one, other)).union(*same),)
     ),
 }
 """What makes a chain of joins give the rows of the joins that are written."""

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-import model
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from models import model
 from strategies import key
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, NegativeMultiplicityError, Session, rows
-from nosync_nb.collections.host import host_of
+from nosync_nb.collections.session_protocol import host_of
 from nosync_nb.session.session import owners_of
 
 FRUIT = [("apple", 5), ("apple", 5), ("banana", 2)]
@@ -265,7 +265,7 @@ def test_rows_of_equal_hashes_stay_apart(session: Session, monkeypatch: pytest.M
     def weak(columns: Any, types: Any, n: int) -> Any:
         return np.zeros(n, np.uint64)
 
-    for module in ("nosync_nb.trace.batch.rows", "nosync_nb.trace.layers.rows"):
+    for module in ("nosync_nb.trace.batch.rows", "nosync_nb.trace.trace.rows"):
         monkeypatch.setattr(f"{module}.hash_columns", weak, raising=False)
     assert rows.hash_columns([], (), 2).tolist() == [0, 0]
     a = session.input("a", "k string, x int")

@@ -1,7 +1,7 @@
 """The public cases on executors: what is expected is written out by hand, as in test_semantics.py.
 
 Inner and semi joins are part of the others; loops on executors are in test_placement.py and
-test_compositions.py.
+test_random_programs.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checking import count, net
+from checks.checking import count, net
 
 import nosync_nb
 from nosync_nb import Collection, Session

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from checking import merge_all
-from inside import inside, tree_of
+from checks.checking import merge_all
+from internals import inside, tree_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.session.publisher import files_of
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace.past.tree import FANOUT
+from nosync_nb.session.state.publisher import files_of
+from nosync_nb.trace.history.pack_tree import FANOUT
 
 ROWS = 70_000
 """More than a frame of the log holds."""

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from inside import inside
-from interleaving import at_every_line, lines
-from logs import everything
+from checks.logs import everything
+from faults.interleaving import at_every_line, lines
+from internals import inside
 from soak import tried
 
 import nosync_nb

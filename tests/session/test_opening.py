@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside, lose_patience
+from internals import inside, lose_patience
 
 import nosync_nb
 from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
-from nosync_nb.session import follower, recovery, upkeep
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.session.reads import log_follower
+from nosync_nb.session.recovery import recover
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 
@@ -464,9 +466,9 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, followed: int
 ) -> None:
     """Also one that has fallen behind, and begins again at the newest checkpoint."""
-    for place in (store, upkeep):
+    for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 6)
-    monkeypatch.setattr(follower, "FOLLOW_MAX", followed)
+    monkeypatch.setattr(log_follower, "FOLLOW_MAX", followed)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
@@ -510,7 +512,7 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
         raise NosyncError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "recover", broken)
+        patch.setattr(recover, "recover", broken)
         with pytest.raises(NosyncError, match="broken"):
             opened()
     assert opened().now == 0

@@ -6,13 +6,13 @@ import gc
 from pathlib import Path
 
 import pyarrow as pa
-from inside import inside
+from internals import inside
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.overview import mark, overview
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace import glance
+from nosync_nb.trace import stats
 
 
 def filled(session: Session, epochs: int = 3) -> None:
@@ -102,9 +102,9 @@ def test_looking_puts_no_layer_in_order(session: Session) -> None:
     overview(owners_of(session))
     trace = inside(session).publisher.snapshot.contents("flights")
     assert [layer.is_young for layer in trace.layers] == [True]
-    assert glance.sums(trace) == 6
+    assert stats.sums(trace) == 6
     assert [layer.is_young for layer in trace.layers] == [True]
-    assert glance.count(trace) == 6
+    assert stats.count(trace) == 6
 
 
 def test_a_mark_moves_with_epochs_definitions_and_disk_and_not_by_itself(session: Session) -> None:

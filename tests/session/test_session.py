@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from inside import inside
+from internals import inside
 
 import nosync_nb
 from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
-from nosync_nb.session import publisher
 from nosync_nb.session.session import owners_of
+from nosync_nb.session.state import publisher
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from inside import inside
+from internals import inside
 
 from nosync_nb import Session
-from nosync_nb.session import aging, upkeep
-from nosync_nb.session import gate as gate_module
-from nosync_nb.session import worker as worker_module
-from nosync_nb.session.gate import Gate
-from nosync_nb.session.worker import SWITCH_S, Worker
-from nosync_nb.trace.past import packing
-from nosync_nb.trace.past.packing import Rest
+from nosync_nb.session.maintenance import maintenance, maintenance__aging
+from nosync_nb.session.state import worker as worker_module
+from nosync_nb.session.state import writer_lock as gate_module
+from nosync_nb.session.state.worker import SWITCH_S, Worker
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.trace.history import pack_plans
+from nosync_nb.trace.history.pack_plans import Rest
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ class Restless:
             self._way()
 
 
-@pytest.mark.parametrize("room", [aging, upkeep])
+@pytest.mark.parametrize("room", [maintenance__aging, maintenance])
 def test_who_writes_a_checkpoint_gives_way_to_epochs(
     session: Session, monkeypatch: pytest.MonkeyPatch, room: ModuleType
 ) -> None:
@@ -245,7 +245,7 @@ def test_who_rests_gives_way_each_time() -> None:
 
 def test_who_met_somebody_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
-    monkeypatch.setattr(packing, "_WORK_S", 0.0)
+    monkeypatch.setattr(pack_plans, "_WORK_S", 0.0)
     monkeypatch.setattr(time, "sleep", rests.append)
     met = iter([True, False, True])
     rest = Rest(lambda: next(met))

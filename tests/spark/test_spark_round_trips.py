@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from round_trips import CASES
+from checks.round_trips import CASES
 
 import nosync_nb
 

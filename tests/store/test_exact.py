@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nosync_nb.store.durability.recovery_frontier import (
+    UNBOUNDED,
+    Failure,
+    Prefixes,
+    Vertex,
+    survivals,
+)
 from nosync_nb.store.exact import ExactPrefixes
-from nosync_nb.store.frontier import UNBOUNDED, Failure, Prefixes, Vertex, survivals
 
 
 def both(upper: int) -> Prefixes:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from inside import inside
+from internals import inside
 
 import nosync_nb
 from nosync_nb import DurabilityError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store.relocate import move
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nosync_nb import Session
 from nosync_nb.session.session import owners_of
-from nosync_nb.store import branches
+from nosync_nb.store.timetravel import branches
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "v1"
 KEY = GOLDEN / "key"

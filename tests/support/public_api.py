@@ -93,7 +93,7 @@ def _summary(value: Any) -> str:
 
 def _commands() -> Iterator[tuple[str, list[str]]]:
     """The arguments of `%%dd` and of each `%dd` command."""
-    from nosync.commands.run import COMMANDS, parser_of
+    from nosync.commands.dispatch import COMMANDS, parser_of
     from nosync.magic import NoSync
 
     yield "%%dd", sorted(_arguments(NoSync.dd.parser))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inside import inside
+from internals import inside
 
 from nosync_nb import Session
 from nosync_nb.session.session import owners_of

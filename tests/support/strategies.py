@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
-from model import Bag, Row, summed, value
+from models.model import Bag, Row, summed, value
 
 POOLS: dict[str, Sequence[Any]] = {
     "boolean": (True, False),

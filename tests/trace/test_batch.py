@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batch_model import (
+from hypothesis import given
+from hypothesis import strategies as st
+from models.batch_model import (
     batches_of,
     check,
     count,
@@ -20,8 +22,6 @@ from batch_model import (
     updates_of,
     weak_hashes,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError

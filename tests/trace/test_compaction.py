@@ -9,10 +9,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from batch_model import Count, check, count, counted, nonzero, numbers
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from models.batch_model import Count, check, count, counted, nonzero, numbers
 
 from nosync_nb.trace import Layer, Trace, adopt, append, append_young, compaction, plan
 from nosync_nb.trace import layer as layer_module

@@ -11,7 +11,9 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from batch_model import (
+from hypothesis import given
+from hypothesis import strategies as st
+from models.batch_model import (
     Count,
     batches_of,
     check,
@@ -22,11 +24,20 @@ from batch_model import (
     numbers,
     weak_hashes,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.trace import Layer, Trace, append_young, empty_batch, finding, layer, layers, ranges
+from nosync_nb.trace import (
+    Layer,
+    Trace,
+    append_young,
+    empty_batch,
+    hash_index,
+    layer,
+    ranges,
+)
+from nosync_nb.trace import (
+    trace as layers,
+)
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, merge
 from nosync_nb.trace.compaction import LAYERS_MAX
 
@@ -65,7 +76,7 @@ def test_a_lookup_finds_the_rows_of_its_keys(
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
         mock.patch.object(layers, "SOME", some),
-        mock.patch.multiple(finding, LARGE=large, _APART=0),
+        mock.patch.multiple(hash_index, LARGE=large, _APART=0),
         mock.patch.object(layer, "ALIKE_MAX", data.draw(st.sampled_from([1, 16]))),
     ):
         layout = data.draw(layouts())

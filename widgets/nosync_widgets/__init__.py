@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nosync_widgets.frontier import FrontierView as FrontierView
-    from nosync_widgets.layering import LayersView as LayersView
-    from nosync_widgets.panel import Panel as Panel
-    from nosync_widgets.pictures import GraphPicture as GraphPicture
-    from nosync_widgets.tables import Table as Table
-    from nosync_widgets.tables import collection_table as collection_table
-    from nosync_widgets.travel import TravelView as TravelView
+    from nosync_widgets.data.graph_picture import GraphPicture as GraphPicture
+    from nosync_widgets.data.tables import Table as Table
+    from nosync_widgets.data.tables import collection_table as collection_table
+    from nosync_widgets.views.graph_view import FrontierView as FrontierView
+    from nosync_widgets.views.layers_view import LayersView as LayersView
+    from nosync_widgets.views.panel import Panel as Panel
+    from nosync_widgets.views.time_slider import TravelView as TravelView
 
 _HOMES = {
-    "FrontierView": "frontier",
-    "GraphPicture": "pictures",
-    "LayersView": "layering",
-    "Panel": "panel",
-    "Table": "tables",
-    "TravelView": "travel",
-    "collection_table": "tables",
+    "FrontierView": "views.graph_view",
+    "GraphPicture": "data.graph_picture",
+    "LayersView": "views.layers_view",
+    "Panel": "views.panel",
+    "Table": "data.tables",
+    "TravelView": "views.time_slider",
+    "collection_table": "data.tables",
 }
 
 __all__ = [

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.form import Subcommand, epoch_of, moment
+from nosync.commands.arguments import Subcommand, epoch_of, moment
 from nosync_widgets import formats
-from nosync_widgets.tables import Table
+from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.store.listing import Branch
+    from nosync_nb.store.timetravel.branches__listing import Branch
 
 
 _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
@@ -102,16 +102,19 @@ def _alone(session: Session) -> str:
 
 def _every(branches: Mapping[str, Branch], above: str) -> Iterator[tuple[str, Branch]]:
     """Branches, each with those of it, by the names that a notebook of the log has for them."""
-    from nosync_nb.files.disk import Files
-    from nosync_nb.session import distant
-    from nosync_nb.store import listing
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.session.timetravel import remote_branches
+    from nosync_nb.store.timetravel import branches__listing
 
     for each in branches.values():
         name = above + each.name
         yield name, each
         if not each.replicas:
             path = each.path
-            below = {**distant.listed(Files(), path), **listing.listed(Files(), path)}
+            below = {
+                **remote_branches.listed(Files(), path),
+                **branches__listing.listed(Files(), path),
+            }
             yield from _every(below, f"{name}/")
 
 
@@ -191,7 +194,7 @@ class NotebookForks:
     def replay(self, stage: str) -> str:
         """Computes the past of a stage that was defined late, as far as what it reads goes back."""
         from nosync_nb import Collection
-        from nosync_nb.session.replay import earliest
+        from nosync_nb.session.planning.replay import earliest
         from nosync_nb.session.session import owners_of
 
         owners = owners_of(self._notebook.session())

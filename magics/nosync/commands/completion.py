@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nosync.place import branches_of
+from nosync.log.location import branches_of
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -30,7 +30,7 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
     kind, rest = match.groups()
     if kind == "%%":
         return list(_CELL_OPTIONS)
-    from nosync.commands.run import COMMANDS, options_of
+    from nosync.commands.dispatch import COMMANDS, options_of
 
     words = rest.split(" ")
     if len(words) < 2:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nosync.commands.form import Subcommand
-from nosync.evidence import listed, logs_in, open_in, read_record, where_is
-from nosync.place import Place, natural, notebook_path, shown
+from nosync.commands.arguments import Subcommand
+from nosync.log.location import Place, natural, notebook_path, shown
+from nosync.log.notebook_facts import listed, logs_in, open_in, read_record, where_is
 from nosync_widgets import formats
-from nosync_widgets.tables import Table
+from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -86,7 +86,7 @@ def _taken(log: Path) -> tuple[int, datetime | None]:
 def _below(folder: str, depth: int) -> Iterator[os.stat_result]:
     """Every file below a folder; one that is deleted meanwhile is not there."""
     from nosync_nb.errors import DurabilityError
-    from nosync_nb.files.disk import Files
+    from nosync_nb.files.filesystem import Files
 
     files = Files()
     try:
@@ -112,7 +112,7 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
         for name, value in vars(arguments).items()
         if name not in ("path", "branch") and value is not None
     }
-    from nosync.lookup import folder_of
+    from nosync.log.lookup import folder_of
 
     path = str(folder_of(arguments.path))
     if path != arguments.path:
@@ -134,9 +134,9 @@ def _branch(notebook: Notebook, path: str, name: str) -> str:
     __tracebackhide__ = True
     import nosync_nb
     from nosync_nb.collections.definition import check_name
-    from nosync_nb.files.disk import Files
+    from nosync_nb.files.filesystem import Files
     from nosync_nb.session.session import owners_of
-    from nosync_nb.store import branches
+    from nosync_nb.store.timetravel import branches
 
     name = check_name(name, "branch")
     log = str(Path(path).expanduser().resolve())

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.form import Subcommand
+from nosync.commands.arguments import Subcommand
 from nosync_widgets import formats
-from nosync_widgets.tables import Table
+from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.session.behind import ReplicaStatus
-    from nosync_nb.store.replicas.settings import Replicas
+    from nosync_nb.session.durability.replication_lag import ReplicaStatus
+    from nosync_nb.store.replication.config import Replicas
 
 _COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
@@ -34,7 +34,7 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
     """Adds a replica, removes one, or asks for another quorum."""
     __tracebackhide__ = True
     from nosync_nb.session.session import owners_of
-    from nosync_nb.store.replicas.settings import checked
+    from nosync_nb.store.replication.config import checked
 
     replication = owners_of(session).replication
     before = [address.url for address in replication.settings.replicas]
@@ -58,7 +58,7 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
 
 def _tell(notebook: Notebook, before: Replicas, now: Replicas) -> None:
     """Says if more replicas have to answer than before to read what is safe."""
-    from nosync_nb.store.replicas.settings import readers
+    from nosync_nb.store.replication.config import readers
 
     count, least = len(now.replicas), readers(len(before.replicas), before.quorum)
     needed = readers(count, now.quorum)
@@ -76,7 +76,7 @@ def _url(text: str) -> str:
 
 
 def _table(notebook: Notebook, session: Session) -> Table | None:
-    from nosync_nb.session.behind import scaled_told
+    from nosync_nb.session.durability.replication_lag import scaled_told
     from nosync_nb.session.session import owners_of
 
     replication = owners_of(session).replication

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.form import Subcommand, bounds_of, epoch_of, limit, moment
+from nosync.commands.arguments import Subcommand, bounds_of, epoch_of, limit, moment
 from nosync_widgets import formats
-from nosync_widgets.differences import comparison_table
-from nosync_widgets.pages import changed_rows
-from nosync_widgets.tables import WIDEST, Table, collection_table
-from nosync_widgets.timeline import Timeline
+from nosync_widgets.data.comparison__differences import comparison_table
+from nosync_widgets.data.tables import WIDEST, Table, collection_table
+from nosync_widgets.data.timeline import Timeline
+from nosync_widgets.views.time_slider__pages import changed_rows
 
 MAIN = "main"
 """What the log that branches fork from is called, where a branch is named."""
@@ -21,12 +21,12 @@ MAIN = "main"
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Collection, Session
-    from nosync_nb.session.footprint import Amplification
-    from nosync_nb.store.frontier import FailureName
+    from nosync_nb.session.maintenance.disk_usage import Amplification
+    from nosync_nb.store.durability.recovery_frontier import FailureName
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Table:
-    from nosync_nb.session.behind import scaled_told
+    from nosync_nb.session.durability.replication_lag import scaled_told
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
@@ -104,7 +104,7 @@ def _not_here(session: Session) -> list[str]:
 
 def _taken(session: Session) -> str:
     """What the log takes on this disk, by what it is for."""
-    from nosync_nb.session.footprint import beyond, measured, written
+    from nosync_nb.session.maintenance.disk_usage import beyond, measured, written
     from nosync_nb.session.session import owners_of
 
     publisher = owners_of(session).publisher
@@ -196,7 +196,7 @@ def _show(notebook: Notebook, arguments: Namespace) -> Table:
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Table:
-    from nosync_nb.collections.host import stopped
+    from nosync_nb.collections.session_protocol import stopped
 
     session = notebook.session()
     collection = collection_of(notebook, arguments.stage)
@@ -296,7 +296,7 @@ AT = (["--at"], {"type": moment, "help": MOMENT})
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     """Whose key signed the log, and what running its cells would define; nothing is run."""
-    from nosync_nb.session.trusting import trust_report
+    from nosync_nb.session.trust_report import trust_report
 
     told = trust_report(notebook.session())
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in told.stages]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from nosync.commands.arguments import Subcommand
 from nosync.commands.branches import NotebookForks
-from nosync.commands.form import Subcommand
 from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
 from nosync_widgets import formats
-from nosync_widgets.pictures import GraphPicture
-from nosync_widgets.tables import Table
+from nosync_widgets.data.graph_picture import GraphPicture
+from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -62,7 +62,7 @@ def _layers(notebook: Notebook, arguments: Namespace) -> Table | None:
         view = notebook.views.layers(session, arguments.stage, notebook.branch)
         display_view(notebook, view, view.title())
         return None
-    from nosync_widgets.layering import layers_table
+    from nosync_widgets.views.layers_view import layers_table
 
     upkeep = owners_of(session).upkeep
     shown = [arguments.stage] if arguments.stage else names

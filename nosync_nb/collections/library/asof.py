@@ -1,7 +1,7 @@
 """As-of joins: each row with the latest one of another collection at its time.
 
 The right side is brought into the columns (keys, time, others), without nulls in keys and time;
-the rest is the operator's (operators/asof.py).
+the rest is the operator's (operators/joins/asof_join.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import Types, definition_of, host_of
 from nosync_nb.collections.library.event_time import TIMES, Length, length
-from nosync_nb.collections.selections import filtered
+from nosync_nb.collections.row_expressions import filtered
+from nosync_nb.collections.session_protocol import Types, definition_of, host_of
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted

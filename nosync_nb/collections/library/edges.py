@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.host import definition_of, host_of
+from nosync_nb.collections.session_protocol import definition_of, host_of
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows.types import FLOATS, INTEGERS
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.functions.identity import identified
-from nosync_nb.collections.host import host_of
+from nosync_nb.collections.functions.fingerprint import identified
+from nosync_nb.collections.session_protocol import host_of
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted

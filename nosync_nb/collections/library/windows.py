@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.functions.identity import identified
-from nosync_nb.collections.host import definition_of, host_of
+from nosync_nb.collections.functions.fingerprint import identified
 from nosync_nb.collections.library.asof import asof_join
 from nosync_nb.collections.library.event_time import (
     Length,
@@ -23,6 +22,7 @@ from nosync_nb.collections.library.event_time import (
     time_type,
     with_micros,
 )
+from nosync_nb.collections.session_protocol import definition_of, host_of
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted

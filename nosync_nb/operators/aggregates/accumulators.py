@@ -29,11 +29,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb.operators.base import Step
-from nosync_nb.rows import Column, bridge, unscaled
-from nosync_nb.rows.counts import add_at
+from nosync_nb.rows import Column, buffers, decimals
+from nosync_nb.rows.count_arithmetic import add_at
 from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
+from nosync_nb.rows.decimals import Wholes
 from nosync_nb.rows.types import FIXED, FLOATS
-from nosync_nb.rows.unscaled import Wholes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Index
 
@@ -85,7 +85,7 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
     if kind == "doubles" or type_ in FLOATS:
         return _bins(numbers_of(column, np.float64))
     if type_.startswith("decimal"):
-        return _limbs(unscaled.load(column, type_)[0], n)
+        return _limbs(decimals.load(column, type_)[0], n)
     values = numbers_of(column, np.int64)
     every = np.arange(n)
     if limbs(type_) == 1:
@@ -108,7 +108,7 @@ def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
 def numbers_of(column: Column, dtype: Any) -> Any:
     """A null-free column as a numpy array of numbers."""
     if isinstance(column, pa.Array):
-        column = bridge.values_of(column)
+        column = buffers.values_of(column)
     return column.astype(dtype)
 
 

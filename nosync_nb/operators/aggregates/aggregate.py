@@ -18,19 +18,19 @@ from nosync_nb import rows
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators.aggregates import accumulators, results
 from nosync_nb.operators.aggregates.accumulators import Slots
-from nosync_nb.operators.aggregates.adding import Fed, added, all_added
-from nosync_nb.operators.aggregates.few import FewCounts
-from nosync_nb.operators.aggregates.looks import looked
-from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
-from nosync_nb.operators.aggregates.plans import CallPlan, Feed, planned
-from nosync_nb.operators.aggregates.presence import appeared, owners
+from nosync_nb.operators.aggregates.contributions import Fed, added, all_added
+from nosync_nb.operators.aggregates.extremes__presence import appeared, owners
+from nosync_nb.operators.aggregates.plan import CallPlan, Feed, planned
+from nosync_nb.operators.aggregates.scalar_counts import FewCounts
+from nosync_nb.operators.aggregates.slot_cache import CountMemo, SlotMemo
+from nosync_nb.operators.aggregates.value_index import looked
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.counts import counts
-from nosync_nb.operators.keys import Groups, group, group_few, key_values
+from nosync_nb.operators.grouping import Groups, group, group_few, key_values
 from nosync_nb.operators.linear import evaluate
+from nosync_nb.operators.row_counts import counts
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.arrays import all_true
-from nosync_nb.rows.counts import add_at, add_runs, sums
+from nosync_nb.rows.array_ops import all_true
+from nosync_nb.rows.count_arithmetic import add_at, add_runs, sums
 from nosync_nb.rows.types import FIXED
 from nosync_nb.trace.batch import (
     NO_HASHES,

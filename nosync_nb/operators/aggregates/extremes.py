@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.heads import heads
+from nosync_nb.operators.group_prefix import heads
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Index
-from nosync_nb.trace.summing import FEW_ROWS, PLAIN_TYPES
+from nosync_nb.trace.small_consolidation import FEW_ROWS, PLAIN_TYPES
 
 _FIRST_LOOK = 4
 

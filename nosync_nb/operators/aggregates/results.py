@@ -8,9 +8,9 @@ import numpy as np
 
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import PAIRS
-from nosync_nb.operators.aggregates import many, moments, totals
+from nosync_nb.operators.aggregates import moments, totals, totals__many
 from nosync_nb.operators.aggregates.accumulators import Ints, Slots
-from nosync_nb.operators.aggregates.plans import SPREADS, CallPlan, sum_kind
+from nosync_nb.operators.aggregates.plan import SPREADS, CallPlan, sum_kind
 from nosync_nb.rows import Column
 
 _TOTALS = {"sum": "sum", "try_sum": "sum", "avg": "avg", "try_avg": "avg"}
@@ -34,7 +34,7 @@ def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Colu
     if function == "count":
         return count
     if function in _TOTALS:
-        at_once = many.total(
+        at_once = totals__many.total(
             _TOTALS[function], slots, plan.slots.get("sum", 0), type_, plan.call.type, count
         )
         if at_once is not None:

@@ -32,7 +32,7 @@ from nosync_nb.operators.aggregates.accumulators import (
     Slots,
     limbs,
 )
-from nosync_nb.rows import Column, bridge
+from nosync_nb.rows import Column, buffers
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, decimal_parts
 
@@ -49,7 +49,7 @@ def column(values: list[Any], type_: str) -> Column:
         return np.array(values, np.int64)
     if type_ == "double" and None not in values:
         return np.array(values, np.float64) + 0.0
-    return rows.from_arrow(bridge.of_list(values, rows.arrow_type(type_)), type_)
+    return rows.from_arrow(buffers.of_list(values, rows.arrow_type(type_)), type_)
 
 
 def sums(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:

@@ -8,8 +8,8 @@ round by round), by the `shapes` of the nodes and with `sums` of rows; `loop` is
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN
 from nosync_nb.operators.iterate.loop import MARK, Loop
+from nosync_nb.operators.iterate.nested_trace import timed
 from nosync_nb.operators.iterate.plan import LEAVE, RESULT, VARIABLE, Inner, Port, Scope
-from nosync_nb.operators.iterate.rounds import timed
 
 __all__ = [
     "GROUP",

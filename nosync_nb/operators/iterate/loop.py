@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.iterate.effort import Effort
-from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun
-from nosync_nb.operators.iterate.known import ROWS_MAX, ManyError
-from nosync_nb.operators.iterate.mirror import Mirror
+from nosync_nb.operators.iterate.batch_driver import AbandonedError, LoopRun
+from nosync_nb.operators.iterate.cost_estimate import Effort
+from nosync_nb.operators.iterate.divergence import overflowed
+from nosync_nb.operators.iterate.key_cache import ROWS_MAX, ManyError
+from nosync_nb.operators.iterate.key_cache__mirror import Mirror
+from nosync_nb.operators.iterate.nested_trace import State
 from nosync_nb.operators.iterate.plan import Inner, Scope, readers
-from nosync_nb.operators.iterate.rounds import State
-from nosync_nb.operators.iterate.run import AbandonedError, LoopRun
-from nosync_nb.operators.iterate.settle import overflowed
-from nosync_nb.operators.iterate.shapes import Shape
-from nosync_nb.rows.counts import CountError
+from nosync_nb.operators.iterate.row_driver import FEW_ROWS, FewRun
+from nosync_nb.operators.iterate.row_driver__shapes import Shape
+from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
 _MAGIC = b"\x89NSYNCC\n"

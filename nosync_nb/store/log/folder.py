@@ -10,9 +10,9 @@ import os
 import stat
 
 from nosync_nb.errors import DurabilityError, TrustError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
-from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.owner__machine import Machine
 
 
 def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:

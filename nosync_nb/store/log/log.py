@@ -21,16 +21,17 @@ from types import TracebackType
 from typing import Literal, Self
 
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
-from nosync_nb.files.disk import Files
-from nosync_nb.store.log import checkpoint, folder, generation, recover, segments, tail
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import checkpoint, folder, recovery, segments, tail
+from nosync_nb.store.log import fencing as generation
 from nosync_nb.store.log import owner as owners
+from nosync_nb.store.log.catch_up import Ask, extended
+from nosync_nb.store.log.fencing import Lease, Words
+from nosync_nb.store.log.frame_index__lookup import Lookup
 from nosync_nb.store.log.frames import Frame, Mark, Position
-from nosync_nb.store.log.further import Ask, extended
-from nosync_nb.store.log.generation import Lease, Words
-from nosync_nb.store.log.lookup import Lookup
-from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.log.owner import Owner, Whereabouts
-from nosync_nb.store.log.recover import RecoveredLog
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.recovery import RecoveredLog
 from nosync_nb.store.log.writer import Writer
 
 _NO_MARK = Mark(0, 0, b"")
@@ -108,7 +109,7 @@ class Log:
         if mode == "r":
             words = Words(disk.mapped(os.path.join(where, "generation")))
             owner = owners.read(disk, where)
-            recovered = recover.recover(disk, where, words, owner, host, follow=True)
+            recovered = recovery.recover(disk, where, words, owner, host, follow=True)
             return cls(disk, where, words, recovered, None, owner)
         lock = generation.opening(disk, where)
         try:
@@ -117,9 +118,9 @@ class Log:
             lease = generation.claim(disk, where, host, takeover=takeover, generation_min=least)
             try:
                 lease.take()
-                recovered = recover.recover(disk, where, lease, lease.before, host)
+                recovered = recovery.recover(disk, where, lease, lease.before, host)
                 recovered = extended(recovered, lease, host, further)
-                writer = recover.begin(
+                writer = recovery.begin(
                     disk, where, lease, recovered, delay_s=delay_s, background=background
                 )
                 log = cls(disk, where, lease, recovered, writer, lease.owner)

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
-from nosync_nb.store.log.machine import Process
+from nosync_nb.store.log.owner__machine import Process
 
 _BYTES_MAX = 1 << 16
 _KNOWN_MAX = 16  # each who ships reads the same file

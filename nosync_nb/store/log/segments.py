@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.disk import File, Files
+from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
 SEGMENT_BYTES_MAX = 2 << 20

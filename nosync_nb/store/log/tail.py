@@ -19,7 +19,7 @@ import os
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.frames import Damage, Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment

@@ -21,14 +21,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.files.disk import File, Files
-from nosync_nb.files.several import close_all
-from nosync_nb.store import waiting
+from nosync_nb.files.best_effort import close_all
+from nosync_nb.files.filesystem import File, Files
+from nosync_nb.store import interruptible_wait
+from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.log import frames, segments
+from nosync_nb.store.log.fencing import HEARTBEAT_S, Lease
 from nosync_nb.store.log.frames import Mark, Position
-from nosync_nb.store.log.generation import HEARTBEAT_S, Lease
 from nosync_nb.store.log.segments import NEAR_FRAMES, SEGMENT_BYTES_MAX, Segment
-from nosync_nb.store.threads import SingleThread
 
 _logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Writer:
                     self._idle = False
                     self._work.notify()
                     try:
-                        waiting.wait(self._news)
+                        interruptible_wait.wait(self._news)
                     finally:
                         self._waiting -= 1
 

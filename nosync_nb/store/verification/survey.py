@@ -16,19 +16,25 @@ from contextlib import closing
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.files.disk import File, Files
-from nosync_nb.store import journal, owed
-from nosync_nb.store.causes import Following, Wrong
-from nosync_nb.store.decoding import decoding
-from nosync_nb.store.log import checkpoint, owner, recover, segments, tail
+from nosync_nb.files.filesystem import File, Files
+from nosync_nb.store.log import checkpoint, owner, recovery, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.fencing import Words
 from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.generation import Words
-from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.owner__machine import Machine
 from nosync_nb.store.log.segments import Chain, Segment
-from nosync_nb.store.verification.expected import Expected, of_checkpoint, of_frame, stages_of
-from nosync_nb.store.verification.findings import Damaged
-from nosync_nb.store.verification.stream import Gap, walk
+from nosync_nb.store.provenance.check import Following, Wrong
+from nosync_nb.store.records import file_references__owed as owed
+from nosync_nb.store.records import payloads
+from nosync_nb.store.records.file_references__expected import (
+    Expected,
+    of_checkpoint,
+    of_frame,
+    stages_of,
+)
+from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.verification.frame_walk import Gap, walk
+from nosync_nb.store.verification.report import Damaged
 
 KEPT = 2
 """So many checkpoints are gone back to; who died may leave an older one, whose files are gone."""
@@ -189,7 +195,7 @@ class _Surveyor:
         self._counted(size)
         try:
             with decoding(f"'{name}'"):
-                payload = journal.unpack(state.payload)
+                payload = payloads.unpack(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
                 self._owed.begin(owed.owing(payload))
                 named = list(of_checkpoint(payload, state.mark.offset))
@@ -210,7 +216,7 @@ class _Surveyor:
         """Tells of checkpoints that do not fit the frames, unless these are what is damaged."""
         hit = self._hit()
         for name, state, *_ in unfit:
-            if recover.left_behind(state, path):
+            if recovery.left_behind(state, path):
                 self._notes.append(f"{name}: left out, its writer had been replaced")
             elif not hit:
                 self._damage.append(Damaged(name, "the frame that it was made after is another"))
@@ -351,7 +357,7 @@ class _Surveyor:
         offset = frame.end.offset
         try:
             with decoding(f"frame {frame.position.seq}"):
-                payload = journal.unpack(frame.payload)
+                payload = payloads.unpack(frame.payload)
                 if (said := owed.owing(payload)) is not None:
                     self._stages.update(stages_of(payload.meta))
                     self._owed.follow(said, offset)
@@ -364,7 +370,7 @@ class _Surveyor:
             self._following.missed()
             self._damage.append(Damaged(segment.name, str(error)))
             return None
-        if frame.kind not in (journal.EPOCH, journal.REWIND):
+        if frame.kind not in (payloads.EPOCH, payloads.REWIND):
             return None
         if offset > self._first:
             self._last = payload.epoch

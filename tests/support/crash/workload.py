@@ -29,13 +29,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import inside
-import model
+import internals
 import pandas  # noqa: F401 - Arrow would import it in every life
-from model import Bag
+from models import model
+from models.model import Bag
 
 import nosync_nb
-from nosync_nb.files.disk import File, Files
+from nosync_nb.files.filesystem import File, Files
 from nosync_nb.session.session import owners_of
 
 REGIONS = ("north", "south", "east", "west", None)
@@ -373,7 +373,7 @@ def live(
 
 def serve() -> None:
     """Forks a life for each line of input: folder, seed, mode, what was seen, as JSON."""
-    inside.lower_thresholds()
+    internals.lower_thresholds()
     for line in sys.stdin:
         folder, seed, mode, exposed, *fuse = json.loads(line)
         pid = os.fork()

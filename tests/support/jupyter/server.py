@@ -17,7 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import nbformat
 import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
-from ports import free_port
+from machines.ports import free_port
 
 from jupyter.kernels import Front, package_path
 

@@ -1,0 +1,299 @@
+"""Errors as a person reads them: what failed, the remedy, the line of the cell as it was written.
+
+An error of NoSync is shown in a few lines. One of the user's own code, an interrupt too, keeps the
+user's frames and loses ours and those of the magic. `_render_traceback_` is bound to the error
+while it is displayed and taken off again, so `%tb` and `%config NoSync.short_errors = False` show
+every frame and errors stay picklable. A `StageError` also shows the line of the function that
+raised, and a body of `%%dd` that is no Python the line and nothing of us, as IPython shows a cell
+that is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from nosync.cells.spark_equivalents import without_spark
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nosync.protocols import Settings
+
+BODY = "_nosync_body"
+"""Marks a `SyntaxError` as one of the body of a cell, not of code that it ran."""
+
+_OURS = ("nosync", "nosync_nb", "nosync_widgets")
+_SPARKS = ("py4j", "pyspark")
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_CALL = re.compile(r"(\w+)\.(\w+)\(\) ")
+_WHATEVER = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_MAGIC = "get_ipython().run_"
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+class Place(NamedTuple):
+    """A line of the code of a cell."""
+
+    file: str
+    line: int
+
+
+class ShortErrors:
+    """Takes over the display of errors in one shell.
+
+    Args:
+        names: gives the names of the log's inputs and stages.
+    """
+
+    def __init__(
+        self, shell: InteractiveShell, settings: Settings, names: Callable[[], Iterable[str]]
+    ) -> None:
+        self._shell = shell
+        self._settings = settings
+        self._names = names
+        self._blamed: tuple[BaseException, Place] | None = None
+        self._installed = False
+
+    def install(self) -> None:
+        """Starts; does nothing if another extension has taken IPython's only place for this."""
+        if self._installed or self._shell.custom_exceptions:
+            return
+        self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._show)
+        self._installed = True
+
+    def remove(self) -> None:
+        """Gives IPython's place back."""
+        if self._installed:
+            self._shell.set_custom_exc((), None)
+            self._installed = False
+
+    def blame(self, error: BaseException, place: Place) -> None:
+        """Keeps which line of a cell an error is about, where no frame of it is left."""
+        self._blamed = error, place
+
+    def show(self, error: BaseException) -> None:
+        """Displays an error that no cell raised, such as one of recovery."""
+        self._show(self._shell, type(error), error, error.__traceback__)
+
+    def _show(
+        self,
+        shell: InteractiveShell,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        tb_offset: int | None = None,
+    ) -> None:
+        if isinstance(error, SyntaxError):
+            if getattr(error, BODY, False):
+                shell.showsyntaxerror()
+            else:
+                shell.showtraceback((kind, error, trace), running_compiled_code=True)
+            return
+        drawn = self._drawn(shell, error, trace, tb_offset)
+        if drawn is None:
+            shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+            return
+        error._render_traceback_ = drawn  # type: ignore[attr-defined]
+        try:
+            shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+        finally:
+            del error._render_traceback_  # type: ignore[attr-defined]
+
+    def _drawn(
+        self,
+        shell: InteractiveShell,
+        error: BaseException,
+        trace: TracebackType | None,
+        tb_offset: int | None,
+    ) -> Callable[[], list[str]] | None:
+        """What draws an error in few lines; None for one that is none of our business."""
+        if not self._settings.short_errors:
+            return None
+        ours = without_spark(error)
+        if ours is not None:
+            return partial(render, shell, ours, trace)
+        if hasattr(error, "kind") and any(_ours(each.__module__) for each in type(error).__mro__):
+            (about, place), self._blamed = self._blamed or (None, None), None
+            place = place if about is error else None
+            return partial(render, shell, error, trace, place)
+        if isinstance(error, TypeError) and (form := _form(shell, error, trace)):
+            return partial(_misused, shell, error, trace, form)
+        hidden = self._hidden(error)
+        if not hidden and not any(map(_frame_of_ours, _steps(trace))):
+            return None
+        if isinstance(error, KeyboardInterrupt):
+            return partial(_interrupted, shell, trace)
+        return partial(_without_ours, shell, error, trace, tb_offset, hidden)
+
+    def _hidden(self, error: BaseException) -> str:
+        """Which collection has the name of the value that lacks an attribute, in a line; or ""."""
+        if not isinstance(error, AttributeError) or error.obj is None:
+            return ""
+        own = self._shell.user_ns
+        name = next((n for n in self._names() if own.get(n) is error.obj), None)
+        kind = type(error.obj).__name__
+        back = f"the log's is still there: {name} = nosync.session()[{name!r}]"
+        return f"Hint: {name} holds a value of type {kind}; {back}" if name else ""
+
+
+def render(
+    shell: InteractiveShell,
+    error: BaseException,
+    trace: TracebackType | None,
+    place: Place | None = None,
+) -> list[str]:
+    """Draws an error of ours: name and message, notes, the line of the cell, the user's cause.
+
+    What Spark said is in our message, in a sentence: whole it would be hundreds of frames of Java.
+    """
+    lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
+    lines += map(formats.visible, getattr(error, "__notes__", ()))
+    lines += list(_cell_lines(shell, trace) if place is None else _cell_line(shell, place))[-1:]
+    cause = error.__cause__
+    if cause is not None and getattr(error, "kind", "") == "stage" and not _of_spark(cause):
+        said = formats.visible(str(cause))
+        lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {said}")
+        lines += list(_cell_lines(shell, cause.__traceback__))[-1:]
+    return lines
+
+
+def _misused(
+    shell: InteractiveShell, error: BaseException, trace: TracebackType | None, form: str
+) -> list[str]:
+    """Draws a call of a method of ours with arguments that it does not take."""
+    where = list(_cell_lines(shell, trace))[-1:]
+    return [f"{_RED}TypeError{_PLAIN}: {formats.visible(str(error))}", f"Hint: {form}", *where]
+
+
+def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
+    """What a method of ours takes, if code of the user's gave it something else; or ""."""
+    import nosync_nb
+    from nosync_nb.collections.collection import Grouped
+
+    said = _CALL.match(str(error))
+    steps = [step for step in _steps(trace) if not _passes_on(step)]
+    if said is None or any(map(_frame_of_ours, steps[-1:])):
+        return ""
+    if not _ours(getattr(shell.user_ns.get(said[1]), "__module__", "nosync_nb")):
+        return ""  # a class of the user's has that name
+    public = (Grouped, *(getattr(nosync_nb, name) for name in nosync_nb.__all__))
+    classes = {base for each in public if isinstance(each, type) for base in each.__mro__}
+    kind = next((each for each in classes if each.__name__ == said[1]), None)
+    method = getattr(kind, said[2], None)
+    if kind is None or method is None or not _ours(kind.__module__):
+        return ""
+    signature = inspect.signature(method)
+    taken = [each.replace(annotation=each.empty) for each in signature.parameters.values()][1:]
+    plain = signature.replace(parameters=taken, return_annotation=signature.empty)
+    summary = (inspect.getdoc(method) or "").partition("\n")[0]
+    return f"{said[2]}{plain}: {summary}"
+
+
+def _interrupted(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
+    """Draws an interrupt of what we did: in the line of the cell where it stood."""
+    where = "".join(list(_cell_lines(shell, trace))[-1:])
+    return [f"{_RED}KeyboardInterrupt{_PLAIN}{where}"]
+
+
+def _without_ours(
+    shell: InteractiveShell,
+    error: BaseException,
+    trace: TracebackType | None,
+    tb_offset: int | None,
+    hint: str,
+) -> list[str]:
+    """Draws an error as IPython does, from the frames of the user and what these called."""
+    kept = None
+    for step in reversed(list(_of_user(trace))):
+        kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    drawn = shell.InteractiveTB.structured_traceback(type(error), error, kept, tb_offset=tb_offset)
+    return [*drawn, formats.visible(hint)] if hint else drawn
+
+
+def _of_user(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The frames but ours, those of magics, and of libraries that we called."""
+    within = False
+    for step in _steps(trace):
+        if _frame_of_ours(step):
+            within = True
+        elif not _magic(step) and not (within and _library(step)):
+            within = False
+            yield step
+
+
+def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] in _OURS
+
+
+def _of_spark(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _SPARKS
+
+
+def _frame_of_ours(step: TracebackType) -> bool:
+    return _ours(str(step.tb_frame.f_globals.get("__name__", "")))
+
+
+def _passes_on(step: TracebackType) -> bool:
+    """Whether a frame is of a function that takes whatever another one takes."""
+    return step.tb_frame.f_code.co_flags & _WHATEVER == _WHATEVER
+
+
+def _library(step: TracebackType) -> bool:
+    """Whether a frame is of an installed module or of Python's own."""
+    return step.tb_frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen"))
+
+
+def _magic(step: TracebackType) -> bool:
+    """Whether a frame is on the way from a cell into a magic."""
+    frame = step.tb_frame
+    if "__tracebackhide__" in frame.f_locals and step.tb_next is not None:
+        return frame.f_locals["__tracebackhide__"] is True
+    return _source(Place(frame.f_code.co_filename, step.tb_lineno)).startswith(_MAGIC)
+
+
+def _cell_lines(shell: InteractiveShell, trace: TracebackType | None) -> Iterator[str]:
+    """Every frame of a traceback that is code of a cell, outermost first."""
+    for step in _steps(trace):
+        yield from _cell_line(shell, Place(step.tb_frame.f_code.co_filename, step.tb_lineno))
+
+
+def _cell_line(shell: InteractiveShell, place: Place) -> Iterator[str]:
+    named = shell.compile.format_code_name(place.file)
+    if named is not None:
+        where = f"  {named[0]} {named[1]}, line {place.line}: {_as_written(_source(place))}"
+        yield formats.visible(where)
+
+
+def _source(place: Place) -> str:
+    return linecache.getline(place.file, place.line).strip()
+
+
+def _as_written(source: str) -> str:
+    """A line of a cell as it was before IPython made a call of its magic."""
+    start = source.find(_MAGIC)
+    if start < 0:
+        return source
+    try:
+        call = ast.parse(source[start:], mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
+        words = [ast.literal_eval(each) for each in call.args[:2]]
+    except (SyntaxError, ValueError, AssertionError):
+        return source
+    sign = "%%" if call.func.attr == "run_cell_magic" else "%"
+    return source[:start] + f"{sign}{' '.join(words)}".rstrip()

@@ -1,0 +1,401 @@
+"""A cell is a transaction: what it changed is committed inside it, or discarded with it.
+
+Design
+    1. `pre_run_cell` begins the session's transaction of the cell.
+    2. The cell's tree is changed so that its last expression passes through `end`, which commits
+       and hands the value on: after it is evaluated, before it is displayed. An error of the commit
+       is an error of the cell; from `post_run_cell` it would vanish.
+    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw. (One that
+       loads the extension was parsed before: its value, if any, ends it on its way to the display.)
+    Code run from inside a cell (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree
+    after the outermost `pre_run_cell` is changed.
+
+Failure
+    Rows that a thread, a timer or a widget inserts between two cells wait outside any cell's
+    transaction, where the next one would hide them. So the next cell commits them first. If that
+    fails, the cell gets no transaction: what it does goes to those rows, so it can discard them.
+    A stage is there when it is defined, which the log says before the cell's rows are committed. If
+    they are refused, stages that are new are dropped again; an edited one stays, and that is told.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from nosync.cells.commit_summary import committed, pending_rows, sizes
+from nosync.cells.commit_summary__again import Again
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+    from nosync.protocols import CellOwner
+    from nosync_nb import Session
+    from nosync_nb.session.report import StageReport
+    from nosync_nb.session.state.transactions import Transaction
+
+_END = "__nosync_end__"
+_LOADING = object()
+
+
+class Cells(ast.NodeTransformer):
+    """Follows the cells of one shell; `transaction` is the running cell's, if any."""
+
+    def __init__(self, owner: CellOwner) -> None:
+        self._owner = owner
+        self._shell = owner.shell
+        # IMPORTANT: at load the running cell, if any, has begun without us: it ends with us.
+        self._cell: object = _LOADING
+        self._message: str | None = None
+        self._awaits_tree = False
+        self._told = self._start = 0
+        self._again = Again()
+        self._new: list[str] = []
+        self._edited: list[str] = []
+        self._declared: list[str] = []
+        self._unshown: deque[str] = deque()  # notices that came while no cell ran
+        self._parent = self._request
+        self.transaction: Transaction | None = None
+
+    def register(self) -> None:
+        """Starts to follow the shell."""
+        self._shell.events.register("pre_run_cell", self.before)
+        self._shell.events.register("post_run_cell", self.after)
+        self._shell.ast_transformers.append(self)
+        setattr(builtins, _END, self.end)
+
+    def await_value(self) -> None:
+        """Ends the running cell, which loads the extension, before its value is displayed.
+
+        IPython puts back what displays values when the cell ends.
+        """
+        shown = sys.displayhook
+
+        def ended(value: Any) -> None:
+            __tracebackhide__ = True
+            shown(self.end(value))
+
+        if self._shell.ast_node_interactivity != "all":  # there each line has a value
+            sys.displayhook = ended
+
+    def unregister(self) -> None:
+        """Commits what the running cell has pending and leaves the shell as it was."""
+        self._shell.events.unregister("pre_run_cell", self.before)
+        self._shell.events.unregister("post_run_cell", self.after)
+        if self in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self)
+        self.settle()
+        self._show_heard()
+        # The running cell still calls it, since %unload_ext is code of a cell: gone at its end.
+        setattr(builtins, _END, _pass_on)
+        self._shell.events.register("post_run_cell", self._forget_end)
+
+    def _forget_end(self, _result: ExecutionResult) -> None:
+        self._shell.events.unregister("post_run_cell", self._forget_end)
+        if getattr(builtins, _END, None) is _pass_on:
+            delattr(builtins, _END)
+
+    @property
+    def source(self) -> str:
+        """The text of the running cell; empty between cells."""
+        text = getattr(self._cell, "raw_cell", None)
+        if text is None and self._cell is _LOADING:
+            sources = self._shell.user_ns.get("In") or [""]
+            text = (self._request.get("content") or {}).get("code", sources[-1])
+        return text if isinstance(text, str) else ""
+
+    @property
+    def _request(self) -> dict[str, Any]:
+        """What the front end asked for; empty outside a kernel."""
+        return getattr(self._shell, "get_parent", dict)() or {}
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the running cell is one that a front end runs by itself, and does not show."""
+        return _is_hidden(self._request)
+
+    @property
+    def number(self) -> int:
+        """The execution count of the running cell."""
+        count: int = self._shell.execution_count
+        return count - 1 if getattr(self._cell, "store_history", False) else count
+
+    def before(self, info: ExecutionInfo) -> None:
+        """`pre_run_cell`: a new cell, or code inside the one that runs."""
+        message = _message_id(self._shell)
+        running = self._cell not in (None, _LOADING)
+        if running and (message is None or message == self._message):
+            return
+        self._cell, self._message, self._parent = info, message, self._request
+        self._awaits_tree = True
+        self._discard()
+        self.defined(())
+        self._owner.before_cell()
+        self._show_heard()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins the running cell's transaction, once there is a session to hold it."""
+        session = self._owner.opened
+        if session is None or self.transaction is not None or self._cell is None:
+            return
+        from nosync_nb.session.session import owners_of
+
+        ready = not session.closed and self._owner.settings.autocommit
+        if ready and self._commit_between(session):
+            self.transaction = owners_of(session).commits.begin()
+        self._told = self._start = session.now
+
+    def _commit_between(self, session: Session) -> bool:
+        """Commits what was inserted outside of cells; tells whether nothing of it is left."""
+        pending = sizes(session.pending)
+        if not pending:
+            return True
+        try:
+            epoch = session.commit()
+        except Exception as error:
+            self._owner.show(error)
+            self._owner.say(
+                f"NoSync: inserted outside of a cell and not committed: {pending_rows(session)}; "
+                "until a commit succeeds or `%dd discard`, cells commit nothing at their end"
+            )
+            return False
+        self._owner.say(committed(epoch, pending), progress=True)
+        return True
+
+    def hear(self, notice: str) -> None:
+        """Shows a notice of the session in the running cell, else in the next one.
+
+        Those of loads that are there already are shown at the cell's end.
+        """
+        if self._cell is None or _is_hidden(self._parent):
+            self._unshown.append(notice)
+        elif not self._again.hear(notice):
+            with self._as_output():
+                self._owner.say(f"NoSync: {notice}")
+
+    @contextmanager
+    def _as_output(self) -> Iterator[None]:
+        """What this thread shows is output of the running cell, whichever cell has started it."""
+        publisher: Any = self._shell.display_pub
+        if not self._parent or not hasattr(publisher, "set_thread_parent"):
+            yield
+            return
+        before = publisher.set_thread_parent(self._parent)
+        try:
+            yield
+        finally:
+            publisher.reset_thread_parent(before)
+
+    def _show_heard(self) -> None:
+        """Shows the notices that came while no cell ran."""
+        while self._unshown and not self.hidden:
+            self._owner.say(f"NoSync: {self._unshown.popleft()}")
+
+    def defined(self, reports: Sequence[StageReport]) -> None:
+        """Hears what the running cell has defined."""
+        self._new = [each.name for each in reports if each.status == "new"]
+        self._edited = [each.name for each in reports if each.status == "changed"]
+
+    def heard(self, epoch: int) -> None:
+        """Hears up to which epoch somebody else tells what the cell has committed."""
+        self._told = max(epoch, self._told)
+
+    def visit(self, tree: ast.AST) -> ast.AST:
+        """Lets the last expression of the cell pass through `end`."""
+        if not self._awaits_tree or not isinstance(tree, ast.Module):
+            return tree
+        self._awaits_tree = False
+        last = tree.body[-1] if tree.body else None
+        if last is None:
+            return tree
+        value = [last.value] if isinstance(last, ast.Expr) else []
+        name = ast.Name(_END, ast.Load())
+        ended = ast.Call(name, value, [])
+        call = ast.Expr(ended)
+        for node in (name, ended, call):
+            ast.copy_location(node, last)
+        if value:
+            tree.body[-1] = call
+        else:
+            tree.body.append(call)
+        return tree
+
+    def end(self, value: Any = None) -> Any:
+        """Commits the cell's changes and returns the value of its last expression."""
+        __tracebackhide__ = True
+        self._commit()
+        return value
+
+    def settle_first(self) -> None:
+        """Commits what the cell has changed that loads the extension: no `end` is in its tree."""
+        if self._cell is _LOADING:
+            self._commit()
+
+    def settle(self) -> None:
+        """Commits now, before its session is closed, what the running cell and others changed."""
+        __tracebackhide__ = True
+        self._commit()
+        session = self._owner.opened
+        if session is not None and not session.closed and self._owner.settings.autocommit:
+            self._commit_between(session)
+
+    def after(self, result: ExecutionResult | None) -> None:
+        """`post_run_cell`: settles what the cell left and tells the notebook."""
+        if self._cell is not _LOADING and not self._is_running(result):
+            return
+        from nosync_nb.session.session import owners_of
+
+        failure = _failure(result)
+        session = self._owner.opened
+        try:
+            if result is None or failure is not None:
+                self._discard()
+                if isinstance(failure, KeyboardInterrupt):
+                    self._owner.cancel_spark()
+            else:
+                self._commit_late(result)
+            if session is not None and session is self._owner.opened:
+                self._tell_blocks()
+                if failure is None:
+                    self._tell_again(session)
+                    self._tell_without_rows(session)
+                owners_of(session).commits.tell_absent()
+            self._owner.after_cell(result)
+        finally:
+            self._cell = self._message = self.transaction = None
+
+    def _is_running(self, result: ExecutionResult | None) -> bool:
+        """Tells a nested result from the running cell's; an aborted cell comes with a new info."""
+        if result is None or result.info is self._cell:
+            return True
+        texts = [getattr(each, "raw_cell", None) for each in (result.info, self._cell)]
+        return bool(texts[0] == texts[1])
+
+    def _commit(self) -> None:
+        __tracebackhide__ = True
+        transaction = self.transaction
+        if transaction is None:
+            return
+        pending = sizes(transaction.pending)
+        if transaction:
+            epoch = transaction.commit()
+            self._tell_blocks(epoch - 1)
+            self._told = epoch
+            self._owner.say(committed(epoch, pending), progress=True)
+        else:
+            transaction.discard()
+            self._tell_blocks()
+        self.transaction = None
+        self.defined(())
+
+    def _tell_blocks(self, upto: int | None = None) -> None:
+        """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
+        done = self._blocks(upto)
+        line = f"{done} committed" if done else ""
+        if skipped := self._again.skipped(line):
+            self._owner.say(skipped)
+        elif line:
+            self._owner.say(line, progress=True)
+        session = self._owner.opened
+        if session is not None:
+            self._told = max(session.now if upto is None else upto, self._told)
+
+    def _tell_again(self, session: Session) -> None:
+        """Tells at once that the cell has inserted what it had inserted before."""
+        if session.mode == "r" or session.closed:
+            return
+        told = self._again.committed(session, self.source, self._start)
+        if told:
+            self._owner.say(told)
+
+    def _tell_without_rows(self, session: Session) -> None:
+        """Tells the inputs that an earlier cell made from data, if they still have no rows."""
+        from nosync_nb.session.session import owners_of
+
+        declared, self._declared = self._declared, owners_of(session).declarations.from_data()
+        for name in declared:
+            held = session.inputs.get(name)
+            if held is not None and name not in session.pending and not held.count():
+                self._owner.say(
+                    f"NoSync: {name} has the columns of what it was given, and none of its rows;"
+                    f" `{name}.insert(...)` adds them"
+                )
+
+    def _blocks(self, upto: int | None = None) -> str:
+        """The epochs of the cell that were not told yet; those that a reader sees are none."""
+        session = self._owner.opened
+        if session is None or session.mode == "r":
+            return ""
+        last = session.now if upto is None else upto
+        if last <= self._told:
+            return ""
+        return f"epoch {last}" if last == self._told + 1 else f"epochs {self._told + 1} to {last}"
+
+    def _commit_late(self, result: ExecutionResult) -> None:
+        try:
+            self._commit()
+        except Exception as error:
+            self._owner.show(error)
+            result.error_in_exec = error
+            self._discard()
+
+    def _discard(self) -> None:
+        transaction, self.transaction = self.transaction, None
+        if transaction is None:
+            return
+        lost = pending_rows(transaction)
+        transaction.discard()
+        if lost:
+            done = self._blocks()
+            kept = f"{done} committed before that" if done else "nothing was committed"
+            self._owner.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
+        self._undefine()
+
+    def _undefine(self) -> None:
+        """Drops the stages that a failed cell has brought, unless it has committed an epoch."""
+        new, edited = self._new, self._edited
+        self.defined(())
+        session = self._owner.opened
+        if session is None or session.closed or self._blocks():
+            return
+        gone = [name for name in new if name in session.stages]
+        if gone:
+            session.drop(*gone)
+            self._owner.forget(*gone)
+            self._owner.say(f"NoSync: {formats.listing(gone)} not defined, as the cell failed")
+        if edited:
+            self._owner.say(
+                f"NoSync: the cell failed, but {formats.listing(edited)} stays edited: run the cell"
+                " of before to go back"
+            )
+
+
+def _failure(result: ExecutionResult | None) -> BaseException | None:
+    """What ended the cell; None if it ran to its end."""
+    if result is None:
+        return KeyboardInterrupt()
+    failure: BaseException | None = result.error_before_exec or result.error_in_exec
+    return failure
+
+
+def _is_hidden(request: Mapping[str, Any]) -> bool:
+    """Whether a front end runs code by itself with a request, and does not show it."""
+    return (request.get("content") or {}).get("store_history") is False
+
+
+def _message_id(shell: InteractiveShell) -> str | None:
+    """The front end's request that runs now; None outside a kernel."""
+    parent: dict[str, Any] | None = getattr(shell, "get_parent", dict)()
+    identity: str | None = (parent or {}).get("header", {}).get("msg_id")
+    return identity
+
+
+def _pass_on(value: Any = None) -> Any:
+    return value

@@ -1,0 +1,161 @@
+"""The line form of `%dd`: subcommands, their options, their help.
+
+Each is a row of `COMMANDS`: what it says in the list, how its line is parsed, what it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import io
+import shlex
+from typing import TYPE_CHECKING, NoReturn
+
+from IPython.core.error import UsageError
+
+from nosync.commands.arguments import Quoted, Subcommand
+from nosync.commands.branches import COMMANDS as FORKING
+from nosync.commands.logs import COMMANDS as PLACING
+from nosync.commands.logs__verify import COMMANDS as VERIFYING
+from nosync.commands.mutations import COMMANDS as ACTING
+from nosync.commands.replicas import COMMANDS as COPYING
+from nosync.commands.retention import COMMANDS as RETAINING
+from nosync.commands.show import COMMANDS as SHOWING
+from nosync.commands.views import COMMANDS as VIEWING
+from nosync.commands.views__panel import COMMANDS as GATHERING
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+_QUOTES = ("'", '"')
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. {self.format_usage().strip()}")
+
+
+def run(notebook: Notebook, line: str) -> object:
+    """Runs one line and returns what the cell should show.
+
+    Raises:
+        UsageError: unknown subcommand or bad arguments.
+    """
+    __tracebackhide__ = True
+    try:
+        return _run(notebook, line)
+    except UsageError as error:  # IPython prints it as it is, and it lists names of the log
+        raise UsageError(formats.visible(str(error))) from None
+
+
+def _run(notebook: Notebook, line: str) -> object:
+    __tracebackhide__ = True
+    words = _split(line)
+    if not words:
+        return _overview()
+    command = COMMANDS.get(words[0])
+    if command is None:
+        raise UsageError(_unknown(words[0]))
+    arguments, extra = parser_of(command).parse_known_args(words[1:])
+    if extra:
+        raise UsageError(
+            f"%dd {command.name}: unrecognized arguments: {' '.join(extra)}. "
+            f"{parser_of(command).format_usage().strip()}"
+        )
+    return command.run(notebook, arguments)
+
+
+def options_of(name: str) -> list[str]:
+    """The options of a subcommand, for completion."""
+    command = COMMANDS.get(name)
+    if command is None:
+        return []
+    return [text for names, _ in command.arguments for text in names if text.startswith("-")]
+
+
+def _split(line: str) -> list[str]:
+    """The words of a line as a shell has them; those in quotes know that they were."""
+    text = io.StringIO(line)
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    try:
+        while True:
+            start = text.tell()
+            word = lexer.get_token()
+            if word is None:
+                return words
+            written = line[start : text.tell()].strip()
+            option, equals, value = written.partition("=")
+            if option.startswith("--") and value[:1] in _QUOTES and equals:
+                words += [option, Quoted(word[len(option) + 1 :])]
+            else:
+                words.append(Quoted(word) if written[:1] in _QUOTES else word)
+    except ValueError as error:
+        raise UsageError(f"%dd: {error}") from None
+
+
+def parser_of(command: Subcommand) -> _Parser:
+    """What reads the arguments of a subcommand."""
+    parser = _Parser(prog=f"%dd {command.name}", description=command.summary, add_help=False)
+    for names, options in command.arguments:
+        parser.add_argument(*names, **options)
+    return parser
+
+
+def _unknown(word: str) -> str:
+    near = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
+    meant = f"did you mean `%dd {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
+    return f"%dd has no subcommand '{word}'; {meant}"
+
+
+def _overview() -> _Text:
+    width = max(map(len, COMMANDS))
+    lines = [f"%dd {name.ljust(width)}  {each.summary}" for name, each in COMMANDS.items()]
+    return _Text("\n".join([*lines, "%%dd defines stages in a cell: see %%dd?"]))
+
+
+def _help(_notebook: Notebook, arguments: argparse.Namespace) -> _Text:
+    if arguments.subcommand is None:
+        return _overview()
+    command = COMMANDS.get(arguments.subcommand)
+    if command is None:
+        raise UsageError(_unknown(arguments.subcommand))
+    return _Text(parser_of(command).format_help().rstrip())
+
+
+class _Text:
+    """A text that displays as itself."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return formats.visible(self._text)
+
+
+COMMANDS: dict[str, Subcommand] = {
+    command.name: command
+    for command in (
+        *SHOWING,
+        *VIEWING,
+        *GATHERING,
+        *ACTING,
+        *PLACING,
+        *COPYING,
+        *RETAINING,
+        *FORKING,
+        *VERIFYING,
+        Subcommand(
+            "help",
+            "this list, or the options of one subcommand",
+            _help,
+            [(["subcommand"], {"nargs": "?"})],
+        ),
+    )
+}

@@ -1,0 +1,135 @@
+"""Subcommands of `%dd` that act: commit, discard, sync, copy, drop, rename, recover."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nosync.commands.arguments import Subcommand
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+def _commit(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    epoch = notebook.session().commit(wait=arguments.wait, label=arguments.label)
+    notebook.say(f"epoch {epoch} is committed")
+
+
+def _discard(notebook: Notebook, _arguments: Namespace) -> None:
+    session = notebook.session()
+    rows = sum(item.rows for item in session.pending.values())
+    session.discard()
+    notebook.say(f"{formats.count(rows, 'pending row')} discarded")
+
+
+def _sync(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    session.sync(arguments.level)
+    notebook.say(f"epoch {session.now} is safe on {arguments.level}")
+
+
+def _copy(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    from nosync_nb import copy
+
+    session, folder = notebook.session(), os.path.expanduser(arguments.folder)
+    epoch = copy(session.path, folder)
+    which = "the log" if notebook.branch is None else f"branch {notebook.branch}"
+    notebook.say(
+        f"{arguments.folder} has all of {which} up to epoch {epoch}, and is a log of its own:"
+        f" nosync.open({folder!r})"
+    )
+
+
+def drop(notebook: Notebook, names: Sequence[str], *, cascade: bool) -> str:
+    """Forgets stages and their variables; returns what was done."""
+    __tracebackhide__ = True
+    session = notebook.session()
+    before = {*session.inputs, *session.stages}
+    session.drop(*names, cascade=cascade)
+    gone = sorted(before - {*session.inputs, *session.stages})
+    notebook.forget(*gone)
+    return f"dropped {formats.listing(gone)}"
+
+
+def rename(notebook: Notebook, old: str, new: str) -> str:
+    """Gives a stage and its variable another name; returns what was done."""
+    __tracebackhide__ = True
+    session = notebook.session()
+    session.rename(old, new)
+    notebook.forget(old)
+    notebook.variables.set(new, session[new])
+    return f"{old} is now {new}"
+
+
+def _drop(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    notebook.say(drop(notebook, arguments.names, cascade=arguments.cascade))
+
+
+def _rename(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    notebook.say(rename(notebook, arguments.old, arguments.new))
+
+
+def _recover(notebook: Notebook, _arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    if notebook.opened is None:
+        notebook.open(force=True)
+    elif notebook.opened.closed:
+        notebook.reopen()
+    else:
+        notebook.show_report()
+
+
+def _reset(notebook: Notebook, _arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    path = notebook.reset()
+    notebook.say(
+        f"NoSync: closed; the replicas of {path} are not asked any more when it is gone: delete"
+        " it to begin anew"
+    )
+
+
+COMMANDS = (
+    Subcommand(
+        "commit",
+        "close the epoch now",
+        _commit,
+        [
+            (["--wait"], {"choices": ["disk", "replicas"], "help": "until it is safe there"}),
+            (["--label"], {"help": "a name for the epoch"}),
+        ],
+    ),
+    Subcommand("discard", "throw pending changes away", _discard),
+    Subcommand(
+        "sync",
+        "wait until all epochs are safe",
+        _sync,
+        [(["level"], {"nargs": "?", "choices": ["disk", "replicas"], "default": "disk"})],
+    ),
+    Subcommand(
+        "copy",
+        "copy the log, as of its last epoch, to a folder of its own",
+        _copy,
+        [(["folder"], {"help": "not there yet"})],
+    ),
+    Subcommand(
+        "drop",
+        "forget stages, also those whose cell was deleted",
+        _drop,
+        [
+            (["names"], {"nargs": "+"}),
+            (["--cascade"], {"action": "store_true", "help": "and those that read them"}),
+        ],
+    ),
+    Subcommand("rename", "give a stage another name", _rename, [(["old"], {}), (["new"], {})]),
+    Subcommand("reset", "close the log and forget its replicas, to begin anew", _reset),
+    Subcommand("recover", "the recovery report; leaves safe mode", _recover),
+)

@@ -1,0 +1,94 @@
+"""Subcommands of `%dd` that say which past is kept: retain, pin."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+
+from nosync.commands.arguments import Subcommand, bounds_of, epoch_of, moment
+from nosync_widgets import formats
+from nosync_widgets.data.tables import Table
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+    from nosync_nb import Session
+
+
+def _retain(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    from nosync_nb.session.session import owners_of
+
+    session = notebook.session()
+    if arguments.budget:
+        owners_of(session).retaining.bound(" ".join(arguments.budget))
+    if arguments.asked:
+        owners_of(session).retaining.set(" ".join(arguments.asked))
+    notebook.say(_kept(session))
+
+
+def _kept(session: Session) -> str:
+    """What is kept, for people."""
+    from nosync_nb.session.session import owners_of
+
+    asked, pins = session.retain, len(session.pins)
+    pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
+    bounds = bounds_of(session)
+    if bounds:
+        pinned += f"; less, if the log takes more than {' or '.join(bounds)}"
+    writes = owners_of(session).retaining.retention.writes
+    if writes is not None:
+        pinned += f"; merges wait while more than {writes:.15g}x what comes in is written"
+    if asked is None:
+        return f"every epoch of the past is kept{pinned}"
+    long = asked if isinstance(asked, str) else formats.count(asked, "epoch")
+    return (
+        f"single epochs are kept for {long}, intervals of 16 for 16 times as long, of 256"
+        f" for 256 times, and so on; the past is thinned out in the background{pinned}"
+    )
+
+
+def _pin(notebook: Notebook, arguments: Namespace) -> Table | None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    if arguments.drop is not None:
+        if arguments.epoch is not None or arguments.name is not None:
+            raise UsageError("%dd pin: write `%dd pin EPOCH NAME`, or `%dd pin --drop NAME`")
+        session.unpin(arguments.drop)
+        notebook.say(f"'{arguments.drop}' is not pinned any more")
+        return None
+    if arguments.epoch is None:
+        rows = [[name, formats.value(at)] for name, at in session.pins.items()]
+        return Table("pinned epochs", ("name", "epoch"), rows, ("string", "bigint"))
+    if arguments.name is None:
+        raise UsageError("%dd pin: a pin has a name: `%dd pin EPOCH NAME`")
+    epoch = session.pin(epoch_of(session, arguments.epoch), arguments.name)
+    notebook.say(f"epoch {epoch} is kept as '{arguments.name}', whatever is retained")
+    return None
+
+
+COMMANDS = (
+    Subcommand(
+        "retain",
+        "for how long single epochs of the past are kept",
+        _retain,
+        [
+            (["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"}),
+            (
+                ["--budget"],
+                {"nargs": "+", "metavar": "SIZE", "help": "`2 GB`, `500 files`, `3x`, or `none`"},
+            ),
+        ],
+    ),
+    Subcommand(
+        "pin",
+        "keep an epoch as it is, whatever is retained",
+        _pin,
+        [
+            (["epoch"], {"nargs": "?", "type": moment, "help": "left out: what is pinned"}),
+            (["name"], {"nargs": "?"}),
+            (["--drop"], {"metavar": "NAME", "help": "let it go"}),
+        ],
+    ),
+)

@@ -1,0 +1,43 @@
+"""Limits: what `%config NoSync` says of the logs of a notebook, handed to the one that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nosync.protocols import Settings
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+
+
+def hand(settings: Settings, session: Session, say: Callable[[str], None]) -> None:
+    """Gives a session its limits; a budget that its log is beyond is said and left."""
+    from nosync_nb import NosyncError
+
+    session.replay_rows = settings.replay_rows
+    session.backlog_bytes = settings.backlog_bytes
+    try:
+        bound(settings.budget, session)
+    except NosyncError as error:
+        say(f"NoSync: {error}; {error.hint}")
+
+
+def bound(budget: str, session: Session | None) -> None:
+    """Bounds what the log of a session takes and writes; empty: nothing is said of it.
+
+    Raises:
+        SchemaError: it is no budget, or less than the log needs; then all is as it was.
+    """
+    if not budget:
+        return
+    from nosync_nb.session.session import owners_of
+    from nosync_nb.store.retention_policy import parsed_bounds
+
+    asked = parsed_bounds(budget)
+    if session is None or owners_of(session).publisher.store.log.mode == "r":
+        return
+    retaining = owners_of(session).retaining
+    said = retaining.retention
+    if asked != (said.budget, said.files, said.writes):
+        retaining.bound(budget)

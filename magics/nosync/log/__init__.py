@@ -1,0 +1,1 @@
+"""Which log belongs to the notebook, and what the log remembers of it."""

@@ -1,0 +1,244 @@
+"""Binding: the log that the notebook of one shell goes on in, and what that log is told of it.
+
+What a log knows of its notebook is written when the log is opened and when a cell runs that it has
+not seen: never on the way of a commit, and never for a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nosync.log import location as places
+from nosync.log.location import Place, prepare, shown
+from nosync.log.notebook_facts import (
+    NotebookFile,
+    enlist,
+    former,
+    known_logs,
+    listed,
+    located,
+    of_notebook,
+    open_in,
+    read_record,
+    renamed,
+    where_is,
+    write_record,
+)
+from nosync.log.notebook_memo import Memo
+from nosync.log.resolution import (
+    CHOSEN,
+    GONE,
+    Evidence,
+    FileId,
+    Record,
+    Verdict,
+    decide,
+    same,
+    told,
+)
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+class Binding:
+    """Finds the notebook's log, and tells it what there is to know of the notebook."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._file = NotebookFile()
+        self._record: tuple[Path, Record] | None = None
+        self._news = self._said = ""
+        self._rename: tuple[Path, Path] | None = None
+        notebook = self._notebook()
+        self._started = None if notebook is None else (notebook, places.file_of(notebook))
+
+    def look(self) -> Place | None:
+        """Looks for the notebook's log, or where a new one would be; None: nobody tells its name.
+
+        Cost: parses the notebook's file and reads what the logs beside it know, some KiB each.
+        """
+        here = self._evidence()
+        if here.chosen is None and here.natural is None:
+            return None
+        verdict = decide(here, [] if here.chosen else known_logs(here))
+        assert verdict.log is not None
+        self._news = self._told(verdict)
+        self._rename = None if verdict.rename is None else (verdict.log, verdict.rename)
+        source = "NOSYNC_SESSION" if verdict.why == CHOSEN else f"the notebook's {verdict.why}"
+        return Place(verdict.log, source)
+
+    def rename(self, place: Place) -> Place:
+        """Renames the folder of the notebook's log after the notebook, if that is due and possible.
+
+        Returns the place of the log. Nothing is renamed while a process has the log open, or one of
+        its branches.
+
+        Failure: 1. The kernel dies between two of these steps. 2. What names the folder by its path
+        is wrong: the signature of a memo, the list of logs, the replicas that are remembered. Hence
+        memos and list name both paths before the rename; `adopt` does the rest, also later.
+        """
+        due, self._rename = self._rename, None
+        if due is None or due[0] != place.path or not prepare(place):
+            return place
+        from nosync_nb.files.filesystem import Files
+        from nosync_nb.store.relocate import move
+
+        def name_both(folders: Sequence[tuple[str, str]]) -> None:
+            for old, new in folders:
+                if (Path(old) / places.MEMO).exists():
+                    Memo.read(Path(old)).write(Path(old), moves=Path(new))
+            _list_moved(*due)
+
+        if not move(Files(), str(due[0]), str(due[1]), name_both):
+            return place
+        self._news = f"the log {shown(due[0])} was renamed after its notebook: {shown(due[1])}"
+        return replace(place, path=due[1])
+
+    def news(self) -> str:
+        """A line on a log that nearly was the notebook's, once in a kernel; else empty."""
+        news, self._news = self._news, ""
+        if news == self._said:
+            return ""
+        self._said = news or self._said
+        return news
+
+    def adopt(self, place: Place) -> bool:
+        """Notes beside a log, which is open for writing, that it is this notebook's from now on.
+
+        Returns:
+            whether it was before.
+        """
+        self._news = ""
+        if place.temporary:
+            return True
+        here = self._evidence()
+        given = place.source in ("%dd open", "NOSYNC_SESSION")
+        known = read_record(place.path) or Record(here.notebook, automatic=not given)
+        own, names = same(here, known), former(place.path, known)
+        if names != known.former:
+            _moved(Path(known.log), place.path)
+        self._record = (
+            place.path,
+            Record(
+                here.notebook,
+                here.file,
+                known.cells if own else (),
+                here.kernel,
+                str(place.path),
+                time.time(),
+                known.automatic,
+                names,
+                known.previous if own else _owner_before(known),
+            ),
+        )
+        enlist(place.path)
+        self.ran(write=True)
+        return own
+
+    def ran(self, *, write: bool = False) -> None:
+        """Notes the cell that runs, or has run, if the log has not seen it; or `write` anyway.
+
+        A kernel is not told that its notebook was renamed; where its file is now is seen here.
+        """
+        if self._record is None:
+            return
+        folder, record = self._record
+        cell = self._running()
+        if cell and cell not in record.cells:
+            notebook, seen = where_is(record) or record.notebook, (*record.cells, cell)
+            record = replace(record, notebook=notebook, cells=seen, seen=time.time())
+            self._record = folder, record
+        elif not write:
+            return
+        write_record(*self._record)
+
+    def release(self) -> None:
+        """The log is closed: cells are none of its from now on."""
+        self._record = None
+
+    def _notebook(self) -> Path | None:
+        return places.notebook_path(self._shell.user_ns, os.environ, Path.cwd())
+
+    def _evidence(self) -> Evidence:
+        notebook, chosen = self._notebook(), places.chosen(os.environ, Path.cwd())
+        if notebook is not None:
+            path, file = self._started or (None, None)
+            notebook = renamed(notebook, file if path == notebook else None, self._running())
+        self._file = NotebookFile.read(notebook)
+        return of_notebook(
+            None if chosen is None else located(chosen),
+            None if notebook is None else places.natural(notebook),
+            self._file,
+            self._running(),
+        )
+
+    def _running(self) -> str:
+        """The id of the cell that runs; see `NotebookFile.cell`."""
+        request: dict[str, Any] = getattr(self._shell, "get_parent", dict)() or {}
+        told = (request.get("metadata") or {}).get("cellId")
+        source = (request.get("content") or {}).get("code")
+        return self._file.cell(told, source if isinstance(source, str) else "")
+
+    def _told(self, verdict: Verdict) -> str:
+        other = verdict.other
+        if other is None:
+            return ""
+        record = other.record or Record()
+        if verdict.relation == GONE and open_in(other.path) is not None:
+            return ""  # its notebook was renamed while the kernel ran
+        whose = other.lives or where_is(record) or record.notebook
+        return told(verdict, _typed(other.path), _typed(Path(whose)) if whose else "")
+
+
+def _owner_before(known: Record) -> tuple[str, FileId] | None:
+    """The notebook that has had a log so far, if its file still exists."""
+    path = where_is(known)
+    return (path, known.file) if path and known.file is not None else known.previous
+
+
+def _list_moved(old: Path, new: Path) -> None:
+    """Adds the new paths of a log, and of the branches in its folder, to the list of logs."""
+    paths = [path for path in map(Path, listed()) if path.is_relative_to(old)]
+    enlist(*(new / path.relative_to(old) for path in paths))
+
+
+def _moved(old: Path, new: Path) -> None:
+    """Changes what this user's files know of a log whose folder was renamed."""
+    from nosync_nb.errors import NosyncError
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.replication import registry
+
+    _list_moved(old, new)
+    with suppress(NosyncError):  # as at an opening: a home that refuses keeps nobody from the log
+        registry.moved(Files(), str(old), str(new))
+
+
+def _typed(path: Path) -> str:
+    """A path as it can be typed after `%dd open`."""
+    text = str(shown(path))
+    return f"'{text}'" if " " in text else text
+
+
+@contextmanager
+def whose(place: Place) -> Iterator[None]:
+    """A block that opens a log; if another kernel has it, the error tells of which notebook."""
+    __tracebackhide__ = True
+    import nosync_nb
+
+    try:
+        yield
+    except nosync_nb.FencedError as error:
+        __tracebackhide__ = True
+        record = read_record(place.path) or Record()
+        notebook = where_is(record) or record.notebook
+        whose = f"it is the log of {_typed(Path(notebook))}; " if notebook else ""
+        opens = f"%dd open {_typed(place.path)}"
+        hint = f"{whose}`{opens} --mode r` reads it, `{opens} --takeover` goes on in it here"
+        raise nosync_nb.FencedError(str(error), hint=hint) from error

@@ -1,0 +1,268 @@
+"""Where a notebook keeps its log: what the user chose, and where the log of a notebook lies.
+
+VS Code tells the notebook's name only after the kernel has started, so this is asked at the first
+cell that needs it, never when the extension is loaded. Which of the logs that are there is the
+notebook's is decided by `identity`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# A remote server of VS Code names sessions <notebook>-jvsc-<uuid>.ipynb, or ...<uuid>.ipynb.
+_VSCODE = re.compile(r"-jvsc-[0-9a-f-]+(?=(\.ipynb)?$)")
+MEMO = "notebook.json"
+RECORD = "identity.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder for the log, and why this one."""
+
+    path: Path
+    source: str
+    temporary: bool = False
+
+    @property
+    def has_log(self) -> bool:
+        """Tells whether there is something to recover, without opening it."""
+        try:
+            names = [item.name for item in self.path.iterdir()]
+        except OSError:
+            return False
+        return any(not name.startswith((MEMO, RECORD, ".git")) for name in names)
+
+
+def chosen(environ: Mapping[str, str], folder: Path) -> Path | None:
+    """The log that NOSYNC_SESSION names, from the working folder on; None: it names none."""
+    said = environ.get("NOSYNC_SESSION")
+    return (folder / Path(said).expanduser()).resolve() if said else None
+
+
+def notebook_path(
+    user_ns: Mapping[str, Any], environ: Mapping[str, str], folder: Path
+) -> Path | None:
+    """The path of the notebook; None if nobody tells it.
+
+    Args:
+        user_ns: the namespace of the notebook; VS Code binds `__vsc_ipynb_file__` in it.
+        environ: Jupyter servers set JPY_SESSION_NAME to the notebook's path.
+        folder: the working folder, for relative paths.
+    """
+    for told in (user_ns.get("__vsc_ipynb_file__"), environ.get("JPY_SESSION_NAME")):
+        notebook = _notebook_path(told, folder)
+        if notebook is not None:
+            return notebook
+    return None
+
+
+def file_of(notebook: Path) -> tuple[int, int] | None:
+    """Device and number of a notebook's file, without loading the engine; None if it is missing."""
+    with suppress(OSError):
+        status = notebook.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def natural(notebook: Path) -> Path:
+    """Where the log of a notebook lies, unless another one lies there."""
+    return notebook.parent / ".nosync" / notebook.stem
+
+
+def shown(path: Path) -> Path:
+    """A path as it is typed and read: from the working folder on, if it is below."""
+    with suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
+
+
+def _notebook_path(told: Any, folder: Path) -> Path | None:
+    """Reads a notebook's path; consoles and half-known names are none."""
+    if not isinstance(told, str):
+        return None
+    path = folder / _VSCODE.sub("", told)
+    if path.suffix != ".ipynb" or not path.parent.is_dir():
+        return None
+    return path
+
+
+def temporary() -> Place:
+    """Makes a place that is not tied to the notebook."""
+    from nosync_nb.files.filesystem import Files
+
+    path = Files().temporary_folder("nosync-")
+    return Place(Path(path).resolve(), "a temporary folder", temporary=True)
+
+
+def used(place: Place) -> Path:
+    """The folder that cells use: the log at a place, or the branch of it that is in use."""
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.timetravel import branches
+
+    return folder_of(place.path, branches.used(Files(), str(place.path)))
+
+
+def folder_of(log: Path, name: str | None) -> Path:
+    """The folder of a branch of a log, None: of the log itself; `A/B` is branch B of branch A."""
+    from nosync_nb.store.timetravel import branches
+
+    return log if name is None else Path(branches.place(str(log), name))
+
+
+def main_of(log: Path) -> tuple[Path, str | None]:
+    """The main log that contains the log in a folder, and that log's name as a branch of it.
+
+    The name is `A/B` for branch B of branch A, and None for a log that is no branch of another.
+    """
+    from nosync_nb.store.timetravel.branches import FOLDER
+
+    names: list[str] = []
+    while log.parent.name == FOLDER and Place(log.parent.parent, "").has_log:
+        names.insert(0, log.name)
+        log = log.parent.parent
+    return log, "/".join(names) or None
+
+
+def use(place: Place, name: str | None) -> None:
+    """Notes beside the log that cells go on in a branch of it; None: in the log itself."""
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.timetravel import branches
+
+    branches.use(Files(), str(place.path), name)
+
+
+def branches_of(main: Path) -> list[str]:
+    """The names of the branches of a log, those at replicas alone as well; opens none.
+
+    A branch of a branch is `A/B`.
+    """
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.replication import registry
+    from nosync_nb.store.timetravel import branches
+
+    def below(log: str) -> Iterator[str]:
+        for name in branches.names(Files(), log):
+            yield name
+            yield from (f"{name}/{each}" for each in below(branches.place(log, name)))
+        yield from registry.below(Files(), log)
+
+    return [*below(str(main.resolve()))]
+
+
+def check_branch(main: Path, name: str) -> Path:
+    """The folder of a branch of a log, `A/B` for branch B of branch A.
+
+    Raises:
+        SchemaError: there is no such branch; its hint lists the branches.
+    """
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.timetravel import branches
+
+    names = branches.every(Files(), str(main))
+    if name not in names:
+        raise branches.unknown(name, names)
+    return folder_of(main, name)
+
+
+def fetch(main: Path, name: str) -> None:
+    """Makes a branch anew that is at its replicas alone, from them; it is closed then.
+
+    Of `A/B`, A goes first.
+    """
+    import nosync_nb
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.replication import registry
+    from nosync_nb.store.timetravel import branches
+
+    log = str(main.resolve())
+    for part in name.split("/"):
+        had = registry.below(Files(), log).get(part)
+        log = branches.place(log, part)
+        if had is not None:
+            nosync_nb.open(log, replicas=had[0], quorum=had[1]).close()
+
+
+def prepare(place: Place, *, write: bool = True) -> bool:
+    """Makes the folder above the log and admits both; `.nosync` keeps itself out of git.
+
+    Whatever is written beside the log is written after this: the folder may have come with a
+    repository of somebody else, with links in it. Returns whether there is a log.
+
+    Raises:
+        TrustError: a folder is a link, belongs to somebody else, or others can write it.
+        DurabilityError: a folder cannot be made; says where else a log can be.
+    """
+    from nosync_nb.errors import DurabilityError
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.log import folder
+
+    files, parent = Files(), place.path.parent
+    own = parent.name == ".nosync"
+    try:
+        if own:
+            folder.inside(files, str(parent), write=write)
+        elif write:
+            files.make_folder(str(parent))
+        known = folder.holds_log(files, str(place.path), write=write)
+    except DurabilityError as error:
+        error.add_note("Hint: `%dd open PATH` keeps the log in another folder")
+        raise
+    ignore = str(parent / ".gitignore")
+    if own and write and not files.exists(ignore):
+        with suppress(OSError):  # the log itself says whether it can be written
+            file = files.create(ignore)
+            file.append(b"*\n")
+            file.close()
+    return known
+
+
+def lost(place: Place) -> str:
+    """A line on the log that lay at a place, if it is gone and has replicas; else empty."""
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.replication import registry
+
+    if place.has_log or registry.look(Files(), os.path.realpath(place.path)) is None:
+        return ""
+    return (
+        f"the log {shown(place.path)} is gone, and its replicas have it: `%dd recover` or any use"
+        " of nosync makes it anew, `%dd reset` forgets it"
+    )
+
+
+def regained(place: Place, options: dict[str, Any]) -> str:
+    """Takes the replicas of a log that lay at a place and is gone.
+
+    Args:
+        options: of the opening; gets the replicas.
+
+    Returns:
+        what to offer if it had none, but another log that lay beside it had.
+    """
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.replication import registry
+
+    files, where = Files(), os.path.realpath(place.path)
+    if "replicas" not in options and (had := registry.look(files, where)) is not None:
+        options["replicas"], options["quorum"] = had
+        return ""
+    for lost in registry.gone(files, os.path.dirname(where)):
+        path = shown(Path(lost))
+        return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
+    return ""
+
+
+def given_up(place: Place) -> Exception:
+    """The error that a recovery which ended the kernel twice is not tried again by itself."""
+    from nosync_nb.errors import NosyncError
+
+    return NosyncError(
+        f"recovering {shown(place.path)} ended the kernel twice, so it is not tried again "
+        "by itself; the log is as it was",
+        hint="%dd recover tries once more, %dd open OTHER works elsewhere",
+    )

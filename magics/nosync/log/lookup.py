@@ -1,0 +1,92 @@
+"""Looks up the log of a notebook, or of a folder that was renamed, for `nosync.open`.
+
+Opening a log this way does not bind it to another notebook: nothing is written beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nosync_nb
+from nosync.log.location import Place, natural, shown
+from nosync.log.notebook_facts import (
+    NotebookFile,
+    known_logs,
+    located,
+    logs_in,
+    open_in,
+    read_record,
+    where_is,
+)
+from nosync.log.resolution import MAYBE, NEW, Evidence, decide
+from nosync_nb.errors import DurabilityError
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+
+
+@wraps(nosync_nb.open)
+def open(path: str | os.PathLike[str], **options: Any) -> Session:
+    """See `nosync_nb.open`; takes a notebook or the former path of a folder as well."""
+    __tracebackhide__ = True
+    return nosync_nb.open(folder_of(path), **options)
+
+
+def folder_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The folder that a path names: that of a notebook's log, or one that was renamed.
+
+    Raises:
+        DurabilityError: the path is that of a notebook, and no log of it is known.
+    """
+    __tracebackhide__ = True
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        return path
+    where = Path(text).expanduser()
+    if where.suffix == ".ipynb" and not where.is_dir():
+        return log_of(where)
+    renamed = located(Path(os.path.realpath(where)))
+    return path if renamed == Path(os.path.realpath(where)) else renamed
+
+
+def log_of(notebook: Path) -> Path:
+    """The folder of a notebook's log.
+
+    Raises:
+        DurabilityError: none is known; the message lists the logs that are.
+    """
+    __tracebackhide__ = True
+    file = NotebookFile.read(notebook)
+    place = natural(Path(file.path))
+    here = Evidence(place, file.path, file.file, file.cells)
+    logs = known_logs(here)
+    mine = [
+        each.path for each in logs if each.record and file.file and each.record.file == file.file
+    ]
+    for log in mine:
+        if open_in(log):  # its notebook runs, so its cells may be saved later
+            return log
+    verdict = decide(here, logs)
+    if verdict.log is not None and verdict.why != NEW:
+        return verdict.log
+    if verdict.relation == MAYBE and verdict.other is not None and verdict.other.path in mine:
+        return verdict.other.path  # no cell of either contradicts it
+    others = [log for log in logs_in(place.parent) if Place(log, "").has_log]
+    listed = ", ".join(f"{shown(log)}{_notebook_of(log)}" for log in others)
+    missing = "" if file.file else " (there is no such file)"
+    beside = f"logs beside it: {listed}" if others else f"there are no logs in '{place.parent}'"
+    raise DurabilityError(
+        f"no log of notebook '{notebook}'{missing} is known; {beside}",
+        hint=f"nosync.open('{shown(others[0])}', mode='r') reads the log in a folder"
+        if others
+        else "run a cell of the notebook that uses nosync, or name the folder of its log",
+    )
+
+
+def _notebook_of(log: Path) -> str:
+    record = read_record(log)
+    name = "" if record is None else where_is(record) or record.notebook
+    return f" ({shown(Path(name))})" if name else ""

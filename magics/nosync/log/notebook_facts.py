@@ -1,0 +1,339 @@
+"""Evidence: what a kernel can know of the notebook that it runs, and what logs know of theirs.
+
+It reads and lists, and decides nothing (see `identity`). Whatever cannot be read is not known. A
+log's record is no more than a hint: opening the log judges whose that is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nosync.log.location import RECORD, Place
+from nosync.log.resolution import TEXT, Evidence, FileId, KnownLog, Record, drawn, may_be
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_UNTITLED = re.compile(r"Untitled\d*(-\d+)?")
+"""Names that JupyterLab gives, so that the user has not named such a folder."""
+_COUNTED = re.compile(r"[A-Za-z]?[a-z_-]*[0-9]{1,6}")
+_NOTEBOOK_BYTES_MAX = 64 << 20
+_RECORD_BYTES_MAX = 1 << 17
+_CELLS_MAX = 1000
+_FORMER_MAX = 16
+_SEARCHED_MAX = 64
+"""Notebooks that are parsed to find a renamed one."""
+LOGS_MAX = 256
+"""Logs in other folders that are looked at."""
+
+
+@dataclass(frozen=True)
+class NotebookFile:
+    """A notebook's file as it was read.
+
+    file: None: there is none.
+    cells: what tells its cells (see `telling`), None if they have no ids, or it cannot be read.
+    sources: a cell's text -> what tells it.
+    """
+
+    path: str = ""
+    file: FileId | None = None
+    cells: frozenset[str] | None = None
+    sources: Mapping[str, str] | None = None
+
+    @classmethod
+    def read(cls, path: Path | None) -> NotebookFile:
+        """Reads one. Cost: parses the file, 64 MiB of it at most."""
+        if path is None:
+            return cls()
+        from nosync_nb.files.filesystem import Files
+
+        files, where = Files(), os.path.realpath(path)
+        file = file_id(where)
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
+            read = json.loads(files.read(where, most=_NOTEBOOK_BYTES_MAX))["cells"]
+            cells = [(_text(cell["source"]), str(cell.get("id") or "")) for cell in read]
+            if cells and not any(known for _, known in cells):
+                return cls(where, file)
+            told = {telling(known, text): text for text, known in cells if _CELL.fullmatch(known)}
+            told.pop("", None)
+            return cls(where, file, frozenset(told), {text: i for i, text in told.items()})
+        return cls(where, file)
+
+    def cell(self, told: object, source: str) -> str:
+        """What tells a running cell in the file, empty if it has nothing that stays.
+
+        Some front ends tell ids of their own: then it is the cell of the same text.
+        """
+        if self.file is not None and self.cells is None:
+            return ""  # the file keeps no ids: the front end makes others every time
+        if isinstance(told, str) and _CELL.fullmatch(told):
+            return telling(told, source.strip())
+        return (self.sources or {}).get(source.strip(), "")
+
+
+def telling(known: str, text: str) -> str:
+    """What tells a cell from those of other notebooks: its id, or its text if ids are counted.
+
+    Tools that keep notebooks under version control number their cells: every notebook has a cell
+    "0" then. Empty: nothing tells it, as it has no text either.
+    """
+    if drawn(known) or not _COUNTED.fullmatch(known):
+        return known
+    return f"{TEXT}{hashlib.sha256(text.encode()).hexdigest()[:16]}" if text else ""
+
+
+def _text(source: Any) -> str:
+    return (source if isinstance(source, str) else "".join(source)).strip()
+
+
+def file_id(path: str) -> FileId | None:
+    """Device and number of a file; None if there is none."""
+    from nosync_nb.files.filesystem import Files
+
+    with suppress(OSError):
+        status = Files().status(path)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_dev, status.st_ino
+    return None
+
+
+def kernel_id() -> str:
+    """The id that a Jupyter server gave the kernel: it stays over restarts; else empty.
+
+    Names of connection files that others make are used again, or new at every start.
+    """
+    if "ipykernel.kernelapp" not in sys.modules:
+        return ""
+    from ipykernel.kernelapp import IPKernelApp
+
+    if not IPKernelApp.initialized():
+        return ""
+    found = _UUID.search(os.path.basename(str(IPKernelApp.instance().connection_file)))
+    return found.group() if found else ""
+
+
+def of_notebook(
+    chosen: Path | None, natural: Path | None, file: NotebookFile, running: str
+) -> Evidence:
+    """What is known of the notebook in this kernel.
+
+    Args:
+        running: the id of the cell that runs, empty if it has none that stays.
+    """
+    cells = file.cells
+    if running:
+        cells = frozenset({running}) | (cells or frozenset())
+    return Evidence(natural, file.path, file.file, cells, kernel_id(), chosen)
+
+
+def read_record(folder: Path) -> Record | None:
+    """What a log knows of its notebook; None: nothing that makes sense."""
+    from nosync_nb.files.filesystem import Files
+
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
+        known = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
+        file, previous = known["file"], known.get("previous")
+        return Record(
+            str(known["notebook"]),
+            None if file is None else (int(file[0]), int(file[1])),
+            tuple(str(cell) for cell in known["cells"]),
+            str(known["kernel"]),
+            str(known["log"]),
+            float(known["seen"]),
+            bool(known.get("automatic", _UNTITLED.fullmatch(folder.name))),
+            tuple(str(path) for path in known.get("former", ())),
+            previous and (str(previous[0]), (int(previous[1][0]), int(previous[1][1]))),
+        )
+    return None
+
+
+def former(folder: Path, record: Record) -> tuple[str, ...]:
+    """The paths that the folder of a log had before it was renamed to this one.
+
+    A folder whose original is still there is a copy, and was never called so.
+    """
+    old = record.log
+    if old in ("", str(folder), *record.former) or Place(Path(old), "").has_log:
+        return record.former
+    return (*record.former, old)[-_FORMER_MAX:]
+
+
+def located(path: Path) -> Path:
+    """The folder of the log at a path, also if it had that path before it was renamed.
+
+    Only folders in `.nosync` are renamed. A branch is found in the folder of its log.
+    """
+    if Place(path, "").has_log:
+        return path
+    tried = [path, *path.parents]
+    for old in (each for each in tried if each.parent.name == ".nosync"):
+        for folder in logs_in(old.parent):
+            record = read_record(folder)
+            if record is not None and str(old) in former(folder, record):
+                return folder / path.relative_to(old)
+    return path
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Replaces it; whole or not at all. A folder that refuses is left alone.
+
+    IMPORTANT: only after the folder was admitted (`place.prepare`).
+    """
+    from dataclasses import asdict
+
+    from nosync_nb.files.filesystem import Files
+
+    kept = {**asdict(record), "cells": record.cells[-_CELLS_MAX:]}
+    with suppress(OSError):
+        Files().replace(str(folder / RECORD), json.dumps(kept).encode(), sync=False)
+
+
+def open_in(folder: Path) -> str | None:
+    """The process that has a log, or one of its branches, open for writing; None if none has."""
+    from nosync_nb.errors import NosyncError
+    from nosync_nb.files.filesystem import Files
+    from nosync_nb.store.log import owner
+    from nosync_nb.store.timetravel import branches
+    from nosync_nb.store.timetravel.branches__listing import open_by
+
+    files = Files()
+    with suppress(NosyncError):
+        log = str(folder)
+        for path in (log, *(branches.place(log, name) for name in branches.every(files, log))):
+            if (process := open_by(owner.read(files, path))) is not None:
+                return process
+    return None
+
+
+def known_logs(here: Evidence) -> list[KnownLog]:
+    """The logs beside the notebook, and those that this user's notebooks have elsewhere."""
+    own = [] if here.natural is None else list(logs_in(here.natural.parent))
+    beside = {str(each) for each in own}
+    elsewhere = [Path(each) for each in listed() if each not in beside]
+    places = [*own, *elsewhere[-LOGS_MAX:]]
+    return [_known(path, here) for path in places if Place(path, "").has_log]
+
+
+def logs_in(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, each of which may be a log; no links."""
+    from nosync_nb.files.filesystem import Files
+
+    files = Files()
+    with suppress(OSError):
+        for name in files.names(str(folder)):
+            path = folder / name
+            if not name.startswith(".") and stat.S_ISDIR(files.status(str(path)).st_mode):
+                yield path
+
+
+def _known(path: Path, here: Evidence) -> KnownLog:
+    record = read_record(path)
+    if record is None:
+        return KnownLog(path)
+    brought = record.log not in ("", str(path)) and Place(Path(record.log), "").has_log
+    names = former(path, record)
+    if brought or not may_be(here, path, record):
+        return KnownLog(path, record, "", brought, names)
+    lives = where_is(record)
+    return KnownLog(path, record, "" if lives == here.notebook else lives, former=names)
+
+
+def where_is(record: Record) -> str:
+    """Where the notebook that a log knows is now; empty: nowhere that is known.
+
+    It is at its path, or in the same folder under another name.
+    """
+    if not record.notebook:
+        return ""
+    now = file_id(record.notebook)
+    if now is not None and now == record.file:
+        return record.notebook
+    if now is not None:  # replaced, as by git: still the same if it has one of its cells
+        cells = NotebookFile.read(Path(record.notebook)).cells
+        if cells and cells.intersection(record.cells):
+            return record.notebook
+    if record.file is None:
+        return ""
+    from nosync_nb.files.filesystem import Files
+
+    folder = os.path.dirname(record.notebook)
+    with suppress(OSError):
+        for name in Files().names(folder):
+            path = os.path.join(folder, name)
+            if name.endswith(".ipynb") and file_id(path) == record.file:
+                return path
+    return ""
+
+
+def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
+    """The path of a notebook that was renamed in its folder; the old path if it is not found.
+
+    Args:
+        file: the file that was at the path when the kernel started, if that is known.
+        cell: the id of the cell that runs.
+
+    Cost: nothing while the file is there; else lists the folder, and parses notebooks if the file
+        is not known.
+    """
+    from nosync_nb.files.filesystem import Files
+
+    if file_id(os.path.realpath(notebook)) is not None:
+        return notebook
+    with suppress(OSError):
+        names = [name for name in Files().names(str(notebook.parent)) if name.endswith(".ipynb")]
+        paths = [notebook.parent / name for name in names]
+        if file is not None:
+            return next((path for path in paths if file_id(str(path)) == file), notebook)
+        if drawn(cell):
+            paths.sort(key=lambda path: Files().status(str(path)).st_mtime, reverse=True)
+            read = ((path, NotebookFile.read(path).cells) for path in paths[:_SEARCHED_MAX])
+            having = [path for path, cells in read if cell in (cells or ())]
+            return having[0] if len(having) == 1 else notebook  # a copy has the same cells
+    return notebook
+
+
+def listed() -> list[str]:
+    """The logs that this user's notebooks have used, the latest last; from a file of his alone."""
+    from nosync_nb.files.filesystem import Files
+
+    files, where = Files(), _list_path()
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        status = files.status(where)
+        if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return [str(each) for each in json.loads(files.read(where, most=1 << 20))]
+    return []
+
+
+def enlist(*folders: Path) -> None:
+    """Notes logs, so that they are found from another folder; those that are gone make room."""
+    from nosync_nb.files.filesystem import Files
+
+    files, where, paths = Files(), _list_path(), [str(each) for each in folders]
+    if set(paths) <= {*listed()[-LOGS_MAX // 2 :]}:
+        return
+    with suppress(OSError):
+        files.make_folder(os.path.dirname(where))
+        lock = files.lock(f"{where}.lock", wait_s=1.0)
+        if lock is None:  # what it helps to find is found by its path as well
+            return
+        try:
+            kept = [each for each in listed() if each not in paths and files.exists(each)]
+            files.replace(where, json.dumps([*kept[-2 * LOGS_MAX :], *paths]).encode(), sync=False)
+        finally:
+            lock.release()
+
+
+def _list_path() -> str:
+    from nosync_nb.collections.functions import signing
+
+    return os.path.join(os.path.dirname(signing.key_path()), "logs.json")

@@ -1,0 +1,216 @@
+"""The views that a notebook has open, which follow where cells go on: one of a kind and stage.
+
+A slider is told of commits by its session. What no commit tells (a rewind, a past that was thinned
+out, another branch) it is told here, after each cell and when the notebook has another session.
+Those that show what is now share one pulse, which looks by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync.protocols import Settings
+    from nosync_nb import Collection, Session
+    from nosync_nb.session.services import Owners
+    from nosync_widgets.data.tables import Table
+    from nosync_widgets.live.overview_poller import Pulse
+    from nosync_widgets.live.throttle import Budget
+    from nosync_widgets.views.graph_view import FrontierView
+    from nosync_widgets.views.grid import GridView
+    from nosync_widgets.views.layers_view import LayersView
+    from nosync_widgets.views.panel import Actions, Panel
+    from nosync_widgets.views.time_slider import Forks, TravelView
+
+
+class Shown(Protocol):
+    """What a view asks of the notebook that shows it."""
+
+    opened: Session | None
+    branch: str | None
+    settings: Settings
+
+    def say(self, text: str, html: str | None = None) -> None:
+        """Shows a text in the running cell, or HTML made of it."""
+
+
+class OpenViews:
+    """The open views, by kind and stage."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, ...], TravelView] = {}
+        self._layers: dict[str | None, LayersView] = {}
+        self._graph: FrontierView | None = None
+        self._panel: Panel | None = None
+        self._side: Any = None
+        self._pulse: Pulse | None = None
+        self._grids: dict[str, GridView] = {}
+        self._budget: Budget | None = None
+
+    def travel(
+        self,
+        session: Session,
+        stage: str,
+        at: int | None,
+        branch: str | None,
+        forks: Forks | None = None,
+        beside: Sequence[str] = (),
+    ) -> TravelView:
+        """The view of a stage at an epoch, None: the last; opened, or moved if it is open.
+
+        Args:
+            beside: other stages, under the same slider.
+        """
+        from nosync_widgets.views.time_slider import TravelView
+
+        view = self._open.get((stage, *beside))
+        if view is None:
+            view = TravelView(
+                session,
+                stage,
+                at=at,
+                branch=branch,
+                forks=forks,
+                budget=self._shared(),
+                beside=beside,
+            )
+            self._open[(stage, *beside)] = view
+        else:
+            view.refresh(reload=True)
+            view.travel(at)
+        return view
+
+    def layers(self, session: Session, stage: str | None, branch: str | None) -> LayersView:
+        """The view of the layers of a stage, None: the last one defined; that which is open."""
+        from nosync_widgets.views.layers_view import LayersView
+
+        pulse = self._beat(session, branch)
+        view = self._layers.get(stage)
+        if view is None:
+            view = self._layers[stage] = LayersView(pulse, stage)
+        elif stage is not None:
+            view.choose(stage)
+        return view
+
+    def graph(self, session: Session, branch: str | None) -> FrontierView:
+        """The view of the graph."""
+        from nosync_widgets.views.graph_view import FrontierView
+
+        pulse = self._beat(session, branch)
+        if self._graph is None:
+            self._graph = FrontierView(pulse)
+        return self._graph
+
+    def panel(self, session: Session, branch: str | None, actions: Actions) -> Panel:
+        """The panel; at the side no more, if it was there."""
+        from nosync_widgets.views.panel import Panel
+
+        pulse = self._beat(session, branch)
+        self.keep(None)
+        if self._panel is None:
+            self._panel = Panel(pulse, actions)
+        return self._panel
+
+    def keep(self, side: Any) -> None:
+        """Has what shows the panel at the side, to close it with the panel; None: not any more."""
+        if self._side is not None:
+            self._side.close()
+        self._side = side
+
+    def _shared(self) -> Budget:
+        """The time that all views which follow commits may take together."""
+        from nosync_widgets.live.throttle import Budget
+
+        if self._budget is None:
+            self._budget = Budget()
+        return self._budget
+
+    def _beat(self, session: Session, branch: str | None) -> Pulse:
+        """The pulse of all views, up to date."""
+        from nosync_widgets.live.overview_poller import Pulse
+
+        if self._pulse is None:
+            self._pulse = Pulse(session, branch)
+        else:
+            self._pulse.refresh(always=True)
+        return self._pulse
+
+    def grid(self, session: Session, stage: str, limit: int, branch: str | None) -> GridView:
+        """The grid of a stage, up to date; that which is open."""
+        from nosync_widgets.views.grid import GridView
+
+        grid = self._grids.get(stage)
+        if grid is None:
+            grid = GridView(session, stage, limit=limit, branch=branch, budget=self._shared())
+            self._grids[stage] = grid
+        else:
+            grid.refresh()
+        return grid
+
+    def table_of(self, collection: Collection, notebook: Shown) -> Table:
+        """What is left of a displayed collection in a saved notebook: the rows of now, dated."""
+        from nosync_widgets.data.tables import collection_table
+
+        owners = _owners_of(collection, notebook)
+        paging = None if owners is None else owners.paging
+        return collection_table(collection, limit=notebook.settings.limit, paging=paging)
+
+    def grid_of(self, collection: Collection, notebook: Shown) -> dict[str, Any] | None:
+        """What shows a stage or input of the notebook's session as a grid; None for others.
+
+        Wherever it is displayed, it is one grid. In a notebook that is opened again without its
+        kernel no widget is there, and nothing is shown in its place: so the rows of now are said
+        before it, folded up.
+        """
+        owners, session, name = _owners_of(collection, notebook), notebook.opened, collection.name
+        if owners is None or session is None or name is None:
+            return None
+        grid = self.grid(session, name, notebook.settings.limit, notebook.branch)
+        text, rows = grid.static()
+        notebook.say(text, formats.folded(grid.title(), rows))
+        return grid.bundle()
+
+    def refresh(self) -> None:
+        """Looks for new epochs, and for those that are gone."""
+        for view in self._open.values():
+            view.refresh()
+        for grid in self._grids.values():
+            grid.follow()
+
+    def move(self, session: Session, branch: str | None) -> None:
+        """Goes on with another session of the same log, that of a branch or of the log itself."""
+        for view in (*self._open.values(), *self._grids.values()):
+            view.move(session, branch)
+        if self._pulse is not None:
+            self._pulse.move(session, branch)
+
+    def close(self, *only: str) -> None:
+        """Closes the sliders and grids of some stages; of none: all views."""
+        for stages in [each for each in self._open if not only or {*each} & {*only}]:
+            self._open.pop(stages).close()
+        for stage in [each for each in self._grids if not only or each in only]:
+            self._grids.pop(stage).close()
+        if not only:
+            self._close_live()
+
+    def _close_live(self) -> None:
+        """Closes those that show what is now."""
+        self.keep(None)
+        live = [*self._layers.values(), self._graph, self._panel, self._pulse]
+        self._layers.clear()
+        self._graph = self._panel = self._pulse = None
+        for each in live:
+            if each is not None:
+                each.close()
+
+
+def _owners_of(collection: Collection, notebook: Shown) -> Owners | None:
+    """Who does what in the notebook's session, if the collection is of it."""
+    from nosync_nb.collections.session_protocol import host_of
+    from nosync_nb.session.session import owners_of
+
+    owners = None if notebook.opened is None else owners_of(notebook.opened)
+    return owners if owners is not None and host_of(collection) is owners.host else None

@@ -1,0 +1,24 @@
+"""Identity: what a definition computes, as a short text that is equal in every kernel.
+
+A stage is "unchanged" after a restart when its fingerprint is the one in the log. Operators,
+expressions and schemas are data (`definition_fingerprint`); functions of the user are code with
+captured values (`function_fingerprint`). Pickles and marshalled code differ at every restart and
+with every moved line, so neither is used.
+
+Not here: signatures (`trust`), and whether a function is deterministic.
+"""
+
+from nosync_nb.collections.functions.fingerprint.canonical_values import LRU_CACHED
+from nosync_nb.collections.functions.fingerprint.code import Recognition, function_fingerprint
+from nosync_nb.collections.functions.fingerprint.code_origin import version as package_version
+from nosync_nb.collections.functions.fingerprint.definitions import definition_fingerprint
+from nosync_nb.collections.functions.fingerprint.library import identified
+
+__all__ = [
+    "LRU_CACHED",
+    "Recognition",
+    "definition_fingerprint",
+    "function_fingerprint",
+    "identified",
+    "package_version",
+]

@@ -1,0 +1,412 @@
+"""Fingerprints of functions: their code, what they capture, and the code of what they call.
+
+The walk starts at the function and follows closures, defaults, attributes and the globals that
+its code names, through the user's own modules. It writes one self-delimiting text; a function or
+class met again is written as its number, so recursion ends. Installed code is a name and version.
+Captured values come from a closed list (`values`), or the function has no fingerprint.
+
+The list beyond plain values: tuple, list, dict, set, frozenset and their kin in `collections`,
+enums, named tuples and dataclasses of the user, objects of the user's classes that are called.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import importlib
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from nosync_nb.collections.functions.fingerprint import (
+    canonical_code,
+    canonical_values,
+    code__classes,
+)
+from nosync_nb.collections.functions.fingerprint import (
+    code_origin as modules,
+)
+from nosync_nb.collections.functions.fingerprint import (
+    library as own,
+)
+from nosync_nb.collections.functions.fingerprint.canonical_values import LRU_CACHED, Unlisted, frame
+from nosync_nb.collections.functions.fingerprint.definitions import digest
+
+_HIDDEN = frozenset({"eval", "exec", "globals", "locals", "vars", "__import__"})
+_OWN = frozenset({"__wrapped__", "__doc__", "__name__", "__qualname__", "__module__"})
+_NATIVE = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+)
+_REDUCED = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """Whether a function is recognised in another kernel.
+
+    Args:
+        fingerprint: equal in every kernel for equal code and captured values; None: the function
+            is only itself, and only in this kernel.
+        reason: why there is no fingerprint, in words for the user.
+        versions: the installed packages it uses.
+        modules: the user's modules it uses, `__main__` left out.
+    """
+
+    fingerprint: str | None
+    reason: str | None = None
+    versions: dict[str, str] = field(default_factory=dict, compare=False)
+    modules: tuple[str, ...] = field(default=(), compare=False)
+
+
+def function_fingerprint(function: Callable[..., Any]) -> Recognition:
+    """Identifies a function by what it does.
+
+    Comments, docstrings, formatting, names of the function and its file, moved lines and the hash
+    seed do not matter; code, defaults, captured values and globals, helpers of the user and
+    versions of installed packages do.
+
+    Returns: a `Recognition` without fingerprint if something captured is outside the closed list,
+        a global is not yet defined, or the code looks up names that cannot be known (`eval`).
+
+    Cost: milliseconds for code met first, plus O(size) of what is captured.
+    """
+    walk = Walk()
+    try:
+        walk.value(function)
+    except Unlisted as verdict:
+        subject = f"'{'.'.join(walk.path)}'" if walk.path else "it"
+        return Recognition(None, f"{subject} {verdict}")
+    except RecursionError:
+        return Recognition(None, f"'{'.'.join(walk.path[:1])}' is nested too deeply")
+    return Recognition(
+        digest(b"".join(walk.out)),
+        None,
+        dict(sorted(walk.versions.items())),
+        tuple(sorted(walk.modules - {"__main__"})),
+    )
+
+
+class Walk:
+    """One traversal; `out` is the text, `path` where it is."""
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.path: list[str] = []
+        self.versions: dict[str, str] = {}
+        self.modules: set[str] = set()
+        self._numbers: dict[int, int] = {}
+        self._held: list[object] = []  # keeps ids from being used again
+        self._open: set[int] = set()
+
+    def write(self, tag: str, text: str = "") -> None:
+        """Appends one piece."""
+        self.out.append(frame(tag, text.encode("utf-8", "surrogatepass")))
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        """Says in errors what is being looked at; the path stays where an error left it."""
+        depth = len(self.path)
+        self.path.append(name)
+        yield
+        del self.path[depth:]
+
+    def value(self, value: Any) -> None:
+        """Writes any value of the closed list.
+
+        Raises:
+            Unlisted: if it is not of the list.
+        """
+        piece = canonical_values.scalar(value)
+        if piece is None:
+            piece = canonical_values.array(value)
+        if piece is not None:
+            self.out.append(piece)
+        elif not (self._container(value) or self._callable(value) or self._object(value)):
+            kind = type(value)
+            name = kind.__qualname__
+            if kind.__module__ not in ("builtins", "__main__"):
+                name = f"{kind.__module__}.{name}"
+            raise Unlisted(f"is an object of type '{name}', which is not known in another kernel")
+
+    def _container(self, value: Any) -> bool:
+        """Writes containers of Python and Arrow."""
+        kind = type(value)
+        parts: Iterable[Any]
+        if kind in (tuple, list, collections.deque):
+            parts = value
+        elif kind in (dict, collections.OrderedDict, collections.Counter):
+            parts = (part for item in value.items() for part in item)
+        elif kind is collections.defaultdict:
+            parts = (value.default_factory, dict(value))
+        elif kind is types.MappingProxyType:
+            parts = (dict(value),)
+        elif kind is types.SimpleNamespace:
+            parts = (vars(value),)
+        elif kind is slice:
+            parts = (value.start, value.stop, value.step)
+        elif kind in (set, frozenset):
+            self.write(kind.__name__, str(len(value)))
+            self.out += sorted(self._alone(v) for v in value)
+            return True
+        elif (pieces := canonical_values.arrow_parts(value)) is not None:
+            parts = (part for piece in pieces for part in piece)
+        else:
+            return False
+        if id(value) in self._open:
+            raise Unlisted("is a container that holds itself")
+        self._open.add(id(value))
+        self.write("(" + kind.__name__)
+        for part in parts:
+            self.value(part)
+        self.write(")")
+        self._open.discard(id(value))
+        return True
+
+    def _alone(self, value: Any) -> bytes:
+        """The text of an element of a set, which must not depend on the elements before it."""
+        walk = Walk()
+        walk.value(value)
+        self.versions |= walk.versions
+        self.modules |= walk.modules
+        return b"".join(walk.out)
+
+    def _callable(self, value: Any) -> bool:
+        """Writes functions of all kinds, classes and modules."""
+        if isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            code__classes.write_class(self, value)
+        elif isinstance(value, types.ModuleType):
+            self._module(value)
+        elif isinstance(value, types.MethodType):
+            self.write("method")
+            self.value(value.__func__)
+            if not self._object(value.__self__, called=True):
+                self.value(value.__self__)
+        elif type(value) is functools.partial:
+            self.write("partial")
+            for part in (value.func, value.args, dict(sorted(value.keywords.items()))):
+                self.value(part)
+        elif isinstance(value, LRU_CACHED):
+            self.write("cached")
+            self.value(value.__wrapped__)
+        elif isinstance(value, _REDUCED):
+            self.write(type(value).__name__)
+            self.value(value.__reduce__()[1:])
+        elif isinstance(value, _NATIVE):
+            self.installed(value.__objclass__.__module__, value.__qualname__)
+        elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            self._builtin(value)
+        else:
+            return self._named(value)
+        return True
+
+    def _builtin(self, value: Any) -> None:
+        """Writes a function written in C, or a method of a value."""
+        owner = getattr(value, "__self__", None)
+        if owner is None or isinstance(owner, types.ModuleType):
+            self.installed(value.__module__ or "builtins", value.__qualname__)
+        else:
+            self.write("bound", value.__name__)
+            self.value(owner)
+
+    def _named(self, value: Any) -> bool:
+        """Writes a callable object that an installed module offers by name, such as a ufunc."""
+        name = getattr(value, "__name__", None)
+        module = getattr(value, "__module__", None) or type(value).__module__
+        if not isinstance(name, str) or not isinstance(module, str):
+            return False
+        for home in (module, module.partition(".")[0]):
+            if getattr(sys.modules.get(home), name, None) is value and modules.version(home):
+                self.installed(home, name)
+                return True
+        return False
+
+    def _object(self, value: Any, *, called: bool = False) -> bool:
+        """Writes enums, named tuples, dataclasses, our own functions, objects that are called."""
+        ours = own.identity_of(value)
+        if ours is not None:
+            identity, parts = ours
+            self.write("own", identity)
+            self.value(parts)
+            return True
+        if isinstance(value, enum.Enum):
+            self.write("member", str(value.name))
+            self.value(type(value))
+            self.value(value.value)
+            return True
+        state = code__classes.state(value, called=called)
+        if state is None:
+            return False
+        if self.seen(value):
+            return True
+        self.write("object")
+        self.value(type(value))
+        for name, part in state:
+            self.write("field", name)
+            with self.at(name):
+                self.value(part)
+        self.write("end")
+        return True
+
+    def seen(self, value: object) -> bool:
+        """Writes the number of something met before; numbers it otherwise."""
+        number = self._numbers.get(id(value))
+        if number is not None:
+            self.write("again", str(number))
+            return True
+        self._numbers[id(value)] = len(self._numbers)
+        self._held.append(value)
+        return False
+
+    def installed(self, module: str, name: str) -> None:
+        """Writes a reference into installed code."""
+        version = modules.version(module)
+        if version is None:
+            raise Unlisted(f"is '{name}' of module '{module}', whose code is not at hand")
+        if version == "engine":
+            public = own.public_name(module, name)
+            if public is None:
+                raise Unlisted(f"is '{name}' of module '{module}', which is not offered to users")
+            self.write("own", public)
+            return
+        if version != "python":
+            self.versions[module.partition(".")[0]] = version
+        self.write("installed", f"{module} {name} {version}")
+
+    def _function(self, function: types.FunctionType) -> None:
+        """Writes a function written in Python."""
+        if self.seen(function):
+            return
+        module, version = modules.of_globals(function.__globals__)
+        if version is not None:
+            if self._named(function):
+                return
+            code = function.__code__
+            self.installed(module, f"{code.co_qualname}:{code.co_firstlineno}")
+            if "<locals>" not in code.co_qualname:
+                return
+        else:
+            self.modules.add(module)
+            self.write(
+                "function", canonical_code.canonical_code(function.__code__, function.__globals__)
+            )
+        with self.at("defaults"):
+            self.value(function.__defaults__)
+            self.value(function.__kwdefaults__)
+        extra = {k: v for k, v in vars(function).items() if k not in _OWN}
+        if extra:
+            self.value(dict(sorted(extra.items())))
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            self.write("cell", name)
+            with self.at(name):
+                self._cell(cell)
+        if version is None:
+            self._globals(function)
+        self.write("end")
+
+    def _cell(self, cell: types.CellType) -> None:
+        """Writes a captured variable, which may not be bound yet."""
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            self.write("empty")
+        else:
+            self.value(content)
+
+    def _globals(self, function: types.FunctionType) -> None:
+        """Writes the globals and imports that a function's code names."""
+        used = canonical_code.uses(function.__code__)
+        for name in sorted(used.assigned):
+            raise Unlisted(f"assigns the global '{name}'")
+        for path in sorted(used.names):
+            self.write("global", ".".join(path))
+            with self.at(path[0]):
+                self._global(function, path)
+        for level, name, wanted in sorted(used.imports):
+            self.write("import", f"{level} {name}")
+            with self.at(name):
+                self._import(function, level, name, wanted)
+
+    def _global(self, function: types.FunctionType, path: tuple[str, ...]) -> None:
+        """Writes what a global name stands for, or the attribute of a module it leads to."""
+        name, *attributes = path
+        space = function.__globals__
+        if name not in space:
+            own = function.__builtins__  # type: ignore[attr-defined, unused-ignore]
+            if name in _HIDDEN:
+                raise Unlisted("looks up names that cannot be known")
+            if name not in own:
+                raise Unlisted("is not defined yet")
+            if own[name] is getattr(builtins, name, None):
+                return
+            self.value(own[name])
+            return
+        self._attribute(space[name], attributes)
+
+    def _attribute(self, value: Any, attributes: list[str]) -> None:
+        """Writes an attribute of a user's module; of anything else, the whole value."""
+        for name in attributes:
+            if not isinstance(value, types.ModuleType) or modules.of_module(value) is not None:
+                break
+            self.modules.add(value.__name__)
+            self.path.append(name)
+            if not hasattr(value, name):
+                raise Unlisted("is not defined yet")
+            value = getattr(value, name)
+        self.value(value)
+
+    def _import(
+        self, function: types.FunctionType, level: int, name: str, wanted: tuple[str, ...]
+    ) -> None:
+        """Writes what an import statement inside a function brings."""
+        if level:
+            package = function.__globals__.get("__package__") or ""
+            name = importlib.util.resolve_name("." * level + name, package)
+        version = modules.version(name)
+        if version == "engine":
+            return  # its name is in the code that imports it
+        if version is not None:
+            self.installed(name, "")
+            return
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            self.write("missing")
+            return
+        if not wanted or "*" in wanted:
+            self.value(module)
+        for each in sorted(set(wanted) - {"*"}):
+            self.write("from", each)
+            if not hasattr(module, each):
+                with suppress(ImportError):
+                    importlib.import_module(f"{name}.{each}")
+            self._attribute(module, [each])
+
+    def _module(self, module: types.ModuleType) -> None:
+        """Writes a module that is used as a value: installed ones by version, others whole."""
+        version = modules.of_module(module)
+        if version is not None:
+            self.installed(module.__name__, "")
+            return
+        if self.seen(module):
+            return
+        self.modules.add(module.__name__)
+        self.write("module", module.__name__)
+        for name, value in sorted(vars(module).items()):
+            if not (name.startswith("__") and name.endswith("__")):
+                self.write("name", name)
+                with self.at(name):
+                    self.value(value)
+        self.write("end")

@@ -1,0 +1,268 @@
+"""Trust: functions in the log are signed by their user, and nothing unsigned is ever loaded.
+
+A log is data that may come from anywhere: a colleague, a replica, a download. Loading a pickle runs
+what is in it, so a function is stored with a signature made by a key that is not in the log but in
+the user's home. Without the key all data can be read, and stages with functions wait for their
+cells.
+
+Not here: whether a function is the same as before (`identity`), and where its bytes stand.
+
+Layout: magic, key id, HMAC-SHA256, then the signed part: a header in JSON and the pickle. The HMAC
+covers the context as well (the fingerprint of the definition, say), so that a function cannot be
+moved to another stage.
+
+Failure: 1. A notebook calls a helper of a module beside it. 2. The kernel dies and the module is
+edited. 3. The log's function is loaded and calls the new helper, yet its data goes on as that of
+the old one. Hence the user's own modules are stored by value and installed packages by version:
+what runs again is what was identified.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from nosync_nb.collections.functions import serializer
+from nosync_nb.collections.functions.fingerprint import (
+    Recognition,
+    function_fingerprint,
+    package_version,
+)
+from nosync_nb.errors import DurabilityError, StageError, TrustError
+from nosync_nb.files import secret_files
+from nosync_nb.files.filesystem import Files
+
+Function = Callable[..., Any]
+
+_MAGIC = b"NSF1"
+ID_BYTES = 8
+_MAC_BYTES = 32
+_REMEDY = "set NOSYNC_KEY_FILE to a file of yours"
+_RUN_CELL = "run the stage's cell"
+
+
+def key_path() -> str:
+    """The file of the user's key: NOSYNC_KEY_FILE, else in XDG_DATA_HOME, else ~/.local/share.
+
+    A relative XDG_DATA_HOME is none, as its standard says: the key would lie beside the work.
+    """
+    path = os.path.expanduser(os.environ.get("NOSYNC_KEY_FILE") or "")
+    if not path:
+        data = os.environ.get("XDG_DATA_HOME") or ""
+        if not os.path.isabs(data):
+            data = os.path.expanduser(os.path.join("~", ".local", "share"))
+        path = os.path.join(data, "nosync", "key")
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)  # links above are the user's own
+
+
+def user_key(files: Files | None = None) -> bytes:
+    """Returns the user's key; the first call ever makes it, once among racing processes.
+
+    Raises:
+        TrustError: if it can be read by others, belongs to somebody else, is damaged, or cannot
+            be made.
+    """
+    files = files or Files()
+    path = key_path()
+    try:
+        if not files.exists(path):
+            secret_files.made(files, path, "key", _REMEDY)
+        secret_files.check_folder(files, os.path.dirname(path), "key", _REMEDY)
+        return read_key(files, path)
+    except DurabilityError as error:
+        if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
+            raise
+        raise _unavailable(error) from error
+
+
+def known_key(files: Files | None = None) -> bytes | None:
+    """Returns the user's key if there is one; makes none.
+
+    Raises:
+        TrustError: as `user_key` does.
+    """
+    files = files or Files()
+    path = key_path()
+    try:
+        if not files.exists(path):
+            return None
+        secret_files.check_folder(files, os.path.dirname(path), "key", _REMEDY)
+        return read_key(files, path)
+    except DurabilityError as error:
+        if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
+            raise
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: DurabilityError) -> TrustError:
+    """The error of a key that the disk does not give."""
+    return TrustError(
+        f"the key of this user is not available: {error}",
+        hint="set NOSYNC_KEY_FILE to a file of yours; until then stages need their cells",
+    )
+
+
+def key_text(key: bytes) -> bytes:
+    """What stands in the file of a key."""
+    return secret_files.text(key)
+
+
+def read_key(files: Files, path: str) -> bytes:
+    """Reads a key that only its user can read.
+
+    Raises:
+        TrustError: if others can read it, or it is none.
+    """
+    return secret_files.read(files, path, "key", "delete it: a new one is made; then " + _RUN_CELL)
+
+
+def seal(
+    function: Function,
+    *,
+    key: bytes,
+    context: str = "",
+    identity: Recognition | None = None,
+    pickle: bytes | None = None,
+) -> bytes:
+    """Makes the signed bytes of a function.
+
+    Args:
+        key: from `user_key`.
+        context: what the function belongs to; `unseal` must be given the same.
+        identity: of the function, if it is known already.
+        pickle: what `pickles.dumps` made of it when it had this identity.
+
+    Raises:
+        StageError: if the function has no fingerprint or cannot be pickled: no log can hold it.
+    """
+    identity = identity or function_fingerprint(function)
+    if identity.fingerprint is None:
+        raise unsealable(function, identity.reason or "it has no fingerprint")
+    try:
+        payload = pickle or serializer.dumps(function, identity.modules)
+    except Exception as error:
+        raise unsealable(function, f"{type(error).__name__}: {error}") from error
+    header = json.dumps(
+        {**_environment(), "packages": identity.versions, "fingerprint": identity.fingerprint}
+    ).encode()
+    signed = len(header).to_bytes(4, "big") + header + payload
+    return _MAGIC + _key_id(key) + _mac(key, context, signed) + signed
+
+
+def unseal(
+    data: bytes, *, key: bytes, context: str = "", fingerprint: str | None = None
+) -> Function:
+    """Loads a function whose signature holds, made by this Python and these packages.
+
+    Args:
+        fingerprint: which function it must be, if that is known.
+
+    Raises:
+        TrustError: if the bytes were not sealed with this key and context, are damaged, hold
+            another function, or come from another minor version of Python, of cloudpickle or
+            another version of a package the function uses. Nothing of them has been loaded then,
+            unless the load itself failed.
+    """
+    signed = _signed(data, key, context)
+    size = int.from_bytes(signed[:4], "big")
+    header = json.loads(signed[4 : 4 + size])
+    if fingerprint is not None and header["fingerprint"] != fingerprint:
+        raise TrustError("a function of the log is not the one it stands for", hint=_RUN_CELL)
+    _check_environment(header)
+
+    try:
+        function = serializer.loads(signed[4 + size :])
+    except Exception as error:
+        raise TrustError(
+            f"a function of the log cannot be loaded: {type(error).__name__}: {error}",
+            hint=_RUN_CELL,
+        ) from error
+    assert callable(function)
+    return function
+
+
+def moved(data: bytes, *, key: bytes, before: str, after: str) -> bytes:
+    """Signs sealed bytes for another context, without loading them.
+
+    Raises:
+        TrustError: if they were not sealed with this key for the context before.
+    """
+    signed = _signed(data, key, before)
+    return _MAGIC + _key_id(key) + _mac(key, after, signed) + signed
+
+
+def _signed(data: bytes, key: bytes, context: str) -> bytes:
+    """What a signature covers, if it holds."""
+    start = len(_MAGIC) + ID_BYTES + _MAC_BYTES
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
+        raise TrustError("these bytes are no sealed function", hint=_RUN_CELL)
+    signed = data[start:]
+    sealed_by = data[len(_MAGIC) : len(_MAGIC) + ID_BYTES]
+    given = data[len(_MAGIC) + ID_BYTES : start]
+    if not hmac.compare_digest(_mac(key, context, signed), given):
+        if not hmac.compare_digest(sealed_by, _key_id(key)):
+            raise TrustError("a function of the log was signed with another key", hint=_RUN_CELL)
+        raise TrustError("a function of the log does not match its signature", hint=_RUN_CELL)
+    return signed
+
+
+def _mac(key: bytes, context: str, signed: bytes) -> bytes:
+    """The signature of a function in its context."""
+    made = hmac.new(key, _MAGIC, hashlib.sha256)
+    about = context.encode()
+    made.update(len(about).to_bytes(8, "big") + about)
+    made.update(signed)
+    return made.digest()
+
+
+def key_id(key: bytes) -> str:
+    """Tells keys apart without telling anything about them; for people and catalogs."""
+    return _key_id(key).hex()
+
+
+def _key_id(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=ID_BYTES, person=b"nosync key id").digest()
+
+
+def _environment() -> dict[str, str]:
+    """What a pickled function depends on, apart from packages."""
+    import cloudpickle
+
+    return {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "cloudpickle": str(cloudpickle.__version__),
+    }
+
+
+def _check_environment(header: dict[str, Any]) -> None:
+    """Raises TrustError if the function was made by other versions than those here."""
+    for name, here in _environment().items():
+        _check_version(name, header[name], here)
+    for name, there in header["packages"].items():
+        _check_version(name, there, package_version(name))
+
+
+def _check_version(name: str, there: str, here: str | None) -> None:
+    """Raises TrustError if a version differs."""
+    if there != here:
+        present = f"this is {here}" if here else "it is not installed"
+        raise TrustError(
+            f"a function of the log was stored with {name} {there}, {present}",
+            hint=f"{_RUN_CELL}, or go back to {name} {there}",
+        )
+
+
+def unsealable(function: Function, reason: str) -> StageError:
+    """The error for a function that no log can hold."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return StageError(
+        f"function '{name}' cannot be stored: {reason}",
+        hint="use plain values, or make what it needs inside the function",
+    )

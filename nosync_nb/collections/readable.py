@@ -1,0 +1,319 @@
+"""Reading a collection: rows, Arrow, pandas, Spark, changes and history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.collections.arrow_stream import ArrowStream
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explain_output import Explained
+from nosync_nb.collections.expression_compiler import ordered_by
+from nosync_nb.collections.session_protocol import Hosted
+from nosync_nb.errors import (
+    NegativeMultiplicityError,
+    StageError,
+    enough_memory,
+    one_line,
+)
+from nosync_nb.files.memory import free_bytes
+from nosync_nb.operators.user_functions import tuples
+from nosync_nb.rows import Schema
+from nosync_nb.rows.order import Ordering, ordered
+from nosync_nb.rows.pandas_frames import to_frame
+from nosync_nb.rows.value_sizes import copied_bytes
+from nosync_nb.trace import stats
+from nosync_nb.trace.batch import Batch, row_text
+
+_SMALL_BYTES = 64 << 20
+_FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
+
+
+def _unread(collection: Readable, *_: Any, **__: Any) -> str:
+    """What a read has done that had not enough memory."""
+    return f"{collection._title()} could not be read; nothing has changed"
+
+
+class Readable(Hosted, ArrowStream):
+    """What can be read of a collection, at the last epoch or any readable one.
+
+    `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
+    """
+
+    @property
+    def schema(self) -> Schema:
+        """The columns and their types."""
+        return self._definition.schema
+
+    @property
+    def name(self) -> str | None:
+        """The name, if it has one."""
+        return self._host.name_of(self._definition)
+
+    @enough_memory(_unread, _FEWER)
+    def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
+        """The rows as named tuples in canonical order, a row n times.
+
+        Raises:
+            TimeError: if `at` is not readable.
+            NegativeMultiplicityError: if a row is there fewer than 0 times, among the first
+                `limit` or not.
+
+        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row; after the first call
+        now, only what has changed since, and at an epoch of the past what has until now.
+        """
+        if limit is not None:
+            first = self._first(max(limit, 0), (), at)
+            if first is not None:
+                return first
+        batch = self._read(at)
+        order = rows.sort_indices(batch.columns, self.schema.types)
+        order = self._copies(order, batch.diff[order], limit)
+        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+
+    @enough_memory(_unread, _FEWER)
+    def count(self, at: Any = None) -> int:
+        """The number of rows, copies counted.
+
+        Raises:
+            NegativeMultiplicityError: if a row is there fewer than 0 times.
+
+        Cost: that of looking up what was taken away since the last call; at an epoch of the past,
+        also of what has changed since.
+        """
+        total = self._host.glance(self._definition, stats.count, at)
+        return _total(self._read(at).diff) if total is None else total
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    @enough_memory(_unread, _FEWER)
+    def head(self, n: int = 10, by: str | None = None) -> list[Any]:
+        """The first `n` rows in canonical order, or in another: `by="x desc, y nulls last"`.
+
+        Args:
+            by: columns or Spark SQL expressions, as in `Grouped.top`; nulls come first, and last if
+                descending, unless the text says otherwise.
+
+        Raises:
+            NegativeMultiplicityError: if a row is there fewer than 0 times, among these or not.
+
+        Cost: as that of `rows(limit=n)`, with columns in `by` too. With expressions in `by`, or
+        `nulls first` and `nulls last`, all rows are ordered: O(n log n).
+        """
+        definition, ordering, flags = self._ordered(by)
+        if definition is self._definition and not flags:
+            first = self._first(max(n, 0), ordering)
+            if first is not None:
+                return first
+        host = self._host
+        batch = host.read(definition, None)
+        refuse_negative(
+            batch, self._title(), lambda: host.epoch(None), lambda: host.repair(definition)
+        )
+        masks = [rows.null_mask(batch.columns[place]) for place in flags]
+        absent = np.zeros(len(batch), np.bool_)
+        columns = [*batch.columns, *(absent if mask is None else mask for mask in masks)]
+        types = [*definition.schema.types, *("boolean" for _ in masks)]
+        order = ordered(columns, types, ordering)
+        order = self._copies(order, batch.diff[order], n)
+        own = batch.columns[: len(self.schema)]
+        return tuples([rows.take(c, order) for c in own], self.schema, len(order))
+
+    def _ordered(self, by: str | None) -> tuple[Definition, list[tuple[int, bool]], list[int]]:
+        """The rows with all values that an order needs, the order, and the columns of null flags.
+
+        A flag, whether a column is null, is a further column. It precedes its column in the order
+        if nulls are to come first of a descending column, or last of another.
+        """
+        own, text = self._definition, by or ""
+        plain = _columns(text, self.schema)
+        if plain is not None:
+            return own, plain, []
+        definition, order = ordered_by(own, text, "head", self._host.types)
+        ordering: list[tuple[int, bool]] = []
+        flags: list[int] = []
+        for place, descending, nulls_first in order:
+            if nulls_first is descending:
+                ordering.append((len(definition.schema) + len(flags), nulls_first))
+                flags.append(place)
+            ordering.append((place, descending))
+        return definition, ordering, flags
+
+    def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
+        """The first `n` rows in an order; None if all rows have to be added up for them."""
+        host, definition = self._host, self._definition
+        batch = host.glance(definition, lambda trace: stats.first(trace, n, ordering), at)
+        if batch is None:
+            return None
+        order = self._copies(np.arange(len(batch.diff)), batch.diff, n)
+        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+
+    @enough_memory(_unread, _FEWER)
+    def to_arrow(self, at: Any = None) -> pa.Table:
+        """The rows as an Arrow table, copies expanded, in no promised order."""
+        batch = self._read(at)
+        self._check_size(_total(batch.diff))
+        columns = batch.columns
+        if not bool((batch.diff == 1).all()):
+            self._check_memory(batch)
+            index = np.arange(len(batch)).repeat(batch.diff)
+            columns = [rows.take(c, index) for c in columns]
+        arrays = [rows.to_arrow(c, t) for c, t in zip(columns, self.schema.types, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
+
+    @enough_memory(_unread, _FEWER)
+    def to_pandas(self, at: Any = None, types: str = "numpy") -> Any:
+        """The rows as a pandas DataFrame, copies expanded, in no promised order.
+
+        Args:
+            types: `"numpy"`, or `"arrow"` for Arrow-backed columns, which hold every value exactly.
+                numpy has no null: integers with a null become floats, and null becomes NaN. An
+                input refuses such a frame where its values cannot be restored.
+
+        Raises:
+            SchemaError: if numpy cannot hold a value, such as a date after the year 9999.
+        """
+        return to_frame(self.to_arrow(at), types)
+
+    def to_spark(self, at: Any = None) -> Any:
+        """The rows as a DataFrame of the session's Spark session, copies expanded."""
+        return self._host.frame(self._definition, at)
+
+    @enough_memory(_unread, _FEWER)
+    def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
+        """Net changes of the epochs in `(after, upto]`: the columns, and last `diff`.
+
+        If the collection has a column `diff` itself, the last one is `diff_`.
+
+        Args:
+            after: None: from the beginning. `upto`: None: through the last epoch.
+        """
+        return changes_table(self._host.changes(self._definition, after, upto), self.schema)
+
+    def history(self) -> list[range]:
+        """The readable epochs, as ranges."""
+        return self._host.history(self._definition)
+
+    def explain(self) -> Explained:
+        """How it is computed: the plan from the result down to what it reads, where it ran and why.
+
+        A text, shown as it reads; in a notebook parts of it open and close. It tells which columns
+        are read and no longer carried, which filters were moved, what is kept to be looked up, for
+        which stages, with rows and bytes, and what a change of each input looks up.
+
+        Cost: O(operators of it, nodes of the session); no row is read.
+        """
+        return self._host.explain(self._definition)
+
+    def _sample(self, limit: int) -> list[Any]:
+        """Some rows, for trying a function on; reads what is there now."""
+        batch = self._host.read(self._definition, None)
+        index = np.arange(min(limit, len(batch)))
+        return tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
+
+    def _read(self, at: Any) -> Batch:
+        """The consolidated rows, each with a positive count."""
+        batch = self._host.read(self._definition, at)
+        host, definition = self._host, self._definition
+        refuse_negative(
+            batch, self._title(), lambda: host.epoch(at), lambda: host.repair(definition)
+        )
+        return batch
+
+    def _copies(self, order: Any, counts: Any, limit: int | None) -> Any:
+        """Each number of `order` as often as its count says, the first `limit` of all."""
+        if limit is not None:
+            return order.repeat(np.minimum(counts, max(limit, 0)))[:limit]
+        if len(counts) and int(counts.max()) > self._host.collect_rows:
+            self._check_size(_total(counts))
+        return order.repeat(counts)
+
+    def _check_size(self, count: int) -> None:
+        """Raises if so many rows are not to be collected."""
+        most = self._host.collect_rows
+        if count > most:
+            raise StageError(
+                f"'{self.name or 'collection'}' has {count} rows, more than collect_rows = {most}",
+                hint="use .to_spark(), or raise session.collect_rows",
+            )
+
+    def _check_memory(self, batch: Batch) -> None:
+        """Raises MemoryError before rows are repeated that this machine has no memory for.
+
+        Failure: a row of a log has a count of some millions, which takes a few bytes there. The
+        system gives memory that it does not have, and ends the process when it is written.
+        """
+        needed = copied_bytes(batch.columns, self.schema.types, batch.diff)
+        if needed > _SMALL_BYTES and needed > free_bytes():
+            raise MemoryError(f"{needed} bytes of rows")
+
+    def _title(self) -> str:
+        return titled(self.name)
+
+    def __repr__(self) -> str:
+        title, stopped = self.name or "collection", self._host.stopped(self._definition)
+        mark = "" if stopped is None else f"; {stopped}"
+        return one_line(f"<{title}: {self.schema.ddl}{mark}>")
+
+
+def titled(name: str | None) -> str:
+    """A collection as an error names it."""
+    return f"collection '{name}'" if name else "an unnamed collection"
+
+
+def refuse_negative(
+    batch: Batch, title: str, epoch: Callable[[], int], repair: Callable[[], str]
+) -> None:
+    """Raises if a row of a state is there fewer than 0 times.
+
+    Args:
+        epoch: returns the epoch that was read.
+        repair: returns the command that repairs it.
+    """
+    if len(batch) and int(batch.diff.min()) < 0:
+        worst = int(batch.diff.argmin())
+        columns = [rows.slice_(c, worst, worst + 1) for c in batch.columns]
+        raise NegativeMultiplicityError(
+            f"{title}: row {row_text(columns, batch.layout.types)} is there"
+            f" {int(batch.diff[worst])} times at epoch {epoch()}",
+            hint=repair(),
+        )
+
+
+def changes_table(batch: Batch, schema: Schema) -> pa.Table:
+    """Changes as an Arrow table: the columns, and last `diff`, with `_` where that is taken."""
+    arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
+    diffs = rows.to_arrow(batch.diff, "bigint")
+    last = pa.field(schema.unused("diff"), pa.int64())
+    return pa.Table.from_arrays([*arrays, diffs], schema=schema.arrow.append(last))
+
+
+def _total(counts: Any) -> int:
+    """The sum of counts, also where 64 bits do not hold it."""
+    if len(counts) and int(counts.max()) > 2**62 // len(counts):
+        return sum(counts.tolist())
+    return int(counts.sum())
+
+
+def _columns(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
+    """`"x desc, y"` as (column, descending) pairs; None if it is more than columns.
+
+    A column is meant by its exact name, also if that reads like an expression.
+    """
+    result = []
+    for part in filter(None, map(str.split, by.split(","))):
+        name, *direction = part
+        if len(direction) > 1 or (direction and direction[0].lower() not in ("asc", "desc")):
+            return None
+        if name not in schema.names and not name.isidentifier():
+            return None
+        result.append((name, bool(direction) and direction[0].lower() == "desc"))
+    return [(schema.index(name), descending) for name, descending in result]

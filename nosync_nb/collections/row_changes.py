@@ -1,0 +1,121 @@
+"""What changed of a collection between two epochs: the first rows, those of one key side by side.
+
+Of a change of any size only its first rows are put in order: so many of those that came, and of
+those that went, that what is shown of them is as if all had been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.operators.user_functions import tuples
+from nosync_nb.rows import Schema
+from nosync_nb.rows.order import Ordering, ordered
+from nosync_nb.trace import Trace, stats
+from nosync_nb.trace.batch import Batch, Updates, concat_updates
+
+
+class RowChange(NamedTuple):
+    """A row that came (no `a`), went (no `b`), or became another one of its key; `copies` times."""
+
+    a: Any
+    b: Any
+    copies: int
+
+
+class FirstChanges(NamedTuple):
+    """What changed.
+
+    Attributes:
+        by: the columns that say which row became which; none: rows came or went.
+        first: the first changes, by key, or else in canonical order.
+        arrived: the first rows that came, in canonical order.
+        came, went: how many rows came and went, copies counted; those that changed did both.
+        more: whether there are more changes than the first.
+    """
+
+    by: tuple[str, ...]
+    first: list[RowChange]
+    arrived: list[Any]
+    came: int
+    went: int
+    more: bool
+
+
+def changes_of(batch: Batch, schema: Schema, by: Sequence[int], limit: int) -> FirstChanges:
+    """Tells what a change of a collection changed.
+
+    Args:
+        by: the places of the columns that say which row became which; empty: none do.
+        limit: so many changes, and rows that came, at most.
+
+    Cost: one pass over the change, in vectors.
+    """
+    ordering = [(place, False) for place in by]
+    sides = [_side(batch, sign) for sign in (-1, 1)]
+    firsts = [_first(side, limit + 1, ordering) for side in sides]
+    went, came = (firsts[0].negated(), firsts[1])
+    some = concat_updates([went, came], schema.types)
+    some = some.take(ordered(some.columns, schema.types, ordering))
+    listed = list(zip(_tuples(some, schema), some.diff.tolist(), strict=True))
+    first = list(_paired(listed, by)) if by else [_alone(row, diff) for row, diff in listed]
+    arrived = _tuples(_first(sides[1], limit, ()), schema)
+    totals = [int(side.diff.sum()) for side in sides]
+    names = tuple(schema.names[place] for place in by)
+    return FirstChanges(
+        names, first[:limit], arrived[:limit], totals[1], totals[0], more=len(first) > limit
+    )
+
+
+def _side(batch: Batch, sign: int) -> Batch:
+    """The rows of a change that came (1) or went (-1), with how often."""
+    at = (batch.diff * sign > 0).nonzero()[0]
+    if len(at) == len(batch) and sign > 0:
+        return batch
+    code = None if batch.code is None else batch.code[at]
+    columns = [rows.take(column, at) for column in batch.columns]
+    diff = np.abs(batch.diff[at])
+    return Batch(batch.layout, columns, batch.khash[at], batch.rhash[at], diff, code)
+
+
+def _first(side: Batch, n: int, ordering: Ordering) -> Updates:
+    """The first rows of one side, in order."""
+    updates = stats.first(Trace.of(side), n, ordering)
+    if updates is None:
+        updates = side.updates.take(ordered(side.columns, side.layout.types, ordering))
+    return updates.take(np.arange(min(n, len(updates.diff))))
+
+
+def _tuples(updates: Updates, schema: Schema) -> list[Any]:
+    return tuples(list(updates.columns), schema, len(updates.diff))
+
+
+def _alone(row: Any, diff: int) -> RowChange:
+    return RowChange(None, row, diff) if diff > 0 else RowChange(row, None, -diff)
+
+
+def _paired(listed: Sequence[tuple[Any, int]], by: Sequence[int]) -> Iterator[RowChange]:
+    """Puts the rows of one key side by side; those that are left over came or went."""
+
+    def key(item: tuple[Any, int]) -> list[Any]:
+        # NaN is one key, though it is not equal to itself.
+        return ["NaN" if value != value else (value,) for value in (item[0][i] for i in by)]
+
+    for _, group in groupby(listed, key):
+        members = list(group)
+        went = [[row, -diff] for row, diff in members if diff < 0]
+        came = [[row, diff] for row, diff in members if diff > 0]
+        while went and came:
+            copies = min(went[0][1], came[0][1])
+            yield RowChange(went[0][0], came[0][0], copies)
+            for side in (went, came):
+                side[0][1] -= copies
+                if not side[0][1]:
+                    side.pop(0)
+        yield from (RowChange(row, None, copies) for row, copies in went)
+        yield from (RowChange(None, row, copies) for row, copies in came)

@@ -1,0 +1,266 @@
+"""Selections: what row expressions make of a definition, and what makes two fit together.
+
+See `Collection` for what users are promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.expression_compiler import compiled, refuse_unknown
+from nosync_nb.collections.session_protocol import Types
+from nosync_nb.errors import ExpressionError, SchemaError
+from nosync_nb.expressions import (
+    Expression,
+    Generator,
+    Settings,
+    expand_select,
+    generator,
+    noted,
+    only_one,
+    parse_list,
+    placed,
+    windowed_times,
+)
+from nosync_nb.rows import Field, Schema, widens
+from nosync_nb.rows.ddl import quoted
+
+
+def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
+    """The rows for which a predicate is true; see `Collection.filter`."""
+    source = _timed(source, [predicate], types)
+    condition = compiled(source, predicate, types)
+    if condition.type != "boolean":
+        raise ExpressionError(
+            f"filter {predicate!r} is of type {condition.type}, not boolean",
+            hint="compare with something, as in filter('delay > 60')",
+        )
+    params = {"predicate": predicate, **noted([condition.settings])}
+    return source.then("filter", params=params)
+
+
+def _timed(source: Definition, sqls: Sequence[Any], types: Types) -> Definition:
+    """The rows without those of a null time that some expression puts into a window.
+
+    Spark leaves them out of the select or filter that such an expression is part of.
+    """
+    found = [windowed_times(sql) for sql in sqls if isinstance(sql, str)]
+    for time in dict.fromkeys(time for times in found for time in times):
+        source = filtered(source, f"({time}) is not null", types)
+    return source
+
+
+class _Outputs:
+    """The columns of a select as they are collected, and the one that is taken apart after it."""
+
+    def __init__(self, source: Definition, types: Types) -> None:
+        self.source = source
+        self.types = types
+        self.outputs: list[Any] = []
+        self.fields: list[Field] = []
+        self.settings: list[Settings] = []
+        self.apart: list[tuple[int, Generator]] = []
+
+    def keep(self) -> None:
+        """Begins with all columns as they are."""
+        self.outputs += range(len(self.source.schema))
+        self.fields += self.source.schema.fields
+
+    def add(self, sql: str) -> None:
+        """Adds a column by an expression, which has a name, or those that a generator makes."""
+        made = generator(sql)
+        column = compiled(self.source, sql if made is None else made.argument, self.types)
+        if made is None and column.name is None:
+            raise ExpressionError(
+                f"select: {sql!r} has no name", hint=f"write {sql + ' AS name'!r}"
+            )
+        name = column.name or ""
+        self.put(len(self.outputs), name, sql if made is None else made.argument, column, made)
+
+    def put(
+        self, place: int, name: str, sql: str, column: Expression, made: Generator | None
+    ) -> None:
+        """Puts an expression in a place, or behind all."""
+        output = column.columns[0] if column.is_column else sql
+        field = Field(name, column.type)
+        if made is not None:
+            self.apart.append((place, made))
+            field = placed(made, column.type)
+        self.outputs[place : place + 1] = [output]
+        self.fields[place : place + 1] = [field]
+        self.settings.append(column.settings)
+
+    def definition(self, op: str) -> Definition:
+        """The select, and what takes a column of it apart."""
+        made = only_one([each for _, each in self.apart])
+        params = {"outputs": self.outputs, **noted(self.settings)}
+        if made is None:
+            return self.source.then("select", unambiguous(self.fields, op), params)
+        ((place, _),) = self.apart
+        before = self.fields[:place]
+        fields = [*before, *made.fields(self.fields[place].type), *self.fields[place + 1 :]]
+        schema = unambiguous(fields, op)
+        how = {"positions": made.positions, "outer": made.outer, "apart": made.fields_apart}
+        selected = self.source.then("select", Schema(self.fields), params)
+        return selected.then("explode", schema, {"place": place, **how})
+
+
+def selected(source: Definition, expressions: Sequence[Any], types: Types) -> Definition:
+    """Computed columns; see `Collection.select`."""
+    sqls = expand_select(texts(expressions, "select"), source.schema)
+    refuse_unknown(source, sqls)
+    outputs = _Outputs(_timed(source, sqls, types), types)
+    for sql in sqls:
+        outputs.add(sql)
+    if not outputs.outputs:
+        raise SchemaError("select: no column is named", hint="name one, as in select('*')")
+    return outputs.definition("select")
+
+
+def extended(source: Definition, named: Mapping[str, str], types: Types) -> Definition:
+    """The columns with others added or replaced; see `Collection.with_columns`."""
+    sqls = texts(list(named.values()), "with_columns")
+    refuse_unknown(source, sqls)
+    source = _timed(source, sqls, types)
+    outputs = _Outputs(source, types)
+    outputs.keep()
+    for name, sql in zip(named, sqls, strict=True):
+        made = generator(sql)
+        if made is not None:
+            sql, made = made.argument, made._replace(names=(name,))
+        place = _place(source.schema, name)
+        column = compiled(source, sql, types)
+        outputs.put(len(outputs.outputs) if place is None else place, name, sql, column, made)
+    return outputs.definition("with_columns")
+
+
+def repeated(source: Definition, sql: str, types: Types) -> Definition:
+    """The columns beside what a generator makes of each row; see `Collection.flat_map`."""
+    if generator(sql) is None:
+        raise ExpressionError(
+            f"flat_map: {sql!r} makes no rows",
+            hint="give a function of the row, or SQL as in flat_map('explode(a) AS x')",
+        )
+    return selected(source, ["*", sql], types)
+
+
+def keyed(source: Definition, keys: Sequence[Any], types: Types) -> tuple[Definition, list[int]]:
+    """The rows with computed keys as further columns, and the places of all keys.
+
+    See `Collection.group_by`. A text that is the name of a column means that column, also if it
+    reads like a list or an expression.
+    """
+    listed = texts(keys, "group_by")
+    sqls = [
+        each
+        for text in listed
+        for each in ([text] if text in source.schema.names else parse_list(text))
+    ]
+    timed = _timed(source, sqls, types)
+    outputs = _Outputs(timed, types)
+    outputs.keep()
+    places = [_key(outputs, sql) for sql in sqls]
+    if len(outputs.outputs) == len(source.schema):
+        return source, places
+    return outputs.definition("group_by"), places
+
+
+def _key(outputs: _Outputs, sql: str) -> int:
+    """The place of a key; what is no column is added as one."""
+    schema = outputs.source.schema
+    place = _place(schema, sql)
+    if place is not None:
+        return place
+    if not sql or sql.isidentifier():
+        schema.index(sql)  # raises
+    column = compiled(outputs.source, sql, outputs.types)
+    if column.is_column and column.name == schema.names[column.columns[0]]:
+        return column.columns[0]
+    if column.name is None:
+        raise ExpressionError(
+            f"group_by: {sql!r} has no name", hint=f"write group_by({sql + ' AS name'!r})"
+        )
+    if any(field.name.lower() == column.name.lower() for field in outputs.fields):
+        raise SchemaError(
+            f"group_by: there is a column '{column.name}' already",
+            hint=f"choose another name: group_by({column.sql + ' AS ' + column.name + '_key'!r})",
+        )
+    outputs.put(len(outputs.outputs), column.name, sql, column, None)
+    return len(outputs.outputs) - 1
+
+
+def dropped(source: Definition, columns: Sequence[str]) -> Definition:
+    """The other columns; see `Collection.drop`."""
+    gone = {source.schema.index(c) for c in columns}
+    rest = [i for i in range(len(source.schema)) if i not in gone]
+    if not rest:
+        raise SchemaError("drop: no column would be left", hint="keep at least one column")
+    return source.columns(rest)
+
+
+def renamed(source: Definition, names: Mapping[str, str]) -> Definition:
+    """The columns under other names; see `Collection.rename`."""
+    fields = list(source.schema.fields)
+    for old, new in names.items():
+        place = source.schema.index(old)
+        fields[place] = Field(new, fields[place].type)
+    schema = unambiguous(fields, "rename")
+    return source.then("select", schema, {"outputs": list(range(len(fields)))})
+
+
+def aligned(source: Definition, other: Definition, op: str) -> Definition:
+    """The other definition with this one's types, or an error that quotes both schemas."""
+    mine, theirs = source.schema, other.schema
+    if mine.types == theirs.types:
+        return other
+    if len(mine) != len(theirs) or not all(
+        widens(a, b) for a, b in zip(theirs.types, mine.types, strict=True)
+    ):
+        raise SchemaError(
+            f"{op}: the schemas differ: ({mine.ddl}) and ({theirs.ddl})",
+            hint="bring both to the same columns with select('...', 'cast(x as ...) AS x')",
+        )
+    return other.then("widen", mine)
+
+
+def texts(expressions: Sequence[Any], op: str) -> list[str]:
+    """Expressions one by one, of which some may come as lists."""
+    flat = [e for x in expressions for e in (x if isinstance(x, list | tuple) else [x])]
+    for e in flat:
+        if not isinstance(e, str):
+            raise ExpressionError(
+                f"{op}: {e!r} is not a Spark SQL string",
+                hint="write the expression as text, as in 'dep_delay > 60'",
+            )
+    return flat
+
+
+def _place(schema: Schema, name: str) -> int | None:
+    """The place of a column by Spark's rules, or None."""
+    try:
+        return schema.index(name)
+    except SchemaError:
+        return None
+
+
+def as_entries(name: str, type_: str) -> str:
+    """An expression that can be a key in place of a column with a map in it."""
+    column = name if name.isidentifier() else quoted(name)
+    if type_.startswith("map<") and type_.count("map<") == 1:
+        return f"array_sort(map_entries({column}))"
+    return f"cast({column} as string)"
+
+
+def unambiguous(fields: Sequence[Field], op: str) -> Schema:
+    """A schema, if no column name occurs twice."""
+    seen: set[str] = set()
+    for field in fields:
+        if field.name.lower() in seen:
+            raise SchemaError(
+                f"{op}: two columns would be named '{field.name}'",
+                hint="rename one of them: rename({'old': 'new'})",
+            )
+        seen.add(field.name.lower())
+    return Schema(fields)

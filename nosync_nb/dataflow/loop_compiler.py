@@ -1,0 +1,181 @@
+"""From the definition of a loop to the operator that runs it.
+
+What uses no variable stays outside: it becomes an input of the loop, with the arrangement in which
+it is looked into, and is computed once an epoch. The rest becomes nodes, each in the innermost of
+the loops whose variables it depends on: what depends on an outer variable alone is not run again
+in the rounds of the inner loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.trampoline import Call, flat
+from nosync_nb.errors import StageError, titled
+from nosync_nb.expressions import Types
+from nosync_nb.operators.iterate import (
+    GROUP,
+    JOIN,
+    LEAVE,
+    PLAIN,
+    RESULT,
+    VARIABLE,
+    Inner,
+    Loop,
+    Port,
+    Scope,
+    timed,
+)
+from nosync_nb.operators.registry import operator
+from nosync_nb.trace.batch import Layout
+
+
+@dataclass
+class Plan:
+    """A loop in the making."""
+
+    prints: Mapping[int, str]
+    types: Types | None
+    nodes: list[Inner] = field(default_factory=list)
+    outside: list[tuple[Definition, Layout | None]] = field(default_factory=list)
+    states: list[tuple[Layout, int]] = field(default_factory=list)
+    built: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+
+
+Active = tuple[tuple[int, Scope, tuple[int, ...]], ...]
+"""The loops around a place: (level, scope, the nodes of its variables), outermost first."""
+
+
+def compile_loop(
+    tree: Definition, prints: Mapping[int, str], types: Types | None
+) -> tuple[Loop, tuple[Definition, ...]]:
+    """The operator of a loop, and the definitions of its inputs, one for each layout.
+
+    Args:
+        prints: the fingerprints of its parts.
+    """
+    plan = Plan(prints, types)
+    scope = Scope(1, tree.params["rounds"])
+    leave = flat(_loop(plan, tree, (), scope))
+    layouts = [layout for _, layout in plan.outside]
+    loop = Loop(plan.nodes, scope, layouts, plan.states, leave)
+    return loop, tuple(definition for definition, _ in plan.outside)
+
+
+def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
+    """Raises if a loop computes something else each time, so that it would not settle.
+
+    Args:
+        keeping: the stage is defined --nondeterministic, so its functions may.
+    """
+    for node in loop.nodes:
+        inner = node.operator
+        if inner is None or node.kind != PLAIN:
+            continue
+        if not inner.stable or (keeping and inner.asks):
+            raise StageError(
+                f"{titled(stage)}: {inner.name} inside a loop must be deterministic",
+                hint="compute it in a --nondeterministic stage before the loop",
+            )
+
+
+def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> Call[int]:
+    """Builds a loop inside others; returns the node that leaves it."""
+    count = len(tree.inputs) // 2
+    sources, results = tree.inputs[:count], tree.inputs[count:]
+    ports: list[Port] = []
+    for source in sources:
+        ports.append((yield _port(plan, source, around, None)))
+    variables = []
+    for source, port in zip(sources, ports, strict=True):
+        variables.append(
+            _add(plan, scope, Inner(VARIABLE, source.schema.types, (port,), scope.depth))
+        )
+    inside = (*around, (tree.params["level"], scope, tuple(variables)))
+    ends = []
+    for number, result in zip(variables, results, strict=True):
+        port = yield _port(plan, result, inside, None)
+        end = _add(plan, scope, Inner(RESULT, result.schema.types, (port,), scope.depth))
+        plan.nodes[number].read(Port(False, end))
+        ends.append(Port(False, end))
+    leave = Inner(LEAVE, tree.schema.types, tuple(ends), scope.depth - 1)
+    if around:
+        around[scope.depth - 2][1].items.append(scope)
+        return _add(plan, around[scope.depth - 2][1], leave)
+    plan.nodes.append(leave)
+    return len(plan.nodes) - 1
+
+
+def _add(plan: Plan, scope: Scope, node: Inner) -> int:
+    plan.nodes.append(node)
+    scope.items.append(len(plan.nodes) - 1)
+    return len(plan.nodes) - 1
+
+
+def _port(plan: Plan, tree: Definition, active: Active, layout: Layout | None) -> Call[Port]:
+    """Where the value of a definition is: in a node, or outside in a layout."""
+    if tree.levels:
+        return Port(False, (yield _node(plan, tree, active)))
+    fingerprint = plan.prints[id(tree)]
+    for number, (other, wanted) in enumerate(plan.outside):
+        if wanted == layout and plan.prints[id(other)] == fingerprint:
+            return Port(True, number)
+    plan.outside.append((tree, layout))
+    return Port(True, len(plan.outside) - 1)
+
+
+def _node(plan: Plan, tree: Definition, active: Active) -> Call[int]:
+    """The node of a definition, built once in the loops that it depends on."""
+    free = tree.levels
+    places = [place for place, (level, _, _) in enumerate(active, 1) if level in free]
+    if len(places) < len(free):
+        raise StageError(
+            "the variable of a loop is used outside of it",
+            hint="its last value is what iterate() returns",
+        )
+    depth = max(places)
+    active = active[:depth]
+    if tree.op == "variable":
+        return active[-1][2][int(tree.params["index"])]
+    scopes = tuple(id(scope) for _, scope, _ in active)
+    key = (plan.prints[id(tree)], scopes)
+    if key not in plan.built:
+        if tree.op == "iterate":
+            inner = Scope(depth + 1, tree.params["rounds"])
+            plan.built[key] = yield _loop(plan, tree, active, inner)
+        else:
+            plan.built[key] = yield _operator(plan, tree, active)
+    return plan.built[key]
+
+
+def _operator(plan: Plan, tree: Definition, active: Active) -> Call[int]:
+    """The node of one operator, with a trace for each input that it looks into."""
+    made = operator(tree, plan.types)
+    depth = len(active)
+    inside = [bool(each.levels) for each in tree.inputs]
+    kind = made.in_loop
+    if kind is None:
+        raise StageError(
+            f"'{made.name}' cannot be used inside a loop", hint="use it before or after iterate()"
+        )
+    ports, states = [], []
+    for place, each in enumerate(tree.inputs):
+        layout = None
+        if kind == JOIN:
+            layout = made.layouts[place]
+        elif kind == GROUP:
+            layout = made.grouping(place)
+        ports.append((yield _port(plan, each, active, layout)))
+        if layout is not None:
+            states.append(_state(plan, layout, depth) if inside[place] else None)
+    if kind == GROUP:
+        states.append(_state(plan, Layout(made.types, made.output_key), depth))
+    node = Inner(kind, made.types, tuple(ports), depth, made, tuple(states))
+    return _add(plan, active[-1][1], node)
+
+
+def _state(plan: Plan, layout: Layout, depth: int) -> int:
+    plan.states.append((timed(layout, depth), depth))
+    return len(plan.states) - 1

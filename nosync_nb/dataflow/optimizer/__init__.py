@@ -1,0 +1,1 @@
+"""Plans: what runs instead of the definition, with equal results."""

@@ -1,0 +1,100 @@
+"""Moves: what planning has changed in a definition, told by holding the two against each other.
+
+Nothing is noted while a plan is made: who wants to know asks here. A filter that has moved has
+fewer operators of some kind below it than as it was written. What is carried no longer is told
+where the plan has the operators in the order in which they were written, else not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.errors import NosyncError
+from nosync_nb.expressions import Types, conjuncts
+from nosync_nb.operators.registry import SPECS, is_linear
+from nosync_nb.operators.spec import Places, UsedError, all_columns
+
+Heights = Mapping[str, int]
+"""By word of an operator, how many of that kind stand above each other at most."""
+
+
+def moved(written: Definition, plan: Definition) -> dict[int, list[str]]:
+    """Below which kinds of operators filters were moved, by `id` of the filter in the plan.
+
+    Cost: O(size).
+    """
+    if written is plan:
+        return {}
+    before: dict[str, Heights] = {}
+    for text, heights in _asked(written):
+        before.setdefault(text, heights)
+    told: dict[int, list[str]] = {}
+    for part, heights in _filters(plan):
+        for text in conjuncts(part.params["predicate"]):
+            there = before.get(text, {})
+            below = [op for op, count in there.items() if heights.get(op, 0) < count]
+            if below:
+                told[id(part)] = sorted({*below, *told.get(id(part), [])})
+    return told
+
+
+def pruned(written: Definition, plan: Definition) -> dict[int, list[str]]:
+    """The columns that parts have no longer, by `id` of the part in the plan. Cost: O(size)."""
+    if written is plan:
+        return {}
+    before, after = _kernels(written), _kernels(plan)
+    if [part.op for part in before] != [part.op for part in after]:
+        return {}
+    told = {}
+    for old, new in zip(before, after, strict=True):
+        gone = [name for name in old.schema.names if name not in new.schema.names]
+        if gone:
+            told[id(new)] = gone
+    return told
+
+
+def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
+    """By `id`, the columns of each part that the parts above it read. Cost: O(size)."""
+    wanted: dict[int, set[int]] = {}
+    for part in plan.walk():
+        spec, every = SPECS.get(part.op), frozenset(range(len(part.schema)))
+        try:
+            reads = (spec.reads if spec else all_columns)(part, every, types)
+        except (NosyncError, UsedError):
+            reads = all_columns(part, every, types)
+        for each, places in zip(part.inputs, reads, strict=True):
+            wanted.setdefault(id(each), set()).update(places)
+    return {key: frozenset(places) for key, places in wanted.items()}
+
+
+def _kernels(tree: Definition) -> Sequence[Definition]:
+    """The parts that are no row-wise ones."""
+    return [part for part in tree.walk() if not is_linear(part)]
+
+
+def _asked(tree: Definition) -> Iterable[tuple[str, Heights]]:
+    """What filters of a definition ask, with the heights of what is below each."""
+    for part, heights in _filters(tree):
+        for text in conjuncts(part.params["predicate"]):
+            yield text, heights
+
+
+def _filters(tree: Definition) -> Iterable[tuple[Definition, Heights]]:
+    known: dict[int, Heights] = {}
+    for part in tree.walk():
+        below = [known[id(each)] for each in part.inputs]
+        heights = below[0] if len(below) == 1 else _highest(below)
+        if part.op == "joins":
+            joins = len({*part.params["inputs"]}) - 1
+            heights = {**heights, "join": heights.get("join", 0) + joins}
+        elif not is_linear(part) and not part.is_ref:
+            heights = {**heights, part.op: heights.get(part.op, 0) + 1}
+        known[id(part)] = heights
+        if part.op == "filter" and not part.functions:
+            yield part, heights
+
+
+def _highest(each: Sequence[Heights]) -> Heights:
+    words = {word for heights in each for word in heights}
+    return {word: max(heights.get(word, 0) for heights in each) for word in words}

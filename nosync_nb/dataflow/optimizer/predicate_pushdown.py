@@ -1,0 +1,175 @@
+"""Pushing: filters as far down a definition as they save something and change nothing.
+
+What a filter asks of a join it asks of the side whose columns it reads, before rows of that side
+are paired and kept; likewise of the parts of a union, and below `distinct`. A predicate that is an
+`and` goes by its conjuncts.
+
+Not changed is what is seen, and by whom:
+1. A predicate moves only if no row can make it raise. Below a join it sees rows that have no
+   partner, which as written it would not have seen.
+2. It moves below nothing that may raise: as written that has seen all rows, and must see them.
+3. It stays above what something else reads, too, and above named collections: of these there is
+   one arrangement for all readers, and rows that are filtered before would need another one.
+4. It stays above `top`, aggregates, functions, loops: there rows decide about other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.optimizer.projection_pushdown import fixed_parts
+from nosync_nb.dataflow.trampoline import Call, flat
+from nosync_nb.errors import NosyncError
+from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_params
+from nosync_nb.operators.registry import SPECS
+
+_PASSING = ("concat", "negate", "distinct", "consolidate", "except_all", "subtract")
+"""Operators of which a row is in the output only for equal rows of the inputs."""
+
+
+class _Ask(NamedTuple):
+    """A conjunct on its way down: its text, and the filter that it came from."""
+
+    text: str
+    origin: Definition
+
+
+def pushed(tree: Definition) -> Definition:
+    """A definition of the same rows with its filters further down; itself if none moves."""
+    if not any(part.op == "filter" and not part.functions for part in tree.walk()):
+        return tree
+    return flat(_Pushing(tree).build(tree, ()))
+
+
+class _Pushing:
+    """The pushing of filters in one definition."""
+
+    def __init__(self, tree: Definition) -> None:
+        parts = [*tree.walk()]
+        self.uses = tree.uses
+        self.fixed = fixed_parts(parts)
+        self.built: dict[int, Definition] = {}
+
+    def build(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:
+        """A part with filters in it, and with what is asked of its rows above it or in it."""
+        if not asked:
+            known = self.built.get(id(part))
+            if known is None:
+                known = self.built[id(part)] = yield self._built(part, ())
+            return known
+        if not self._is_open(part):
+            base: Definition = yield self.build(part, ())
+            return _filtered(base, asked)
+        made: Definition = yield self._built(part, asked)
+        return made
+
+    def _is_open(self, part: Definition) -> bool:
+        """Whether a filter above a part may be asked in it or below: nobody else reads it."""
+        return self.uses[id(part)] == 1 and id(part) not in self.fixed
+
+    def _built(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:
+        """A part, and what of the filters above it stays there."""
+        if id(part) in self.fixed:
+            return _filtered(part, asked)
+        if part.op == "filter" and _is_sure(part):
+            own = [_Ask(text, part) for text in conjuncts(part.params["predicate"])]
+            below: Definition = yield self.build(part.inputs[0], [*own, *asked])
+            return below
+        above, sides = self._divided(part, asked)
+        inputs: list[Definition] = []
+        for each, wanted in zip(part.inputs, sides, strict=True):
+            inputs.append((yield self.build(each, wanted)))
+        made = part
+        if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
+            made = Definition(part.op, part.schema, tuple(inputs), part.params, part.captured)
+        return _filtered(made, above)
+
+    def _divided(
+        self, part: Definition, asked: Sequence[_Ask]
+    ) -> tuple[list[_Ask], list[list[_Ask]]]:
+        """What stays above a part, and what is asked of each of its inputs."""
+        above: list[_Ask] = []
+        sides: list[list[_Ask]] = [[] for _ in part.inputs]
+        for ask in asked:
+            chosen = _sides(part, ask)
+            if not chosen or not all(self._is_worth(part.inputs[side]) for side in chosen):
+                above.append(ask)
+                continue
+            for side in chosen:
+                sides[side].append(ask)
+        return above, sides
+
+    def _is_worth(self, part: Definition) -> bool:
+        """Whether rows of an input that are not there any more save something."""
+        return not part.is_ref and self._is_open(part)
+
+
+def _is_sure(part: Definition) -> bool:
+    """Whether a filter is an expression that no row can make raise."""
+    if part.functions:
+        return False
+    predicate = _compiled(part.params["predicate"], part.inputs[0], part)
+    return predicate is not None and not predicate.raises and predicate.deterministic
+
+
+def _compiled(sql: str, source: Definition, origin: Definition) -> Expression | None:
+    """A predicate over the columns of a part; None if it is none."""
+    settings = of_params(origin.params)
+    try:
+        return compile_expression(
+            sql, source.schema, types=lambda *_: ["boolean"], settings=settings
+        )
+    except NosyncError:
+        return None
+
+
+def _sides(part: Definition, ask: _Ask) -> Sequence[int]:
+    """The inputs of a part that can be asked in its stead; none: it is asked above."""
+    predicate = _compiled(ask.text, part, ask.origin)
+    if predicate is None or not predicate.columns:
+        return ()
+    columns = predicate.columns
+    if part.op == "join" and part.params["left"]:
+        sides = {part.params["outputs"][i][0] for i in columns}
+        places = [part.params["outputs"][i][1] for i in columns]
+        chosen = [*sides] if len(sides) == 1 else []
+    elif part.op == "select" and not SPECS["select"].firm(part):
+        places = [part.params["outputs"][i] for i in columns]
+        chosen = [0] if all(isinstance(place, int) for place in places) else []
+    else:
+        places = [*columns]
+        chosen = [*range(len(part.inputs))] if part.op in _PASSING else []
+    same = all(_means_the_same(part, part.inputs[side], ask, columns, places) for side in chosen)
+    return chosen if same else ()
+
+
+def _means_the_same(
+    part: Definition, source: Definition, ask: _Ask, columns: Sequence[int], places: Sequence[int]
+) -> bool:
+    """Whether a text reads columns of an input that are those it reads of a part."""
+    fields = part.schema.fields
+    if any(source.schema.fields[p] != fields[c] for c, p in zip(columns, places, strict=True)):
+        return False
+    there = _compiled(ask.text, source, ask.origin)
+    return there is not None and {*there.columns} == {*places} and not there.raises
+
+
+def _filtered(base: Definition, asked: Sequence[_Ask]) -> Definition:
+    """A part with filters above it; those that are whole, and where they were, as they were."""
+    texts: dict[int, list[str]] = {}
+    origins: dict[int, Definition] = {}
+    for text, origin in asked:
+        texts.setdefault(id(origin), []).append(text)
+        origins[id(origin)] = origin
+    for key, origin in origins.items():
+        predicate = origin.params["predicate"]
+        if tuple(texts[key]) != conjuncts(predicate):
+            parts = texts[key]
+            predicate = parts[0] if len(parts) == 1 else " and ".join(f"({p})" for p in parts)
+        elif base is origin.inputs[0]:
+            base = origin
+            continue
+        base = base.then("filter", params={**origin.params, "predicate": predicate})
+    return base

@@ -1,0 +1,89 @@
+"""The past of some collections, as stages that are computed for past epochs read it.
+
+It is the session's history, and over it what a definition has computed so far, which is not in the
+history before the definition is written. Not every epoch can be told apart: a stage that has caught
+up in one step has a gap. Who reads several collections takes the steps that all of them have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from nosync_nb.dataflow.graph import Node
+from nosync_nb.dataflow.runtime.delta import Delta, Held
+from nosync_nb.dataflow.runtime.epoch_result import Draft
+from nosync_nb.trace.batch import Batch, arrange
+from nosync_nb.trace.epoch_ranges import Interval, Ranges
+from nosync_nb.trace.history.archive import total
+from nosync_nb.trace.history.history import History
+
+
+class Past:
+    """The history up to an epoch, and what is added to it.
+
+    Attributes:
+        gaps: by log, the epochs `[lower, upper)` that cannot be told apart, of what was added.
+    """
+
+    def __init__(self, history: History, now: int) -> None:
+        self.now = now
+        self.gaps: dict[int, list[Interval]] = {}
+        self._history = history
+        self._added: dict[int, list[tuple[int, Batch]]] = {}
+
+    def add(self, draft: Draft) -> None:
+        """Adds what a draft has logged."""
+        for number, layout, held in draft.logged:
+            added = self._added.setdefault(number, [])
+            for part in held.parts:
+                batch = part if part.layout == layout else arrange(layout, part.updates)
+                added.append((draft.epoch, batch))
+
+    def skip(self, logs: Iterable[int], first: int, steps: Sequence[int]) -> None:
+        """Notes the gaps of logs that were computed from an epoch on, in steps."""
+        gaps = [Interval(a + 1, b) for a, b in pairwise([first, *steps]) if b > a + 1]
+        for log in logs if gaps else ():
+            self.gaps.setdefault(log, []).extend(gaps)
+
+    def readable(self, nodes: Iterable[Node]) -> Ranges:
+        """The epochs at which all of some collections can be read."""
+        whole = Ranges.of(range(self.now + 1))
+        for node in nodes:
+            assert node.log is not None
+            whole &= Ranges.of(*_single(self._history.epochs(node.log, self.now)))
+            for lower, upper in self.gaps.get(node.log, ()):
+                whole &= Ranges.of(range(lower), range(upper, self.now + 1))
+        return whole
+
+    def state(self, node: Node, epoch: int) -> Batch:
+        """A collection at an epoch, in any layout."""
+        assert node.log is not None
+        return self._sum(node, self._history.state(node.log, epoch), -1, epoch)
+
+    def changes(self, node: Node, after: int, upto: int) -> Batch:
+        """The net changes of a collection in `(after, upto]`, in any layout."""
+        assert node.log is not None
+        return self._sum(node, self._history.changes(node.log, after, upto), after, upto)
+
+    def delta(self, node: Node, after: int, upto: int) -> Delta | None:
+        """The changes as the dataflow takes them, None if there are none."""
+        batch = self.changes(node, after, upto)
+        if not len(batch):
+            return None
+        return Delta(node.types, batch.updates, {batch.layout: Held((batch,))})
+
+    def _sum(self, node: Node, batches: list[Batch], after: int, upto: int) -> Batch:
+        assert node.log is not None
+        added = self._added.get(node.log, ())
+        batches = batches + [batch for epoch, batch in added if after < epoch <= upto]
+        return total(batches, node.log_layout)
+
+
+def _single(epochs: Iterable[range]) -> Iterator[range]:
+    """The same epochs in ranges of step 1; where history was thinned out they are far apart."""
+    for each in epochs:
+        if each.step == 1:
+            yield each
+        else:
+            yield from (range(epoch, epoch + 1) for epoch in each)

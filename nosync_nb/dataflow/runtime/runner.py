@@ -1,0 +1,422 @@
+"""The dataflow: runs the changes of one epoch through a graph and gives a draft of what follows.
+
+An epoch builds a draft over a version: each operator, in order, gets its inputs' changes (none: it
+is skipped), looks into traces, and its output goes on. Nothing of a version is changed, so success
+is one assignment by the caller, and failure drops the draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, Delta, Held, file_bytes, layer_of
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version, Work
+from nosync_nb.dataflow.runtime.executor import in_process
+from nosync_nb.dataflow.runtime.executor__elsewhere import Bulk, Chosen, Done, Spills
+from nosync_nb.dataflow.runtime.executor__legs import run_legs
+from nosync_nb.dataflow.runtime.runner__ports import Ports
+from nosync_nb.operators import Evaluate, Linear, Operator, Step
+from nosync_nb.operators.base import joined_placement
+from nosync_nb.rows.count_arithmetic import CountError, of_stage
+from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout
+from nosync_nb.trace.parts.part_file import frame_rows
+
+
+class Runner:
+    """Runs epochs and first runs over one graph.
+
+    Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
+    came, and some 10 ns for each other.
+
+    Args:
+        evaluate: asks Spark for expressions that only it knows.
+        bulk: decides on and performs runs on executors; None: all in process.
+        spill: takes what is large out of memory while a run goes on; None: nobody does.
+        before: of the graph before; what it knows of nodes that stay is taken over.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        evaluate: Evaluate | None = None,
+        bulk: Bulk | None = None,
+        *,
+        spill: Spills | None = None,
+        before: Runner | None = None,
+    ) -> None:
+        self.graph = graph
+        self.evaluate = evaluate
+        self.bulk = bulk
+        self.spill = spill
+        self.ports: Ports = Ports(graph, None if before is None else before.ports)
+        self.empty: Mapping[int, Trace] = self.ports.empty
+
+    def epoch(self, version: Version, inputs: Mapping[int, Delta], epoch: int) -> Draft:
+        """Runs the changes of inputs through all stages.
+
+        Cost: in proportion to the changes and what they touch, whatever the state holds.
+        """
+        draft = Draft(version, epoch, largest=0)
+        before = version.traces
+        changed = draft.deltas
+        for node in self.graph.nodes.values():
+            if node.frozen:
+                continue
+            if node.operator is None:
+                if node.id in inputs:
+                    self._publish(node, inputs[node.id], draft)
+            elif not changed.keys().isdisjoint(node.inputs):
+                deltas = [*map(changed.get, node.inputs)]
+                try:
+                    self._run(node, deltas, before, draft, first=False)
+                except CountError as error:
+                    raise of_stage(error, node.stage, node.operator.name) from None
+                if draft.largest > SMALL_ROWS:
+                    self._let_go(node, changed, deltas)
+        return draft
+
+    def first_run(
+        self,
+        version: Version,
+        old: Graph,
+        held: Graph | None = None,
+        *,
+        step: Callable[[], None] | None = None,
+    ) -> Draft:
+        """Runs the nodes that `old` has not over everything their inputs hold now.
+
+        The epoch does not advance. Traces that nodes of `old` were newly asked for are arranged
+        from what they hold. A new node with a log of `old` has its rows, and gets its state.
+        Before each `step` is called, which may end the run.
+        """
+        new = self.graph.nodes.keys() - old.nodes.keys()
+        there, draft = held or old, Draft(version, version.epoch)
+        nodes = there.nodes
+        whole: dict[int, Delta] = {}
+        for node in self.graph.since(there).fresh:
+            before = nodes.get(node.id) if node.id not in new else _logged(node, old)
+            if before is not None:
+                self._rearrange(node, before, draft)
+            if node.id not in new or node.operator is None or node.frozen:
+                continue
+            if step is not None:
+                step()
+            deltas = [self._whole(i, draft, whole, new, nodes) for i in node.inputs]
+            first = node.operator.global_row
+            if first or any(d is not None for d in deltas):
+                try:
+                    self._run(node, deltas, {}, draft, first=True, there=before is not None)
+                except CountError as error:
+                    raise of_stage(error, node.stage, node.operator.name) from None
+            self._begin(node, draft)
+            self._let_go(node, draft.deltas, deltas)
+            for number in self.ports.last.get(node.id, ()):
+                whole.pop(number, None)
+        return draft
+
+    def _begin(self, node: Node, draft: Draft) -> None:
+        """Logs that traces of memoised results begin at this epoch, if they have no rows yet.
+
+        Failure: 1. A stage memoises nothing before some epoch, as it filters all rows out. 2. The
+        session is rewound to an earlier one. 3. Its state has no layer of that epoch, as if the
+        results were lost. Hence such a trace has a layer of the epoch that it was made at.
+        """
+
+        def without_layers(numbers: Iterable[int]) -> list[int]:
+            return [n for n in numbers if not draft.traces.get(n, self.empty[n]).layers]
+
+        state = without_layers(node.state)
+        output = without_layers(() if node.name is not None else node.traces.values())
+        if not (state or output) or not self.graph.memoised(node):
+            return
+        for number in (*state, *output):
+            trace = self.empty[number]
+            layer = Layer(draft.epoch, draft.epoch + 1, (empty_batch(trace.layout),))
+            draft.append(number, trace, layer)
+        logs = [(number, self.empty[number].layout) for number in state]
+        if output and node.log is not None:
+            logs.append((node.log, node.log_layout))
+        for number, layout in logs:
+            draft.logged.append((number, layout, Held((empty_batch(layout),))))
+
+    def _let_go(self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]) -> None:
+        """Forgets the changes that no node after this one reads; of named ones others are told."""
+        if self.spill is not None:
+            self.spill.rest(file_bytes(read))
+        for number in self.ports.last.get(node.id, ()):
+            if self.graph.nodes[number].name is None:
+                changed.pop(number, None)
+
+    def _contents(self, old: Node, draft: Draft) -> Delta:
+        """Everything a node holds: as it lay before, in files if it did, and as rearranged."""
+        delta = contents(old, draft.traces)
+        for layout, number in self.graph.nodes[old.id].traces.items():
+            trace = draft.traces.get(number)
+            if layout not in delta.held and trace is not None and len(trace.layers) == 1:
+                delta.held[layout] = Held(trace.layers[0].parts, trace.layers[0].files)
+        return delta
+
+    def _whole(
+        self,
+        node_id: int,
+        draft: Draft,
+        whole: dict[int, Delta],
+        new: AbstractSet[int],
+        before: Mapping[int, Node],
+    ) -> Delta | None:
+        """All that a node holds, as a change from nothing."""
+        if node_id in new:
+            return draft.deltas.get(node_id)
+        if node_id not in whole:
+            whole[node_id] = self._contents(before[node_id], draft)
+        delta = whole[node_id]
+        return delta if len(delta) else None
+
+    def _rearrange(self, node: Node, old: Node, draft: Draft) -> None:
+        """Makes the traces of a node that it did not have before."""
+        missing = [each for each in node.traces.items() if each[1] not in old.traces.values()]
+        delta = contents(old, draft.traces) if missing else None
+        if delta:
+            for layout, number in missing:
+                layer = self._layer(delta, layout, number, draft.epoch)
+                draft.traces[number] = self.empty[number].appended(layer)
+
+    def _run(
+        self,
+        node: Node,
+        deltas: list[Delta | None],
+        before: Mapping[int, Trace],
+        draft: Draft,
+        *,
+        first: bool,
+        there: bool = False,
+    ) -> None:
+        """Runs one operator, extends its own traces and publishes its output.
+
+        Args:
+            there: its output is published already.
+        """
+        start, operator = time.perf_counter(), node.operator
+        assert operator is not None
+        step = self._step(node, operator, before, draft, first=first)
+        bulk = self.bulk
+        chosen = None if bulk is None else bulk.choose(node, deltas)
+        away = chosen is not None and chosen.there
+        if bulk is not None and away:
+            legs = operator.legs(deltas, step)
+            fuse = node.log is None and (_row_wise(node) or self._passed_on(node))
+            if legs is not None:
+                done = run_legs(bulk, node, deltas, legs, step, fuse=fuse)
+            else:
+                done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
+        else:
+            if bulk is not None and not operator.spreads:
+                step.run_at(bulk.inside(node, deltas, step))
+            if operator.memo is not None and not first:
+                step.remember(step.state[0].take_memo() or operator.memo())
+            done = in_process(node, deltas, step)
+        if away or (chosen is not None and chosen.rows):
+            done = done.with_late(deltas)
+        if step.cleared:
+            draft.clear(node.state)
+        if node.state:
+            for number, held in zip(node.state, done.emitted, strict=True):
+                if held is not None:
+                    self._emit(number, held, draft)
+        if step.memo is not None and node.state[0] in draft.traces:
+            draft.traces[node.state[0]].leave_memo(step.memo)
+        rows_out = 0
+        if there and done.delta:
+            draft.deltas[node.id] = done.delta
+        elif done.delta:
+            rows_out = self._publish(node, done.delta, draft)
+        seconds = time.perf_counter() - start
+        if bulk is not None and not away and chosen is not None and chosen.rows:
+            bulk.measured(node, chosen.rows, seconds)
+        self._account(node, done, chosen, rows_out, seconds, draft)
+
+    def _step(
+        self,
+        node: Node,
+        operator: Operator,
+        before: Mapping[int, Trace],
+        draft: Draft,
+        *,
+        first: bool,
+    ) -> Step:
+        """What a kernel is given, but for the changes."""
+        empty = self.empty
+        old: Sequence[Trace | None]
+        now: Sequence[Trace | None]
+        old = now = self.ports.nothing[node.id]
+        if not old:
+            ports = self.ports.looks[node.id]
+            old = [None if p is None else before.get(p) or empty[p] for p in ports]
+            now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
+        state: Sequence[Trace] = ()
+        if node.state:
+            state = [before.get(s) or empty[s] for s in node.state]
+        whole = before.get(next(iter(node.traces.values()))) if operator.whole else None
+        return Step(
+            (), old, now, state,
+            stage=node.stage, first=first, evaluate=self.evaluate, held=whole,
+        )  # fmt: skip
+
+    def _emit(self, number: int, held: Held, draft: Draft) -> None:
+        """Extends one of an operator's own traces."""
+        layout = self.empty[number].layout
+        batch = held.parts[0]
+        if batch.layout is UNORDERED:
+            draft.logged.append((number, layout, held))
+            draft.extend(number, self.empty[number], batch.updates)
+            return
+        held = self._spilled(number, held, draft.epoch)
+        draft.logged.append((number, layout, held))
+        draft.append(number, self.empty[number], layer_of(held, layout, draft.epoch))
+
+    def _passed_on(self, node: Node) -> bool:
+        """Whether one operator of its stage reads it once, and nobody else, row-wise ones between.
+
+        Cost: O(nodes) for each operator between; asked of runs on executors alone.
+        """
+        at = node
+        while True:
+            readers = [each for each in self.graph.nodes.values() if at.id in each.inputs]
+            if len(readers) != 1:
+                return False
+            (reader,) = readers
+            if reader.inputs.count(at.id) != 1 or reader.stage != node.stage:
+                return False
+            if reader.log is not None or not _row_wise(reader):
+                return True
+            at = reader
+
+    def _account(
+        self,
+        node: Node,
+        done: Done,
+        chosen: Chosen | None,
+        rows_out: int,
+        seconds: float,
+        draft: Draft,
+    ) -> None:
+        """Adds an operator's work to its stage's."""
+        _, _, touched, placement = done
+        why, weighed = ("", 0) if chosen is None else (chosen.why, chosen.rows)
+        rows_out, stage = rows_out if node.name else 0, node.stage
+        if stage in draft.work:
+            before, more, longer, place, reason, most = draft.work[stage]
+            touched, seconds = touched + more, seconds + longer
+            if place != placement:
+                placement = joined_placement(place, placement)
+            if not node.name:
+                rows_out = before
+            if most > weighed:
+                why, weighed = reason, most
+        draft.work[stage] = Work(rows_out, touched, seconds, placement, why, weighed)
+
+    def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
+        """Makes a change the output of a node: logs it and appends it to the node's traces."""
+        if node.log is None:
+            draft.deltas[node.id] = delta
+            return len(delta)
+        held = _filed(node, delta) if delta.held else None
+        if held is None:
+            batch = self._consolidated(node, delta)
+            if not len(batch.diff):
+                return 0
+            held = Held((batch,))
+            if batch.layout is not UNORDERED:
+                held = self._spilled(node.log, held, draft.epoch)
+            if held.refs:
+                delta.held[batch.layout] = held  # who gave it has no other copy either
+                delta = Delta(delta.types, None, {batch.layout: held})
+            elif batch.layout is not UNORDERED:
+                delta = Delta(delta.types, batch.updates, delta.held)
+        draft.deltas[node.id] = delta
+        draft.logged.append((node.log, node.log_layout, held))
+        for wanted, number in node.traces.items():
+            if delta.held:
+                layer = self._layer(delta, wanted, number, draft.epoch)
+                draft.append(number, self.empty[number], layer)
+            else:
+                draft.extend(number, self.empty[number], delta.updates)
+        return sum(map(len, held.parts))
+
+    def _layer(self, delta: Delta, layout: Layout, number: int, epoch: int) -> Layer:
+        """A change as the layer of a trace, which is in files if it is large."""
+        layer = delta.layer(layout, epoch)
+        held = delta.held.get(layout)
+        if held is None or held.refs:
+            return layer
+        spilled = self._spilled(number, held, epoch)
+        if not spilled.refs:
+            return layer
+        delta.held[layout] = spilled
+        return layer_of(spilled, layout, epoch)
+
+    def _spilled(self, number: int, held: Held, epoch: int) -> Held:
+        """A change of a log or a trace, in files if it is large and they are written at all."""
+        if self.spill is None or held.refs or number in self.graph.unwritten:
+            return held
+        return self.spill.spilled(number, held, epoch)
+
+    def _consolidated(self, node: Node, delta: Delta) -> Batch:
+        """A change as the log has it; if it is small in whatever order costs least."""
+        # Any order consolidates, and what a trace has need not be arranged or written again; the
+        # log's own order is made when history is packed or read.
+        layout = node.log_layout
+        if layout not in node.traces:
+            layout = next(iter(node.traces))
+        operator, wanted = node.operator, self.ports.sorted.get(node.id)
+        if wanted is not None and len(delta) <= SMALL_ROWS:
+            return delta.batch(wanted)
+        distinct = operator is not None and operator.distinct
+        if distinct and not delta.held and len(delta) <= SMALL_ROWS:
+            columns, diff = delta.updates
+            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
+        few = delta.summed()
+        return delta.hashed(layout) if few is None else few
+
+
+def _row_wise(node: Node) -> bool:
+    """Whether a node looks at each row by itself, and keeps none."""
+    return isinstance(node.operator, Linear)
+
+
+def _filed(node: Node, delta: Delta) -> Held | None:
+    """The files of a change in an order that its node has, if it lies in files."""
+    for layout in (node.log_layout, *node.traces):
+        held = delta.held.get(layout)
+        if held is not None and held.refs:
+            return held
+    return None
+
+
+def _logged(node: Node, old: Graph) -> Node | None:
+    """The node of a graph that has the log of another one; None if there is none."""
+    before = old.named.get(node.name) if node.name is not None else None
+    return before if before is not None and before.log == node.log else None
+
+
+def contents(node: Node, traces: Mapping[int, Trace]) -> Delta:
+    """Everything a node holds, as one change; its layers' files are kept in sight."""
+    for layout, number in node.traces.items():
+        trace = traces.get(number)
+        if trace is not None:
+            return whole(node.types, layout, trace)
+    return Delta(node.types, Trace(node.log_layout).updates())
+
+
+def whole(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
+    """All rows of a trace as one change."""
+    layers = [layer for layer in trace.layers if layer.rows_count]
+    if len(layers) == 1 and layers[0].files:
+        return Delta(types, None, {layout: Held(layers[0].parts, layers[0].files)})
+    batch = trace.consolidated()
+    frames = sum(frame_rows(layer.files) for layer in layers)
+    return Delta(types, batch.updates, {layout: Held((batch,))}, from_frame=frames)

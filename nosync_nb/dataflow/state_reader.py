@@ -1,0 +1,143 @@
+"""States: the rows of a named collection in a snapshot, now or at an epoch of the past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.trace import Trace, empty_batch
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.epoch_ranges import Ranges, check_readable
+from nosync_nb.trace.history.archive import total
+from nosync_nb.trace.history.incremental_seek import Near, reached
+
+
+def state(seen: Snapshot, name: str, epoch: int) -> Batch:
+    """The rows of a named collection at an epoch.
+
+    Raises:
+        TimeError: if it cannot be read there.
+        CorruptLogError: names the file that is missing or damaged, and whose rows it holds.
+    """
+    stage = seen.stage(name)
+    with _naming(stage):
+        return _state(seen, name, stage, epoch)
+
+
+@contextmanager
+def _naming(stage: Stage) -> Iterator[None]:
+    """Has the error of a file say whose rows it holds."""
+    try:
+        yield
+    except CorruptLogError as error:
+        kind = "input" if stage.is_input else "stage"
+        error.add_note(f"It holds rows of {kind} '{stage.name}'.")
+        raise
+
+
+def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
+    """How many rows a named collection has at its last epoch, copies counted.
+
+    0 for a stage that has stopped, if a rewind went behind all that was known of it.
+    """
+    try:
+        return int(state(seen, name, epoch).diff.sum())
+    except TimeError:
+        return 0
+
+
+def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
+    node = seen.graph.named[name]
+    if epoch == seen.last(stage) and stage.has(epoch):
+        now = _now(seen, name, stage)
+        return empty_batch(node.log_layout) if now is None else now.consolidated()
+    assert node.log is not None
+    check_epoch(seen, stage, epoch)
+    batches = seen.history.state(node.log, epoch)
+    return total(batches, node.log_layout)
+
+
+def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
+    """A named collection at an epoch as a trace, and that epoch; None is its last one."""
+    stage = seen.stage(name)
+    epoch = seen.epoch if at is None else at
+    if at is None and stage.frozen:
+        epoch = seen.last(stage)
+    now = _now(seen, name, stage) if epoch == seen.last(stage) else None
+    if now is not None:
+        return epoch, now
+    batch = state(seen, name, epoch)
+    return epoch, Trace.of(batch, epoch)
+
+
+def layers_at(
+    seen: Snapshot, name: str, at: int | None, known: Iterable[Near] = ()
+) -> tuple[int, Trace]:
+    """What a named collection is the sum of at an epoch, and that epoch; None is its last one.
+
+    Args:
+        known: what it is at other epochs, as somebody else has seen it.
+
+    Raises as `state` does. Cost: that of what changed since now, or an epoch that is known.
+    """
+    stage, node = seen.stage(name), seen.graph.named[name]
+    last = seen.last(stage)
+    epoch = (last if stage.frozen else seen.epoch) if at is None else at
+    now = _now(seen, name, stage)
+    if epoch == last and stage.has(epoch):
+        return epoch, Trace(node.log_layout) if now is None else now
+    assert node.log is not None
+    check_epoch(seen, stage, epoch)
+    nearest = [*known] if now is None else [Near(last, now), *known]
+    with _naming(stage):
+        return epoch, reached(seen.history, node.log, node.log_layout, epoch, nearest)
+
+
+def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
+    """A named collection at its last epoch; None if no trace has it."""
+    if not stage.has(seen.last(stage)):
+        return None
+    numbers = seen.graph.named[name].traces.values()
+    held = (seen.version.traces.get(number) for number in numbers)
+    return next((trace for trace in held if trace is not None), None)
+
+
+def last_shown(seen: Snapshot, stage: Stage) -> int | None:
+    """The last epoch at which a stage that has stopped can be read; None: there is none."""
+    last, log = seen.last(stage), seen.graph.named[stage.name].log
+    if stage.has(last):
+        return last
+    epochs = [] if log is None else seen.history.epochs(log, last)
+    return epochs[-1][-1] if epochs else None
+
+
+def is_forgotten(stage: Stage, epoch: int) -> bool:
+    """Whether a stage was in memory alone and is not known any more at an epoch."""
+    return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)
+
+
+def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
+    """Raises if a stage cannot be read at an epoch.
+
+    Raises:
+        TimeError: says since when, and what can be read.
+    """
+    last = seen.last(stage)
+    log = seen.graph.named[stage.name].log
+    known = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
+    forgotten = is_forgotten(stage, epoch)
+    if stage.reason is not None and (epoch > last or not (known or forgotten)):
+        was = f", or read what it was: .rows(at={known[-1][-1]})" if known else ""
+        raise TimeError(
+            f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
+            hint=f"run the cell that defines it{was}",
+        )
+    if forgotten:
+        raise TimeError(
+            f"stage '{stage.name}' was kept in memory alone, and what it held is gone",
+            hint="run the cell that defines it; in another process read it with its owner",
+        )
+    check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))

@@ -1,0 +1,1 @@
+"""Aggregate calls in expressions, and the aggregates there are."""

@@ -1,0 +1,407 @@
+"""Aggregates of groups: which calls an expression over aggregates makes, and what to do with them.
+
+`round(sum(x) / count(*), 2)` becomes the calls sum(x) and count(*), computed by the operator, and
+the row expression `round(_0 / _1, 2)` over the keys and the results of the calls. Equal calls are
+made once. Which functions there are stands in aggregators.py. `filter (where c)` becomes a part of
+the argument: `case when c then x end`, since all of them pass over nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlglot import exp
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions.aggregates.holistic import ORDERED, WHOLES, WholeCall, form_of, shown
+from nosync_nb.expressions.aggregates.registry import AGGREGATORS, REFUSED
+from nosync_nb.expressions.expression import (
+    Expression,
+    Functions,
+    Types,
+    compile_expression,
+    compile_shown,
+)
+from nosync_nb.expressions.settings import DEFAULT, Asked, Settings
+from nosync_nb.expressions.syntax import function_classes
+from nosync_nb.expressions.syntax.parser import Word, parse, tokens
+from nosync_nb.rows import Field, Schema
+from nosync_nb.rows.ddl import quoted
+
+
+class AggregateCall(NamedTuple):
+    """One call.
+
+    Attributes:
+        function: count_star (which has no argument) or a kernel of `AGGREGATORS`.
+        argument: the first argument; `more` are the others. The nulls of `min_by` are those of its
+            second one.
+        distinct: whether equal values count once.
+        parameters: constants that the kernel is told; `required`: how many of the arguments may
+            not be null, -1: all of them.
+    """
+
+    function: str
+    argument: Expression | None
+    type: str
+    more: tuple[Expression, ...] = ()
+    distinct: bool = False
+    parameters: tuple[Any, ...] = ()
+    required: int = -1
+
+    @property
+    def kernel(self) -> tuple[Any, ...]:
+        """What is computed of the values of a group."""
+        return (self.function, self.distinct, self.parameters)
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """All arguments."""
+        return () if self.argument is None else (self.argument, *self.more)
+
+
+class Aggregation(NamedTuple):
+    """Compiled aggregates.
+
+    Attributes:
+        names: of the results, in order.
+        calls: the distinct aggregate calls.
+        outputs: one row expression for each name, over `inner`.
+        inner: the schema of the keys, then `_0`, `_1`, ... with the types of the calls.
+    """
+
+    names: tuple[str, ...]
+    calls: list[AggregateCall]
+    outputs: list[Expression]
+    inner: Schema
+
+    @property
+    def settings(self) -> list[Settings]:
+        """What the expressions in it depend on."""
+        return [e.settings for c in self.calls for e in c.arguments] + [
+            e.settings for e in self.outputs
+        ]
+
+
+def compile_aggregates(
+    named: Mapping[str, str],
+    schema: Schema,
+    keys: Sequence[str],
+    *,
+    types: Types | None = None,
+    settings: Asked = DEFAULT,
+    functions: Functions | None = None,
+) -> Aggregation:
+    """Compiles expressions over aggregates of the rows of a group.
+
+    Args:
+        named: name of the result -> SQL, such as "count(*)" or "max(a) - min(a)".
+        schema: the columns of the rows; `keys` are those of the group.
+        types: asks Spark for types; see `compile_expression`, also for `settings` and
+            `functions`.
+
+    Raises:
+        ExpressionError: for an unknown aggregate, one inside another, one over a type it does not
+            take, a column that is neither a key nor inside an aggregate.
+    """
+    compiler = _Compiler(schema, keys, types, settings, functions)
+    texts = [compiler.replaced(sql) for sql in named.values()]
+    inner = compiler.inner()
+    labels = {f"{compiler.prefix}{i}": text for i, text in enumerate(compiler.labels)}
+    outputs = []
+    for sql, text in zip(named.values(), texts, strict=True):
+        compiler.check_columns(text, inner, sql)
+        outputs.append(compile_shown(text, inner, types, settings, (repr(sql), labels), functions))
+    return Aggregation(tuple(named), compiler.calls, outputs, inner)
+
+
+class _Compiler:
+    """Collects the calls of several expressions over one group."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        keys: Sequence[str],
+        types: Types | None,
+        settings: Asked,
+        functions: Functions | None,
+    ) -> None:
+        self.schema = schema
+        self.keys = [schema.fields[schema.index(key)] for key in keys]
+        self.types = types
+        self.settings = settings
+        self.functions = functions
+        self.calls: list[AggregateCall] = []
+        self.labels: list[str] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self.prefix = "_"
+        while any(key.name.startswith(self.prefix) for key in self.keys):
+            self.prefix += "_"
+
+    def inner(self) -> Schema:
+        """Returns the schema of the outputs: keys and results."""
+        results = [Field(f"{self.prefix}{i}", call.type) for i, call in enumerate(self.calls)]
+        return Schema([*self.keys, *results])
+
+    def replaced(self, sql: str) -> str:
+        """Returns the text with each aggregate call replaced by the name of its result."""
+        parsed = parse(sql)
+        words = parsed.words
+        pieces: list[str] = []
+        at, i = 0, 0
+        while i < len(words):
+            if not _is_call(words, i):
+                i += 1
+                continue
+            start = words[i].start
+            number, i = self.call(sql, words, i)
+            pieces += [sql[at:start], f"{self.prefix}{number}"]
+            at = words[i - 1].end
+        stop = words[-1].end if words else len(sql)
+        return "".join([*pieces, sql[at:stop]])
+
+    def call(self, sql: str, words: Sequence[Word], i: int) -> tuple[int, int]:
+        """Compiles the call at word `i`; returns its number and the word after it."""
+        written = words[i].text.lower()
+        if written not in AGGREGATORS and written not in WHOLES:
+            raise _unknown(sql, written)
+        close = _closing(words, i + 1, sql)
+        inside = words[i + 2 : close]
+        for k in range(len(inside)):
+            if _is_call(inside, k):
+                raise _failure(
+                    sql, f"{inside[k].text} stands inside {written}", "name it in a stage before"
+                )
+        after = close + 1
+        order, condition = None, None
+        if after < len(words) and words[after].text.lower() == "within":
+            if written not in ORDERED:
+                raise _failure(sql, f"{written} has no order", None)
+            end = _closing(words, after + 2, sql)
+            by = next(word for word in words[after + 3 :] if word.text.lower().endswith("by"))
+            order = sql[by.end : words[end].start].strip()
+            after = end + 1
+        if after < len(words) and words[after].text.lower() == "filter":
+            end = _closing(words, after + 1, sql)
+            condition = sql[words[after + 2].end : words[end].start].strip()
+            after = end + 1
+        if after < len(words) and words[after].text.lower() == "over":
+            raise _failure(sql, "a window looks at other groups", "use group_by(...).top(...)")
+        distinct = bool(inside) and inside[0].text.lower() == "distinct"
+        start = inside[0].end if distinct else words[i + 1].end
+        texts = _split(sql, inside, start, words[close].start) if inside else []
+        if distinct and texts == ["*"]:
+            texts = [quoted(name) for name in self.schema.names]
+        if written == "count" and not distinct and (texts == ["*"] or _is_constant(inside)):
+            if condition is None:
+                return self.number(AggregateCall("count_star", None, "bigint"), "count(*)"), after
+            texts = ["1"]
+        if written in WHOLES:
+            return self.whole(sql, written, texts, order, distinct, condition), after
+        return self.numbered(sql, written, texts, distinct, condition), after
+
+    def whole(
+        self,
+        sql: str,
+        written: str,
+        texts: list[str],
+        order: str | None,
+        distinct: bool,
+        condition: str | None,
+    ) -> int:
+        """Returns the number of a call that reads all values of its group."""
+        call = WholeCall(written, texts, order, distinct, self.type_of, self.constant)
+        form = form_of(call, lambda what, hint: _failure(sql, what, hint))
+        label = f"{written}({'distinct ' if distinct else ''}{shown(texts, order)})"
+        arguments = form.arguments
+        if condition is not None:
+            label += " filter (...)"
+            arguments = [f"case when {condition} then ({arguments[0]}) end", *arguments[1:]]
+        compiled = [self.expression(text) for text in arguments]
+        more = tuple(compiled[1:])
+        made = AggregateCall(
+            form.kernel, compiled[0], form.type, more, distinct, form.parameters, form.required
+        )
+        return self.number(made, label)
+
+    def type_of(self, text: str) -> str:
+        """The type of an argument."""
+        return self.expression(text).type
+
+    def constant(self, text: str) -> Any:
+        """The value of an argument that reads no column: text, bytes, a double, a list, None."""
+        tree = parse(text).tree
+        if isinstance(tree, exp.Anonymous) and tree.name.lower() == "array":
+            return [self.constant(part.sql("spark")) for part in tree.expressions]
+        if isinstance(tree, exp.Null):
+            return None
+        plain = isinstance(tree, exp.Literal | exp.HexString)
+        e = self.expression(text if plain and not _is_number(tree) else f"double({text})")
+        if e.columns or not e.local:
+            return e
+        return rows.to_pylist(e.evaluate([None] * len(self.schema), 1), e.type)[0]
+
+    def numbered(
+        self, sql: str, written: str, texts: list[str], distinct: bool, condition: str | None
+    ) -> int:
+        """Returns the number of a call, made once for equal ones."""
+        aggregator = AGGREGATORS[written]
+        shown = f"{written}({'distinct ' if distinct else ''}{', '.join(texts)})"
+        texts = shown_as = _gathered(sql, written, texts, distinct)
+        if condition is not None:
+            shown += " filter (...)"
+            texts = _conditional(texts, condition, distinct)
+        compiled = [self.expression(text) for text in texts]
+        type_ = aggregator.result(compiled[0].type)
+        if type_ is None:
+            what = f"there is no {written} of a {compiled[0].type} ('{shown_as[0]}')"
+            raise _failure(sql, what, aggregator.hint(written, shown_as[0], compiled[0].type))
+        maps = [t for t, each in zip(shown_as, compiled, strict=True) if "map<" in each.type]
+        if distinct and maps:
+            what = f"there are no distinct values of a map ('{maps[0]}')"
+            raise _failure(sql, what, f"take a value of it, as in {maps[0]}['key']")
+        if aggregator.both and aggregator.result(compiled[1].type) is None:
+            what = f"there is no {written} of a {compiled[1].type} ('{shown_as[1]}')"
+            raise _failure(sql, what, aggregator.hint(written, shown_as[1], compiled[1].type))
+        if len(compiled) == 2 and "map<" in compiled[1].type and not distinct:
+            what = f"there is no {written} by a {compiled[1].type} ('{shown_as[1]}')"
+            raise _failure(sql, what, f"maps have no order; take a value, {shown_as[1]}['key']")
+        kernel, weighed = aggregator.kernel, distinct
+        if distinct and aggregator.distinct:
+            kernel, weighed = aggregator.distinct, False
+        if kernel == "count_distinct":
+            kernel, weighed = "count", True
+        if kernel == "count_if":
+            compiled = [self.expression(f"case when ({text}) then 1 end") for text in texts]
+            type_, kernel = "bigint", "count"
+        return self.number(
+            AggregateCall(kernel, compiled[0], type_, tuple(compiled[1:]), weighed), shown
+        )
+
+    def expression(self, text: str) -> Expression:
+        """Compiles an argument."""
+        e = compile_expression(
+            text,
+            self.schema,
+            types=self.types,
+            settings=self.settings,
+            functions=self.functions,
+        )
+        if not e.deterministic:
+            what = f"{e.sql!r} gives something else each time"
+            raise _failure(e.sql, what, "compute it in a stage before: it keeps what came out")
+        return e
+
+    def number(self, call: AggregateCall, shown: str) -> int:
+        made_of = tuple(a.fingerprint for a in call.arguments)
+        key = (call.function, call.distinct, call.parameters, made_of)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.calls)
+            self.calls.append(call)
+            self.labels.append(shown)
+        return number
+
+    def check_columns(self, text: str, inner: Schema, sql: str) -> None:
+        """Refuses columns of the rows outside of aggregates."""
+        known = {name.lower() for name in inner.names}
+        rows_only = {name.lower() for name in self.schema.names} - known
+        words = tokens(text)
+        for i, word in enumerate(words):
+            called = i + 1 < len(words) and words[i + 1].text == "("
+            if word.kind in ("word", "name") and not called and word.text.lower() in rows_only:
+                raise _failure(
+                    sql,
+                    f"column {word.text!r} is neither a key nor inside an aggregate",
+                    f"aggregate it, as in max({word.text}), or add it to group_by",
+                )
+
+
+def _failure(sql: str, what: str, hint: str | None) -> ExpressionError:
+    return ExpressionError(f"aggregate {sql!r}: {what}", hint=hint)
+
+
+def _is_number(tree: exp.Expression) -> bool:
+    return isinstance(tree, exp.Literal) and not tree.is_string
+
+
+def _unknown(sql: str, written: str) -> ExpressionError:
+    if written in REFUSED:
+        what = f"{written} depends on the order of rows, and a group has none"
+        return _failure(sql, what, REFUSED[written])
+    names = ", ".join((*AGGREGATORS, *WHOLES))
+    known = f"the aggregates are {names}; .reduce(f) does the rest"
+    return _failure(sql, f"the aggregate {written} is not known", known)
+
+
+def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
+    """Returns the arguments if there are as many as the aggregate takes.
+
+    `count(a, b)` counts the rows in which neither is null, `count(distinct a, b)` their pairs.
+    """
+    wanted = AGGREGATORS[written].arguments
+    if written == "approx_count_distinct" and len(texts) == 2:
+        return texts[:1]  # the error allowed: there is none
+    if (written == "count" and len(texts) > 1) or (written == "regr_count" and len(texts) == 2):
+        if distinct:
+            return texts
+        there = " and ".join(f"({text}) is not null" for text in texts)
+        return [f"case when {there} then 1 end"]
+    if len(texts) == wanted:
+        return texts
+    hint = None
+    if written in ("max", "min"):
+        hint = "use greatest(a, b) or least(a, b) inside it"
+    elif wanted == 2 and not AGGREGATORS[written].both:
+        hint = f"write {written}(x, o): the x of the row with that o"
+    how_many = "one argument" if wanted == 1 else f"{wanted} arguments"
+    raise _failure(sql, f"{written} takes {how_many}", hint)
+
+
+def _conditional(texts: list[str], condition: str, distinct: bool) -> list[str]:
+    """Arguments that are null where the condition is not true.
+
+    Of min_by and max_by that is the order, as their first argument may be null.
+    """
+    made = [f"case when {condition} then ({text}) end" for text in texts]
+    return made if distinct or len(texts) == 1 else [texts[0], *made[1:]]
+
+
+def _split(sql: str, inside: Sequence[Word], start: int, stop: int) -> list[str]:
+    """Cuts the text of arguments at its commas."""
+    commas = [w for k, w in enumerate(inside) if w.text == "," and _depth(inside, k) == 0]
+    starts = [start, *(word.end for word in commas)]
+    stops = [*(word.start for word in commas), stop]
+    return [sql[a:b].strip() for a, b in zip(starts, stops, strict=True)]
+
+
+def _is_call(words: Sequence[Word], i: int) -> bool:
+    """Tells whether an aggregate is called at word `i`."""
+    return (
+        words[i].kind == "word"
+        and words[i].text.lower() in function_classes.AGGREGATES
+        and i + 1 < len(words)
+        and words[i + 1].text == "("
+    )
+
+
+def _closing(words: Sequence[Word], i: int, sql: str) -> int:
+    """Returns the parenthesis that closes the one at word `i`."""
+    depth = 0
+    for k in range(i, len(words)):
+        if words[k].kind == "sign":
+            depth += (words[k].text == "(") - (words[k].text == ")")
+            if depth == 0 and k > i:
+                return k
+    raise _failure(sql, "a parenthesis is not closed", None)
+
+
+def _depth(words: Sequence[Word], k: int) -> int:
+    return sum((w.text == "(") - (w.text == ")") for w in words[:k] if w.kind == "sign")
+
+
+def _is_constant(inside: Sequence[Word]) -> bool:
+    """`count(1)` counts rows."""
+    return len(inside) == 1 and inside[0].kind in ("number", "string")

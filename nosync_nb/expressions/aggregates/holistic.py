@@ -1,0 +1,226 @@
+"""Aggregates of a whole group: what each takes, and which kernel reads the group's values for it.
+
+These do not add up: a percentile, the most frequent value or a text of all values is computed from
+the values that are there, each with its count. So they take constants beside their argument, and
+some an order: `percentile_cont(0.5) within group (order by x desc)`. Where Spark leaves the result
+open, as `mode` of equally frequent values or `listagg` without an order, it is the one that comes
+first in canonical order, so that equal groups have equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions.syntax.order_by import OrderTerm, parse_order
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+
+class WholeCall(NamedTuple):
+    """A call as it was written.
+
+    Attributes:
+        texts: the arguments; `order` is what stands in `within group (order by ...)`.
+        distinct: whether equal values count once.
+        type_of: the type of an argument; `constant`: its value, if it reads no column.
+    """
+
+    written: str
+    texts: list[str]
+    order: str | None
+    distinct: bool
+    type_of: Callable[[str], str]
+    constant: Callable[[str], Any]
+
+
+class Form(NamedTuple):
+    """What an operator computes for a call.
+
+    Attributes:
+        required: how many of the arguments, from the first, may not be null.
+        parameters: what the kernel is told beside the values.
+    """
+
+    kernel: str
+    arguments: list[str]
+    type: str
+    parameters: tuple[Any, ...] = ()
+    required: int = 1
+
+
+class FormError(Exception):
+    """A call that cannot be; the message says what is wrong, `hint` what to write."""
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def _number(call: WholeCall, text: str) -> None:
+    type_ = call.type_of(text)
+    if type_ not in (*INTEGERS, *FLOATS) and not type_.startswith("decimal"):
+        what = f"there is no {call.written} of a {type_} ('{text}')"
+        raise FormError(what, f"cast it, as in {call.written}(cast({text} as double), ...)")
+
+
+def _shares(call: WholeCall, text: str) -> tuple[tuple[float, ...], bool]:
+    """The shares that a percentile is asked for, and whether they are an array."""
+    value = call.constant(text)
+    several = isinstance(value, list)
+    shares = value if several else [value]
+    for share in shares:
+        if not isinstance(share, float) or not 0.0 <= share <= 1.0:
+            raise FormError(
+                f"{call.written} of {text}, which is no constant from 0 to 1",
+                "write a number such as 0.95, or array(0.5, 0.95)",
+            )
+    return tuple(shares), several
+
+
+def _single(call: WholeCall) -> OrderTerm:
+    """The one term of an order that has to be there."""
+    terms = parse_order(call.order or "")
+    if len(terms) != 1:
+        raise FormError(f"{call.written} is ordered by one value", "order by one column")
+    return terms[0]
+
+
+def _takes(call: WholeCall, least: int, most: int) -> None:
+    if not least <= len(call.texts) <= most:
+        many = str(least) if least == most else f"{least} to {most}"
+        raise FormError(f"{call.written} takes {many} arguments")
+
+
+def _percentile(call: WholeCall) -> Form:
+    """`percentile(x, p [, frequency])`, interpolated."""
+    _takes(call, 2, 3)
+    text, share, *more = call.texts
+    _number(call, text)
+    shares, several = _shares(call, share)
+    if more and call.type_of(more[0]) not in INTEGERS:
+        raise FormError(f"a frequency is a whole number, not '{more[0]}'")
+    type_ = "array<double>" if several else "double"
+    return Form(
+        "percentile", [text, *more], type_, ("between", False, shares, several), 1 + len(more)
+    )
+
+
+def _median(call: WholeCall) -> Form:
+    _takes(call, 1, 1)
+    _number(call, call.texts[0])
+    return Form("percentile", call.texts, "double", ("between", False, (0.5,), False))
+
+
+def _within(way: str) -> Callable[[WholeCall], Form]:
+    """`percentile_cont(p) within group (order by x)`, and `percentile_disc`."""
+
+    def form(call: WholeCall) -> Form:
+        _takes(call, 1, 1)
+        if call.order is None:
+            what = f"{call.written} needs an order"
+            raise FormError(what, f"write {call.written}(0.5) within group (order by x)")
+        term = _single(call)
+        _number(call, term.sql)
+        shares, several = _shares(call, call.texts[0])
+        type_ = "array<double>" if several else "double"
+        return Form("percentile", [term.sql], type_, (way, term.descending, shares, several))
+
+    return form
+
+
+def _approximate(call: WholeCall) -> Form:
+    """`approx_percentile(x, p [, accuracy])`: a value that is there, exact here."""
+    _takes(call, 2, 3)
+    text = call.texts[0]
+    type_ = call.type_of(text)
+    if type_ not in ("date", "timestamp", "timestamp_ntz"):
+        _number(call, text)
+    shares, several = _shares(call, call.texts[1])
+    result = f"array<{type_}>" if several else type_
+    return Form("approx_percentile", [text], result, (shares, several))
+
+
+def _mode(call: WholeCall) -> Form:
+    """`mode(x)`, `mode(x, true)`, `mode() within group (order by x)`."""
+    descending = False
+    if call.order is not None:
+        _takes(call, 0, 0)
+        term = _single(call)
+        text, descending = term.sql, term.descending
+    else:
+        _takes(call, 1, 2)
+        text = call.texts[0]
+    type_ = call.type_of(text)
+    if "map<" in type_:
+        raise FormError(f"there is no mode of a {type_} ('{text}')", "take a value of it")
+    return Form("mode", [text], type_, (descending,))
+
+
+def _text(call: WholeCall) -> Form:
+    """`listagg(x [, separator]) [within group (order by ...)]`."""
+    _takes(call, 1, 2)
+    text = call.texts[0]
+    type_ = call.type_of(text)
+    if type_ not in ("string", "binary"):
+        made = f"cast(({text}) as string)"
+        call.type_of(made)
+    else:
+        made = text
+    result = "binary" if type_ == "binary" else "string"
+    separator = call.constant(call.texts[1]) if len(call.texts) > 1 else None
+    separator = (b"" if result == "binary" else "") if separator is None else separator
+    if not isinstance(separator, bytes if result == "binary" else str):
+        raise FormError(f"the separator {separator!r} is not of type {result}")
+    arguments, places = [made], []
+    terms = parse_order(call.order) if call.order is not None else []
+    for term in terms:
+        if term.descending == term.nulls_first:
+            raise FormError("an order inside listagg has nulls first, or last if descending")
+        if call.distinct and term.sql != text:
+            raise FormError("distinct values are ordered by themselves", f"order by {text}")
+        if term.sql not in arguments:
+            arguments.append(term.sql)
+        places.append((arguments.index(term.sql), term.descending))
+    return Form("listagg", arguments, result, (separator, tuple(places)))
+
+
+def _product(call: WholeCall) -> Form:
+    """`product(x)`: of doubles, rounded once."""
+    _takes(call, 1, 1)
+    _number(call, call.texts[0])
+    return Form("product", call.texts, "double")
+
+
+WHOLES: dict[str, Callable[[WholeCall], Form]] = {
+    "percentile": _percentile,
+    "median": _median,
+    "percentile_cont": _within("between"),
+    "percentile_disc": _within("at"),
+    "approx_percentile": _approximate,
+    "percentile_approx": _approximate,
+    "mode": _mode,
+    "listagg": _text,
+    "string_agg": _text,
+    "product": _product,
+}
+ORDERED = frozenset(("percentile_cont", "percentile_disc", "mode", "listagg", "string_agg"))
+"""Aggregates that may have `within group (order by ...)` behind them."""
+
+
+def form_of(call: WholeCall, failed: Callable[[str, str | None], ExpressionError]) -> Form:
+    """Reads a call.
+
+    Raises:
+        ExpressionError: made by `failed` of what is wrong and what to write.
+    """
+    try:
+        return WHOLES[call.written](call)
+    except FormError as error:
+        raise failed(str(error), error.hint) from None
+
+
+def shown(texts: Sequence[str], order: str | None) -> str:
+    """Arguments as they were written, for messages."""
+    behind = f") within group (order by {order}" if order is not None else ""
+    return f"{', '.join(texts)}{behind}"

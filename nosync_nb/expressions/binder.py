@@ -1,0 +1,333 @@
+"""From the syntax tree to nodes: columns become places, signs and calls entries of the table.
+
+`bind` raises `NotProvedError` where the table has no entry; then Spark evaluates the expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sqlglot import exp
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.expressions import binder__lambdas
+from nosync_nb.expressions.evaluation import shared_operands
+from nosync_nb.expressions.evaluation.nodes import ColumnNode, LiteralNode, ValueNode
+from nosync_nb.expressions.functions import (
+    collections,
+    conditionals,
+    datetimes,
+    intervals,
+    nondeterministic,
+    patterns,
+)
+from nosync_nb.expressions.functions.entry import Function
+from nosync_nb.expressions.functions.literals import CAST_TYPES, cast_type, number
+from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
+from nosync_nb.expressions.functions.result_types import RESULTS
+from nosync_nb.expressions.implicit_casts import NotProvedError, cast, try_cast
+from nosync_nb.expressions.non_ansi import alike
+from nosync_nb.expressions.syntax.parser import Unsigned
+from nosync_nb.expressions.typing_rules import TIMES, VOID
+from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import INTERVALS
+from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
+
+_BINARY: dict[type[exp.Expression], str] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.And: "and",
+    exp.Or: "or",
+    exp.DPipe: "||",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+}
+
+
+class Binder:
+    """Binds one expression.
+
+    Args:
+        schema: the columns.
+        utc: whether timestamps are in UTC.
+        typed: whether calls that only Spark computes become nodes of their type (results.py), which
+            cannot be evaluated.
+
+    Attributes:
+        scope: the variables of the lambdas around.
+        mixes: whether values of types have met that ANSI mode makes one type of in its own way.
+        apart: whether it is another way without that mode, as far as is known.
+        first: what Spark evaluates before the expression (beforehand.py).
+    """
+
+    def __init__(self, schema: Schema, *, utc: bool, typed: bool = False) -> None:
+        self.schema = schema
+        self.utc = utc
+        self.typed = typed
+        self.mixes = False
+        self.apart = False
+        self.first: list[ValueNode] = []
+        self.scope = binder__lambdas.Variables(schema.types)
+
+    def bind(self, tree: exp.Expression) -> ValueNode:
+        """Returns the node of a tree.
+
+        Raises:
+            NotProvedError: if a part of it is not in the table.
+        """
+        operator = _BINARY.get(type(tree))
+        if operator == ">>" and isinstance(tree.expression, Unsigned):
+            return self._call("shiftrightunsigned", tree.this, tree.expression.this)
+        if operator is not None:
+            return self._operator(operator, tree.this, tree.expression)
+        special = _SPECIAL.get(type(tree))
+        if special is None:
+            raise NotProvedError(f"{type(tree).__name__.lower()}")
+        return special(self, tree)
+
+    def _operator(self, name: str, *operands: Any) -> ValueNode:
+        nodes = [self.bind(operand) for operand in operands]
+        if any(is_nested(node.type) for node in nodes):
+            return collections.compared(name, nodes)
+        between = name == "-" and all(node.type in TIMES for node in nodes)
+        if name not in _PLAIN and not between:
+            self._meet(node.type for node in nodes)
+        return OPERATORS[name](name, nodes, self.utc)
+
+    def _meet(self, types: Iterable[str]) -> None:
+        """Notes whether Spark makes one type of several as its mode says."""
+        kinds = {_kind(type_) for type_ in types} - {VOID}
+        if len(kinds) > 1 and not any(map(INTERVALS.__contains__, kinds)):
+            self.mixes = self.apart = True
+
+    def _turn(self, source: str, target: str) -> None:
+        """Notes a cast."""
+        if len({_kind(source), _kind(target)} - {VOID}) > 1:
+            self.mixes = True
+            self.apart |= not alike(source, target)
+
+    def _call(self, name: str, *arguments: Any) -> ValueNode:
+        type_ = RESULTS.get(name.lower()) if self.typed else None
+        if type_ is not None:
+            return ValueNode(type_, [self.bind(argument) for argument in arguments])
+        return self._computed(name, *arguments)
+
+    def _computed(self, name: str, *arguments: Any) -> ValueNode:
+        shift = intervals.UNIT_CALLS.get(name.lower())
+        unit = arguments[0].name.lower() if arguments else ""
+        if shift is not None and len(arguments) == 3 and unit in intervals.UNITS:
+            nodes = [self.bind(argument) for argument in arguments[1:]]
+            return shift(name.lower(), unit, nodes, self.utc)
+        of_trees = binder__lambdas.CALLS.get(name.lower())
+        if of_trees is not None:
+            return of_trees(self, name.lower(), arguments)
+        entry = FUNCTIONS.get(name.lower())
+        if entry is None:
+            raise NotProvedError(f"function {name}")
+        nodes = [self.bind(argument) for argument in arguments]
+        if isinstance(entry, Function):
+            for node, wanted in zip(nodes, entry.parameters, strict=False):
+                self._turn(node.type, wanted)
+            return entry.bind(name.lower(), nodes, self.utc)
+        lower = name.lower()
+        if lower not in _PLAIN:
+            types = [node.type for node in (nodes[1:] if lower in _CHOICES else nodes)]
+            if lower in _TYPE_NAMES:
+                for type_ in types:
+                    self._turn(type_, lower)
+            elif lower == "map":
+                self._meet(types[::2])
+                self._meet(types[1::2])
+            else:
+                self._meet(types)
+        if lower == "nullif" and arguments:
+            self._ask_first(arguments[0].parent, arguments[0])
+        return entry(lower, nodes, self.utc)
+
+    def _ask_first(self, call: Any, operand: Any) -> None:
+        """Notes an operand that Spark evaluates before all else."""
+        if shared_operands.is_first(call, operand, self.scope.find):
+            node = self.bind(operand)
+            self.first += [node] if node.raises else []
+
+    def _column(self, tree: Any) -> ValueNode:
+        if isinstance(tree.this, exp.Star):
+            raise NotProvedError("a field of a struct")
+        try:
+            if tree.args.get("table") is not None:
+                return binder__lambdas.of_column(self, tree)
+            variable = self.scope.find(tree.name)
+            if variable is not None:
+                return variable
+            place = self.schema.index(tree.name)
+        except SchemaError:  # looked at before: the name of a function without parentheses
+            return nondeterministic.called_without(tree.name, utc=self.utc)
+        return ColumnNode(place, self.schema.types[place])
+
+    def _literal(self, tree: Any) -> ValueNode:
+        return LiteralNode(tree.this, "string") if tree.is_string else number(tree.this)
+
+    def _bytes(self, tree: Any) -> ValueNode:
+        digits = str(tree.this)
+        return LiteralNode(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)), "binary")
+
+    def _negative(self, tree: Any) -> ValueNode:
+        inner = tree.this
+        if isinstance(inner, exp.Literal) and not inner.is_string:
+            return number("-" + inner.this)
+        return self._operator("neg", inner)
+
+    def _cast(self, tree: Any) -> ValueNode:
+        if tree.args.get("format"):
+            raise NotProvedError("cast with a format")
+        type_ = cast_type(tree.to)
+        node = self.bind(tree.this)
+        if tree.args.get("safe"):
+            return try_cast(node, type_, utc=self.utc)
+        self._turn(node.type, type_)
+        return cast(node, type_, utc=self.utc)
+
+    def _is(self, tree: Any) -> ValueNode:
+        if isinstance(tree.expression, exp.Null):
+            return conditionals.is_null("is null", [self.bind(tree.this)], self.utc)
+        if isinstance(tree.expression, exp.Boolean):
+            return self._operator(f"is {str(tree.expression.this).lower()}", tree.this)
+        raise NotProvedError("is")
+
+    def _in(self, tree: Any) -> ValueNode:
+        if any(v for k, v in tree.args.items() if k not in ("this", "expressions")):
+            raise NotProvedError("in a subquery or array")
+        return self._operator("in", tree.this, *tree.expressions)
+
+    def _between(self, tree: Any) -> ValueNode:
+        if tree.args.get("symmetric"):
+            raise NotProvedError("between symmetric")
+        low = self._operator(">=", tree.this, tree.args["low"])
+        high = self._operator("<=", tree.this, tree.args["high"])
+        self._ask_first(tree, tree.this)
+        return OPERATORS["and"]("and", [low, high], self.utc)
+
+    def _like(self, tree: Any) -> ValueNode:
+        name = "ilike" if isinstance(tree, exp.ILike) else "like"
+        node = self._operator(name, tree.this, tree.expression)
+        return conditionals.not_("not", [node], self.utc) if tree.args.get("negate") else node
+
+    def _escape(self, tree: Any) -> ValueNode:
+        """`like ... escape '/'`, which the tree has around the rest."""
+        like, sign = tree.this, tree.expression
+        lower = isinstance(like, exp.ILike)
+        if not isinstance(like, exp.Like | exp.ILike):
+            raise NotProvedError("escape")
+        if not isinstance(sign, exp.Literal) or len(sign.this) != 1 or sign.this in "%_":
+            raise NotProvedError("an escape that is no character")
+        nodes = [self.bind(like.this), self.bind(like.expression)]
+        self._meet(node.type for node in nodes)
+        node = patterns.like(sign.this, lower=lower)("like", nodes, self.utc)
+        return conditionals.not_("not", [node], self.utc) if like.args.get("negate") else node
+
+    def _matches(self, tree: Any) -> ValueNode:
+        return self._call("rlike", tree.this, tree.expression)
+
+    def _joined(self, tree: Any) -> ValueNode:
+        """Strings beside each other are one."""
+        if not all(isinstance(part, exp.Literal) and part.is_string for part in tree.expressions):
+            raise NotProvedError("adjacent strings")
+        return LiteralNode("".join(part.this for part in tree.expressions), "string")
+
+    def _if(self, tree: Any) -> ValueNode:
+        parts = [tree.this, tree.args.get("true"), tree.args.get("false")]
+        return self._call("if", *(part for part in parts if part is not None))
+
+    def _case(self, tree: Any) -> ValueNode:
+        branches = []
+        for branch in tree.args["ifs"]:
+            if tree.this is None:
+                condition = self.bind(branch.this)
+            else:
+                condition = self._operator("=", tree.this, branch.this)
+            branches.append((condition, self.bind(branch.args["true"])))
+        default = tree.args.get("default")
+        last = None if default is None else self.bind(default)
+        results = [*(result for _, result in branches), *([] if last is None else [last])]
+        self._meet(result.type for result in results)
+        return conditionals.case(branches, last, self.utc)
+
+    def _extract(self, tree: Any) -> ValueNode:
+        return datetimes.extracted(tree.this.name, self.bind(tree.expression), self.utc)
+
+
+_APART = """
+and or not trunc date_trunc round bround shiftleft shiftright shiftrightunsigned getbit bit_get
+<< >> >>> sha2 format_number hash xxhash64 substring substr left right lpad rpad repeat
+substring_index split_part locate position overlay levenshtein struct named_struct array_repeat
+format_string printf regexp_extract
+"""
+_PLAIN = frozenset((*_APART.split(), "is true", "is false", *datetimes.FUNCTIONS))
+"""Calls of values of different types on purpose."""
+_CHOICES = frozenset(("if", "nvl2"))
+_TYPE_NAMES = frozenset(CAST_TYPES.values())
+
+
+def _kind(type_: str) -> str:
+    """Types that meet in one way whatever the mode have one kind.
+
+    An array has that of its elements, and a map that of its keys, beside which it is asked for.
+    """
+    while type_.startswith(("array<", "map<")):
+        type_ = nested_parts(type_)[0][1]
+    if type_ in INTEGERS or type_ == "double" or type_.startswith("decimal("):
+        return "number"
+    return type_
+
+
+_SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
+    exp.Paren: lambda binder, tree: binder.bind(tree.this),
+    exp.Column: Binder._column,
+    exp.Literal: Binder._literal,
+    exp.HexString: Binder._bytes,
+    exp.Boolean: lambda binder, tree: LiteralNode(bool(tree.this), "boolean"),
+    exp.Null: lambda binder, tree: LiteralNode(None, VOID),
+    exp.Neg: Binder._negative,
+    exp.Not: lambda binder, tree: binder._operator("not", tree.this),
+    exp.BitwiseNot: lambda binder, tree: binder._operator("~", tree.this),
+    exp.NullSafeNEQ: lambda binder, tree: conditionals.not_(
+        "not", [binder._operator("<=>", tree.this, tree.expression)], binder.utc
+    ),
+    exp.Cast: Binder._cast,
+    exp.TryCast: Binder._cast,
+    exp.Is: Binder._is,
+    exp.In: Binder._in,
+    exp.Between: Binder._between,
+    exp.Like: Binder._like,
+    exp.ILike: Binder._like,
+    exp.Escape: Binder._escape,
+    exp.RegexpLike: Binder._matches,
+    exp.Concat: Binder._joined,
+    exp.If: Binder._if,
+    exp.Case: Binder._case,
+    exp.Extract: Binder._extract,
+    **binder__lambdas.SPECIAL,
+    exp.CurrentDate: lambda binder, tree: nondeterministic.called_without(
+        "current_date", utc=binder.utc
+    ),
+    exp.CurrentTimestamp: lambda binder, tree: nondeterministic.called_without(
+        "current_timestamp", utc=binder.utc
+    ),
+    exp.Interval: lambda binder, tree: intervals.literal(tree),
+    exp.Anonymous: lambda binder, tree: binder._call(tree.name, *tree.expressions),
+}

@@ -1,0 +1,1 @@
+"""Typed nodes over columns, and how they are evaluated here."""

@@ -1,0 +1,146 @@
+"""Generators: `explode(a) AS x` and its kin, which make several rows of one; never part of more.
+
+A select has at most one. What it takes apart is an expression like any other; what becomes of the
+array or map that this gives is the operator `explode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlglot import exp
+
+from nosync_nb.errors import ExpressionError, SchemaError
+from nosync_nb.expressions.syntax.function_classes import EXPLODING
+from nosync_nb.expressions.syntax.parser import Parsed, parse
+from nosync_nb.rows import Field
+from nosync_nb.rows.types import nested_parts
+
+
+class Generator(NamedTuple):
+    """One call.
+
+    Attributes:
+        sql: as it was written.
+        called: the function, in lower case.
+        argument: the text of what is taken apart.
+        names: of the columns that it makes; none: as Spark calls them.
+    """
+
+    sql: str
+    called: str
+    argument: str
+    names: tuple[str, ...]
+
+    @property
+    def positions(self) -> bool:
+        """Whether the place of each element, from 0, is the first column."""
+        return self.called.startswith("pos")
+
+    @property
+    def outer(self) -> bool:
+        """Whether a row without elements gives one of nulls."""
+        return self.called.endswith("_outer")
+
+    @property
+    def fields_apart(self) -> bool:
+        """Whether each field of a struct is a column."""
+        return self.called.startswith("inline")
+
+    def fields(self, type_: str) -> list[Field]:
+        """The columns that it makes of values of a type.
+
+        Raises:
+            ExpressionError: if it takes no such values, or makes another number of columns.
+        """
+        made = self.as_in_spark(type_)
+        if not self.names:
+            return made
+        if len(self.names) != len(made):
+            said = ", ".join(field.name for field in made)
+            raise ExpressionError(
+                f"expression {self.sql!r}: {self.called} makes {len(made)} columns ({said}), "
+                f"not {len(self.names)}",
+                hint=f"write '{self.called}({self.argument}) AS ({said})'",
+            )
+        return [Field(name, field.type) for name, field in zip(self.names, made, strict=True)]
+
+    def as_in_spark(self, type_: str) -> list[Field]:
+        """The columns under the names that Spark gives them.
+
+        Raises:
+            ExpressionError: if it takes no values of the type.
+        """
+        place = [Field("pos", "int")] if self.positions else []
+        if self.fields_apart and type_.startswith("array<struct<"):
+            ((_, struct),) = nested_parts(type_)
+            return [Field(name, inner) for name, inner in nested_parts(struct)]
+        if not self.fields_apart and type_.startswith("array<"):
+            ((_, element),) = nested_parts(type_)
+            return [*place, Field("col", element)]
+        if not self.fields_apart and type_.startswith("map<"):
+            return [*place, *(Field(name, inner) for name, inner in nested_parts(type_))]
+        wanted = "an array of structs" if self.fields_apart else "an array or a map"
+        raise ExpressionError(
+            f"expression {self.sql!r}: {self.called} takes {wanted}, not a {type_}",
+            hint="split(text, ',') makes an array of a text",
+        )
+
+
+def generator(sql: str) -> Generator | None:
+    """Reads a call that makes several rows; None if an expression is none.
+
+    Raises:
+        ExpressionError: if it cannot be read, or has not one argument.
+    """
+    parsed = parse(sql)
+    tree, names = parsed.tree, () if parsed.name is None else (parsed.name,)
+    if isinstance(tree, exp.Aliases):
+        tree, names = tree.this, tuple(each.name for each in tree.expressions)
+    called = tree.name.lower() if isinstance(tree, exp.Anonymous) else ""
+    if called not in EXPLODING:
+        return None
+    if len(tree.expressions) != 1:
+        raise ExpressionError(
+            f"expression {sql!r}: {called} takes one argument, not {len(tree.expressions)}",
+            hint=f"write '{called}(a) AS x'",
+        )
+    return Generator(sql, called, _argument(sql, parsed), names)
+
+
+def _argument(sql: str, parsed: Parsed) -> str:
+    """What stands between the parentheses of the call that the text begins with."""
+    depth = 0
+    for word in parsed.words[1:]:
+        depth += {"(": 1, ")": -1}.get(word.text if word.kind == "sign" else "", 0)
+        if not depth:
+            return sql[parsed.words[1].end : word.start].strip()
+    raise AssertionError("a call has a parenthesis at its end")
+
+
+def only_one(generators: Sequence[Generator]) -> Generator | None:
+    """The generator of a select.
+
+    Raises:
+        ExpressionError: if there are several.
+    """
+    if len(generators) > 1:
+        raise ExpressionError(
+            f"select: {generators[0].sql!r} and {generators[1].sql!r} both make several rows",
+            hint="write one select after the other: c.select('*', ...).select('*', ...)",
+        )
+    return generators[0] if generators else None
+
+
+def placed(made: Generator, type_: str) -> Field:
+    """The column that holds what is taken apart, until it is.
+
+    Raises:
+        ExpressionError: as `Generator.fields` does.
+        SchemaError: if a struct without fields would make no column.
+    """
+    fields = made.fields(type_)
+    if not fields:
+        raise SchemaError(f"{made.called} of structs without fields makes no column")
+    return Field(fields[0].name, type_)

@@ -1,0 +1,294 @@
+"""Nodes of arrays, maps and structs: Python values row by row, and lambdas over all elements.
+
+A nested vector is an Arrow array, whatever the size of its frame; its values are taken as Python
+lists, tuples (structs) and lists of pairs (maps), with dates and timestamps as numbers. A lambda is
+evaluated once for the elements of all rows: they are the rows of a frame of their own, in which the
+columns of the outer one are repeated and the variables are columns behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb import rows
+from nosync_nb.expressions.evaluation.nodes import ValueNode, evaluate_where
+from nosync_nb.expressions.kernels.kernel import InvalidError
+from nosync_nb.expressions.kernels.vectors import (
+    Array,
+    RowError,
+    Vector,
+    VectorFrame,
+    load,
+    merge_nulls,
+    select,
+    to_column,
+)
+from nosync_nb.rows.encoding import encode
+from nosync_nb.rows.nested import pack, unpack
+from nosync_nb.rows.types import FLOATS, is_nested
+
+
+def listed(vector: Vector, type_: str, n: int) -> list[Any]:
+    """The values of a vector as Python has them, None where null."""
+    if isinstance(vector.values, pa.Array):
+        return unpack(vector.values, type_)
+    return unpack(to_column(vector, type_, n), type_)
+
+
+def vector_of(values: Sequence[Any], type_: str, *, small: bool) -> Vector:
+    """The vector of such values."""
+    if is_nested(type_):
+        array = pack(values, type_)
+        return Vector(array, rows.null_mask(array))
+    column = rows.objects(values)
+    return load(column, type_, small=small)
+
+
+def key_of(type_: str) -> Callable[[Any], Any]:
+    """What tells values apart, and orders them; null is first."""
+    if type_ in FLOATS or is_nested(type_):
+        return lambda value: encode(value, type_)
+    return lambda value: (False,) if value is None else (True, value)
+
+
+class RowwiseNode(ValueNode):
+    """A function of Python values.
+
+    Args:
+        function: raises `InvalidError` where Spark raises.
+        strict: whether it is null where an argument is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        type_: str,
+        function: Callable[..., Any],
+        arguments: Sequence[ValueNode],
+        *,
+        raises: bool = False,
+        strict: bool = True,
+    ) -> None:
+        super().__init__(type_, arguments, raises=raises)
+        self.name = name
+        self.function = function
+        self.strict = strict
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        lists: list[list[Any]] = []
+        nulls: Array | None = None
+        for argument in self.arguments:
+            if self.strict and argument.raises and nulls is not None:
+                vector = evaluate_where(argument, frame, ~nulls)
+            else:
+                vector = argument.evaluate(frame)
+            nulls = merge_nulls(nulls, vector.nulls)
+            lists.append(listed(vector, argument.type, frame.n))
+        dead = nulls.tolist() if self.strict and nulls is not None else [False] * frame.n
+        results: list[Any] = []
+        try:
+            for null, *row in zip(dead, *lists, strict=True):
+                results.append(None if null else self.function(*row))
+        except InvalidError as error:
+            raise frame.fail(str(error), len(results)) from None
+        return vector_of(results, self.type, small=frame.small)
+
+
+class FieldNode(ValueNode):
+    """A field of a struct."""
+
+    def __init__(self, struct: ValueNode, place: int, type_: str) -> None:
+        super().__init__(type_, (struct,))
+        self.place = place
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        array = self.arguments[0].evaluate(frame).values
+        field = pc.struct_field(array, [self.place])
+        if is_nested(self.type):
+            return Vector(field, rows.null_mask(field))
+        return load(rows.from_arrow(field, self.type), self.type, small=frame.small)
+
+
+class ElementFrame(VectorFrame):
+    """The elements of the rows of a frame.
+
+    Args:
+        owner: the row of each element; `first`: the place of the first variable.
+        variables: the vectors of the variables.
+        types: of all columns up to them.
+    """
+
+    def __init__(
+        self,
+        outer: VectorFrame,
+        owner: Array,
+        first: int,
+        variables: Sequence[Vector],
+        types: Sequence[str],
+    ) -> None:
+        super().__init__((), types, len(owner))
+        self.small = outer.small
+        self.outer = outer
+        self.owner = owner
+        self.first = first
+        self.variables = tuple(variables)
+        self._repeated: dict[int, Vector] = {}
+
+    def vector(self, i: int) -> Vector:
+        if i >= self.first:
+            return self.variables[i - self.first]
+        if i not in self._repeated:
+            self._repeated[i] = select(self.outer.vector(i), self.owner)
+        return self._repeated[i]
+
+    def null_mask(self, i: int) -> Array | None:
+        if i >= self.first:
+            return self.variables[i - self.first].nulls
+        mask = self.outer.null_mask(i)
+        return None if mask is None else mask[self.owner]
+
+    def raised(self, reason: str, row: int) -> RowError:
+        return self.outer.fail(reason, int(self.owner[row]))
+
+
+class Body:
+    """The body of a lambda.
+
+    Args:
+        node: over the columns and the variables.
+        first: the place of the first variable; `types`: of all columns and variables.
+    """
+
+    def __init__(self, node: ValueNode, first: int, types: Sequence[str]) -> None:
+        self.node = node
+        self.first = first
+        self.types = tuple(types)
+
+    def over(
+        self, frame: VectorFrame, owner: Array, variables: Sequence[list[Any]]
+    ) -> tuple[VectorFrame, list[Any]]:
+        """The frame of elements, and what the body gives for each.
+
+        Raises:
+            RowError: at the row of the first element for which it raises.
+        """
+        typed = zip(variables, self.types[self.first :], strict=True)
+        vectors = [vector_of(values, type_, small=frame.small) for values, type_ in typed]
+        inner = ElementFrame(frame, owner, self.first, vectors, self.types)
+        return inner, listed(self.node.evaluate(inner), self.node.type, inner.n)
+
+
+class LambdaNode(ValueNode):
+    """A function of an array (or map) and a lambda over its elements.
+
+    Args:
+        collect: makes the result of a row from its elements and what the lambda gave for each.
+        expand: makes the variables of an element from its place and itself.
+        settles: which result of the lambda ends a row, so that further elements are not asked
+            (`exists`, `forall`); None: each element is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        type_: str,
+        items: ValueNode,
+        body: Body,
+        collect: Callable[[list[Any], list[Any]], Any],
+        expand: Callable[[int, Any], tuple[Any, ...]],
+        *,
+        settles: bool | None = None,
+        raises: bool = False,
+    ) -> None:
+        super().__init__(type_, (items,), raises=raises or body.node.raises)
+        self.name = name
+        self.body = body
+        self.collect = collect
+        self.expand = expand
+        self.settles = settles
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        lists = listed(self.arguments[0].evaluate(frame), self.arguments[0].type, frame.n)
+        try:
+            given = self._all(frame, lists)
+        except RowError:
+            if self.settles is None:
+                raise
+            given = self._one_by_one(frame, lists, self.settles)
+        results: list[Any] = []
+        try:
+            for items, each in zip(lists, given, strict=True):
+                results.append(None if items is None else self.collect(items, each))
+        except InvalidError as error:
+            raise frame.fail(str(error), len(results)) from None
+        return vector_of(results, self.type, small=frame.small)
+
+    def _all(self, frame: VectorFrame, lists: list[Any]) -> list[list[Any]]:
+        """What the lambda gives for the elements of each row."""
+        sizes = [0 if items is None else len(items) for items in lists]
+        expanded = [self.expand(i, v) for items in lists if items for i, v in enumerate(items)]
+        owner = np.arange(frame.n).repeat(sizes)
+        _, flat = self.body.over(frame, owner, self._columns(expanded))
+        ends = np.cumsum(sizes).tolist()
+        return [flat[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+    def _columns(self, expanded: list[tuple[Any, ...]]) -> list[list[Any]]:
+        count = len(self.body.types) - self.body.first
+        return [[values[k] for values in expanded] for k in range(count)]
+
+    def _one_by_one(self, frame: VectorFrame, lists: list[Any], settles: bool) -> list[list[Any]]:
+        """The same, asking each row for one element after the other until it is settled."""
+        given: list[list[Any]] = [[] for _ in lists]
+        open_ = [i for i, items in enumerate(lists) if items]
+        place = 0
+        while open_:
+            expanded = [self.expand(place, lists[i][place]) for i in open_]
+            _, flat = self.body.over(frame, np.array(open_), self._columns(expanded))
+            for i, value in zip(open_, flat, strict=True):
+                given[i].append(value)
+            place += 1
+            open_ = [i for i in open_ if given[i][-1] is not settles and place < len(lists[i])]
+        return given
+
+
+class FoldNode(ValueNode):
+    """`aggregate(array, start, (acc, x) -> ..., acc -> ...)`: one element of all rows at a time."""
+
+    def __init__(
+        self, items: ValueNode, start: ValueNode, merge: Body, finish: Body | None
+    ) -> None:
+        type_ = start.type if finish is None else finish.node.type
+        raises = merge.node.raises or (finish is not None and finish.node.raises)
+        super().__init__(type_, (items, start), raises=raises)
+        self.merge = merge
+        self.finish = finish
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        items, start = self.arguments
+        vector = items.evaluate(frame)
+        lists = listed(vector, items.type, frame.n)
+        keep = np.array([each is not None for each in lists], np.bool_)
+        begun = evaluate_where(start, frame, keep)
+        held = listed(begun, start.type, frame.n)
+        open_ = [i for i, each in enumerate(lists) if each]
+        place = 0
+        while open_:
+            variables = [[held[i] for i in open_], [lists[i][place] for i in open_]]
+            _, merged = self.merge.over(frame, np.array(open_), variables)
+            for i, value in zip(open_, merged, strict=True):
+                held[i] = value
+            place += 1
+            open_ = [i for i in open_ if place < len(lists[i])]
+        some = [i for i, each in enumerate(lists) if each is not None]
+        if self.finish is not None and some:
+            _, made = self.finish.over(frame, np.array(some), [[held[i] for i in some]])
+            held = [None] * frame.n
+            for i, value in zip(some, made, strict=True):
+                held[i] = value
+        results = [None if each is None else v for each, v in zip(lists, held, strict=True)]
+        return vector_of(results, self.type, small=frame.small)

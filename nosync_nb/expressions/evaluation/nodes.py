@@ -1,0 +1,371 @@
+"""Typed expressions that can be evaluated here: a tree of nodes over frames.
+
+Evaluation raises exactly where Spark does: an argument that raises somewhere is evaluated again on
+the rows on which Spark evaluates it alone (the branch is taken, the argument before it is not
+null). Where nothing raises, everything is computed on all rows and the results are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb.expressions.kernels import exact_integers
+from nosync_nb.expressions.kernels.dispatch import RefusedRowError, run_text
+from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+from nosync_nb.expressions.kernels.numeric import OVERFLOW, extent, limits
+from nosync_nb.expressions.kernels.vectors import (
+    Array,
+    RowError,
+    Vector,
+    VectorFrame,
+    full,
+    merge_nulls,
+    nothing,
+)
+from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows import buffers
+from nosync_nb.rows.decimals import wholes
+from nosync_nb.rows.encoding import unscaled
+from nosync_nb.rows.types import FIXED, INTEGERS, arrow_type, decimal_parts
+
+
+class ValueNode:
+    """An expression: its type, its arguments and whether a row may make it raise."""
+
+    def __init__(self, type_: str, arguments: Sequence[ValueNode], *, raises: bool = False) -> None:
+        self.type = type_
+        self.arguments = tuple(arguments)
+        self.raises: bool = raises or any(argument.raises for argument in arguments)
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        """Returns the values on the rows of a frame."""
+        raise AssertionError("a node implements evaluate")
+
+
+class ColumnNode(ValueNode):
+    """A column of the input."""
+
+    def __init__(self, place: int, type_: str) -> None:
+        super().__init__(type_, ())
+        self.place = place
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        return frame.vector(self.place)
+
+
+class LiteralNode(ValueNode):
+    """A constant; None is null.
+
+    Attributes:
+        value: as Python has it, of decimals a Decimal.
+        scalar: as vectors have it.
+        written: whether it stands in the text, so that Spark gives it the least decimal type.
+    """
+
+    def __init__(self, value: Any, type_: str, *, written: bool = False) -> None:
+        super().__init__(type_, ())
+        self.value = value
+        self.written = written
+        dtype = FIXED.get(type_)
+        self.scalar: Any = value
+        if dtype is not None:
+            self.scalar = dtype.type(0 if value is None else value)
+        elif value is not None and is_decimal(type_):
+            self.scalar = wholes([unscaled(value, decimal_parts(type_)[1])])[0]
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        if self.value is not None:
+            return Vector(self.scalar, None)
+        return nothing(self.type, n=frame.n, small=frame.small)
+
+
+class StrictNode(ValueNode):
+    """A function that is null where an argument is."""
+
+    def __init__(
+        self, name: str, type_: str, kernel: Kernel | TextKernel, arguments: Sequence[ValueNode]
+    ) -> None:
+        super().__init__(type_, arguments, raises=kernel.raises)
+        self.name = name
+        self.kernel = kernel
+        order = list(range(len(arguments)))
+        if isinstance(kernel, Kernel) and kernel.right_first:
+            order.reverse()
+        self._order = order
+        self._eager = isinstance(kernel, TextKernel) and kernel.eager
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        values: list[Any] = [None] * len(self.arguments)
+        nulls: Array | None = None
+        for i in self._order:
+            argument = self.arguments[i]
+            if argument.raises and nulls is not None and not self._eager:
+                vector = evaluate_where(argument, frame, ~nulls)
+            else:
+                vector = argument.evaluate(frame)
+            values[i] = vector.values
+            nulls = merge_nulls(nulls, vector.nulls)
+        if isinstance(self.kernel, Kernel):
+            return self._numbers(self.kernel, values, nulls, frame)
+        try:
+            return run_text(self.kernel, values, nulls, frame, self.type)
+        except RefusedRowError as error:
+            raise frame.fail(str(error), error.row) from None
+
+    def _numbers(
+        self, kernel: Kernel, values: list[Any], nulls: Array | None, frame: VectorFrame
+    ) -> Vector:
+        for check in () if self._fits(kernel, values) else kernel.checks:
+            bad = check.bad(*values)
+            if nulls is not None:
+                bad = bad & ~nulls
+            bad = np.broadcast_to(bad, (frame.n,))
+            if bad.any():
+                raise frame.fail(check.reason, int(bad.argmax()))
+        if kernel.missing is not None:
+            missing = np.broadcast_to(kernel.missing(*values), (frame.n,))
+            if missing.any():
+                nulls = merge_nulls(nulls, missing)
+        result = kernel.run(*values)
+        if kernel.beyond is None:
+            return Vector(result, nulls)
+        beyond = np.broadcast_to(kernel.beyond(result), (frame.n,))
+        if nulls is not None:
+            beyond = beyond & ~nulls
+        if not beyond.any():
+            return Vector(result, nulls)
+        if not kernel.lenient:
+            raise frame.fail(OVERFLOW, int(beyond.argmax()))
+        return Vector(result, merge_nulls(nulls, beyond))
+
+    def _fits(self, kernel: Kernel, values: list[Any]) -> bool:
+        """Tells whether nothing can overflow, seen the range of the arguments."""
+        if kernel.bounds is None or any(a.type not in INTEGERS for a in self.arguments):
+            return not kernel.checks
+        low, high = kernel.bounds(*map(extent, values))
+        least, greatest = limits(self.type)
+        return least <= low and high <= greatest
+
+
+def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
+    """Evaluates where only some rows may raise; the values of the others are not to be looked at.
+
+    All rows at once are cheaper than a part of them, so the part is taken when one of all raises.
+    """
+    try:
+        return node.evaluate(frame)
+    except RowError:
+        if keep.all():
+            raise
+    part = node.evaluate(frame.subset(keep))
+    count = int(keep.sum())
+    nulls = ~keep
+    if part.nulls is not None:
+        nulls[keep] = part.nulls
+    values = full(part, count, node.type)
+    if isinstance(values, pa.Array):
+        places = np.cumsum(keep) - 1
+        return Vector(values.take(buffers.of_numpy(places, nulls=~keep)), nulls)
+    spread = np.zeros(frame.n, values.dtype)
+    if node.type not in FIXED and not is_decimal(node.type):
+        spread = np.full(frame.n, None, object)
+    spread[keep] = values
+    return Vector(spread, nulls)
+
+
+class LogicNode(ValueNode):
+    """`and` / `or` of two booleans, three-valued; the right side is looked at only if needed."""
+
+    def __init__(self, left: ValueNode, right: ValueNode, *, conjunction: bool) -> None:
+        super().__init__("boolean", (left, right))
+        self.conjunction = conjunction
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        left, right = self.arguments
+        a, a_null = left.evaluate(frame)
+        if right.raises:
+            decided = ~a if self.conjunction else a
+            if a_null is not None:
+                decided = decided & ~a_null
+            b, b_null = evaluate_where(right, frame, ~np.broadcast_to(decided, (frame.n,)))
+            if b_null is not None:
+                b_null = b_null & ~decided
+        else:
+            b, b_null = right.evaluate(frame)
+        if a_null is None and b_null is None:
+            return Vector(a & b if self.conjunction else a | b, None)
+        return self._three_valued(a, a_null, b, b_null)
+
+    def _three_valued(self, a: Any, a_null: Array | None, b: Any, b_null: Array | None) -> Vector:
+        a_known = True if a_null is None else ~a_null
+        b_known = True if b_null is None else ~b_null
+        nulls = merge_nulls(a_null, b_null)
+        assert nulls is not None
+        if self.conjunction:
+            decided = (~a & a_known) | (~b & b_known)
+            return Vector(a & b & ~decided, nulls & ~decided)
+        decided = (a & a_known) | (b & b_known)
+        return Vector(decided, nulls & ~decided)
+
+
+class IsNullNode(ValueNode):
+    """`x is null`, never null itself; also of columns whose values are not computed here."""
+
+    def __init__(self, argument: ValueNode) -> None:
+        super().__init__("boolean", (argument,))
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        argument = self.arguments[0]
+        if isinstance(argument, ColumnNode):
+            nulls = frame.null_mask(argument.place)
+        else:
+            nulls = argument.evaluate(frame).nulls
+        return Vector(np.zeros(frame.n, np.bool_) if nulls is None else nulls, None)
+
+
+class SameNode(ValueNode):
+    """`<=>`: like `=`, but null is the same as null."""
+
+    def __init__(self, equal: StrictNode) -> None:
+        super().__init__("boolean", equal.arguments)
+        self.equal = equal
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        (a, a_null), (b, b_null) = (x.evaluate(frame) for x in self.arguments)
+        nulls = merge_nulls(a_null, b_null)
+        inner = [_Given(v, x.type) for v, x in zip((a, b), self.arguments, strict=True)]
+        probe = StrictNode(self.equal.name, "boolean", self.equal.kernel, inner)
+        for given in inner:
+            given.nulls = nulls
+        values = np.broadcast_to(probe.evaluate(frame).values, (frame.n,))
+        if nulls is None:
+            return Vector(values, None)
+        both = a_null & b_null if a_null is not None and b_null is not None else False
+        return Vector((values & ~nulls) | both, None)
+
+
+class _Given(ValueNode):
+    """Values computed before."""
+
+    def __init__(self, values: Any, type_: str) -> None:
+        super().__init__(type_, ())
+        self.values = values
+        self.nulls: Array | None = None
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        return Vector(self.values, self.nulls)
+
+
+class CaseNode(ValueNode):
+    """`case when ... then ... else ... end`, and `if`; the default may be a null literal."""
+
+    def __init__(self, branches: Sequence[tuple[ValueNode, ValueNode]], default: ValueNode) -> None:
+        flat = [node for branch in branches for node in branch]
+        super().__init__(default.type, (*flat, default))
+        self.branches = tuple(branches)
+        self.default = default
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        n = frame.n
+        left = np.ones(n, np.bool_)
+        pieces: list[tuple[Array, Vector]] = []
+        for condition, result in self.branches:
+            holds, unknown = evaluate_where(condition, frame, left)
+            taken = left & holds
+            if unknown is not None:
+                taken &= ~unknown
+            pieces.append((taken, evaluate_where(result, frame, taken)))
+            left = left & ~taken
+        return _merged(pieces, evaluate_where(self.default, frame, left), self.type, frame)
+
+
+class CoalesceNode(ValueNode):
+    """`coalesce`: the first argument that is not null."""
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        left = np.ones(frame.n, np.bool_)
+        pieces: list[tuple[Array, Vector]] = []
+        for argument in self.arguments[:-1]:
+            vector = evaluate_where(argument, frame, left)
+            if vector.nulls is None:
+                return _merged(pieces, vector, self.type, frame)
+            pieces.append((left & ~vector.nulls, vector))
+            left = left & vector.nulls
+        last = evaluate_where(self.arguments[-1], frame, left)
+        return _merged(pieces, last, self.type, frame)
+
+
+def _merged(
+    pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: VectorFrame
+) -> Vector:
+    """Returns each piece's values where it was taken, the default elsewhere."""
+    n = frame.n
+    nulls = np.zeros(n, np.bool_) if default.nulls is None else default.nulls.copy()
+    values = full(default, n, type_)
+    decimal = is_decimal(type_)
+    if isinstance(values, pa.Array) or (type_ not in FIXED and not decimal and not frame.small):
+        return _merged_arrow(pieces, default, type_, frame)
+    values = values.copy() if pieces else values
+    for taken, vector in pieces:
+        given = full(vector, n, type_)
+        if decimal and given.dtype.hasobject:
+            values = values.astype(object)
+        values[taken] = given[taken]
+        nulls[taken] = False if vector.nulls is None else vector.nulls[taken]
+    return Vector(values, nulls if nulls.any() else None)
+
+
+def _merged_arrow(
+    pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: VectorFrame
+) -> Vector:
+    values = default.values
+    for taken, vector in pieces:
+        values = pc.if_else(buffers.of_numpy(taken), vector.values, values)
+    if not isinstance(values, pa.Array):
+        values = buffers.of_list([values] * frame.n, arrow_type(type_))
+    nulls = buffers.null_mask_of(values) if values.null_count else None
+    return Vector(values, nulls)
+
+
+class ExtremeNode(ValueNode):
+    """`greatest` / `least` of fixed types: nulls are passed over."""
+
+    def __init__(
+        self, arguments: Sequence[ValueNode], choose: Callable[[Any, Any], Any], name: str
+    ) -> None:
+        super().__init__(arguments[0].type, arguments)
+        self.choose = choose
+        self.name = name
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        values, nulls = self.arguments[0].evaluate(frame)
+        for argument in self.arguments[1:]:
+            other, other_nulls = argument.evaluate(frame)
+            chosen = self.choose(values, other)
+            if other_nulls is not None:
+                chosen = exact_integers.where(other_nulls, values, chosen)
+            if nulls is not None:
+                chosen = exact_integers.where(nulls, other, chosen)
+            values = chosen
+            nulls = None if nulls is None or other_nulls is None else nulls & other_nulls
+        return Vector(values, nulls)
+
+
+class InNode(ValueNode):
+    """`x in (...)` of literals; with a null in the list, null where nothing matched."""
+
+    def __init__(self, matches: StrictNode, *, with_null: bool) -> None:
+        super().__init__("boolean", (matches,))
+        self.with_null = with_null
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        values, nulls = self.arguments[0].evaluate(frame)
+        if not self.with_null:
+            return Vector(values, nulls)
+        missed = ~np.broadcast_to(values, (frame.n,))
+        return Vector(values, missed if nulls is None else missed | nulls)

@@ -1,0 +1,1 @@
+"""The table of functions: which call becomes which node."""

@@ -1,0 +1,438 @@
+"""Rules of arrays, maps and structs: literals, access, comparison, functions without a lambda.
+
+They go into the table by `FUNCTIONS`. Elements of several types are made one as Spark does beside
+each other; a nested type is one with itself alone. What is null alone has no type here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.expressions.evaluation.nested_nodes import FieldNode, RowwiseNode, key_of
+from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
+from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.implicit_casts import (
+    NotProvedError,
+    cast,
+    implicit,
+    literal_value,
+    only,
+    to_common,
+)
+from nosync_nb.expressions.kernels import collections, value_formatting
+from nosync_nb.expressions.typing_rules import VOID, common_type, is_decimal, is_known
+from nosync_nb.rows import canonical_type
+from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
+
+_INDEXES = ("tinyint", "smallint", "int")
+"""The types of an index, where Spark casts no other."""
+
+
+def is_held(type_: str) -> bool:
+    """Whether values of a nested type are computed here."""
+    if type_ == VOID:
+        return False
+    if not is_nested(type_):
+        return is_known(type_)
+    try:
+        return all(is_held(inner) for _, inner in nested_parts(type_))
+    except SchemaError:
+        return False
+
+
+def inner(node: ValueNode, kind: str = "array") -> tuple[str, ...]:
+    """The types of the parts of an array or map.
+
+    Raises:
+        NotProvedError: if it is none.
+    """
+    if not node.type.startswith(f"{kind}<") or not is_held(node.type):
+        raise NotProvedError(f"a {node.type} as {kind}")
+    return tuple(type_ for _, type_ in nested_parts(node.type))
+
+
+def unified(nodes: Sequence[ValueNode], *, utc: bool) -> list[ValueNode]:
+    """The nodes cast to their common type."""
+    types = {node.type for node in nodes}
+    if len(types) == 1 and is_held(nodes[0].type):
+        return list(nodes)
+    return to_common(list(nodes), utc=utc)
+
+
+def beside(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
+    """A value as an element of a type, which is the common type of both.
+
+    Text and decimals are refused beside numbers of another kind, as Spark refuses them.
+    """
+    mixed = node.type == "string" != type_ or (is_decimal(node.type) and not is_decimal(type_))
+    if (
+        mixed
+        or node.type == VOID
+        or (node.type != type_ and common_type(node.type, type_) != type_)
+    ):
+        raise NotProvedError(f"a {node.type} beside elements of {type_}")
+    return cast(node, type_, utc=utc)
+
+
+_WHOLE = {type_: i for i, type_ in enumerate((*INTEGERS, "double"))}
+"""Types of elements that each become the next one: integers become doubles too."""
+
+
+def wider(array: ValueNode, value: str) -> ValueNode:
+    """An array whose elements become those of a wider number type, beside values of a type.
+
+    Raises:
+        NotProvedError: if they are no numbers of which one is as exact as the other.
+    """
+    (type_,) = inner(array)
+    if value in (type_, VOID) or _WHOLE.get(value, -1) <= _WHOLE.get(type_, 9):
+        return array
+    to = float if value == "double" else int
+    return RowwiseNode(
+        "cast",
+        f"array<{value}>",
+        lambda items: [None if item is None else to(item) for item in items],
+        (array,),
+    )
+
+
+def _index(node: ValueNode, *types: str, utc: bool) -> ValueNode:
+    """An index where Spark casts integers of few types only."""
+    return cast(only(node, *types, name="an element"), "int", utc=utc)
+
+
+def array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`array(a, b, ...)`."""
+    if not arguments:
+        raise NotProvedError("an array of nothing")
+    items = unified(arguments, utc=utc)
+    made = f"array<{items[0].type}>"
+    return RowwiseNode(name, made, lambda *values: list(values), items, strict=False)
+
+
+def _map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`map(k, v, ...)`."""
+    if not arguments or len(arguments) % 2:
+        raise NotProvedError(f"map of {len(arguments)} arguments")
+    keys = unified(arguments[::2], utc=utc)
+    values = unified(arguments[1::2], utc=utc)
+    if is_nested(keys[0].type):
+        raise NotProvedError("keys that are nested")
+    make = collections.pairs(key_of(keys[0].type))
+    flat = [node for pair in zip(keys, values, strict=True) for node in pair]
+    return RowwiseNode(
+        name,
+        f"map<{keys[0].type},{values[0].type}>",
+        lambda *given: make(list(zip(given[::2], given[1::2], strict=True))),
+        flat,
+        raises=True,
+        strict=False,
+    )
+
+
+def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
+    """A struct of named values."""
+    from nosync_nb.rows.ddl import quote
+
+    nodes = [node for _, node in fields]
+    if not fields or not all(is_held(node.type) for node in nodes):
+        raise NotProvedError("a struct of such values")
+    text = ",".join(f"{quote(name)}:{node.type}" for name, node in fields)
+    try:
+        type_ = canonical_type(f"struct<{text}>")
+    except SchemaError:
+        raise NotProvedError(f"a struct<{text}>") from None
+    return RowwiseNode("struct", type_, lambda *values: values, nodes, strict=False)
+
+
+def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`named_struct('a', x, ...)`."""
+    names = [literal_value(node, "the name of a field") for node in arguments[::2]]
+    if not all(isinstance(each, str) for each in names):
+        raise NotProvedError("the name of a field that is no text")
+    if len(arguments) % 2 or len({each.lower() for each in names}) < len(names):
+        raise NotProvedError("named_struct of such names")
+    return struct(list(zip(names, arguments[1::2], strict=True)))
+
+
+def field(node: ValueNode, name: str) -> ValueNode:
+    """`st.x`; of an array of structs the array of the fields."""
+    if node.type.startswith("array<struct<"):
+        (type_,) = inner(node)
+        place, own = _field(type_, name)
+        made = f"array<{own}>"
+        return RowwiseNode("field", made, lambda items: [v and v[place] for v in items], (node,))
+    if not node.type.startswith("struct<") or not is_held(node.type):
+        raise NotProvedError(f"a field of a {node.type}")
+    return FieldNode(node, *_field(node.type, name))
+
+
+def _field(type_: str, name: str) -> tuple[int, str]:
+    """The place and the type of a field, by its name in any case."""
+    parts = nested_parts(type_)
+    places = [i for i, (own, _) in enumerate(parts) if own.lower() == name.lower()]
+    if len(places) != 1:
+        raise NotProvedError(f"the field {name!r} of a {type_}")
+    return places[0], parts[places[0]][1]
+
+
+def element(node: ValueNode, index: ValueNode, *, utc: bool) -> ValueNode:
+    """`a[i]`, `m[k]`, `st['x']`."""
+    if node.type.startswith(("struct<", "array<struct<")) and index.type == "string":
+        return field(node, str(literal_value(index, "the name of a field")))
+    if node.type.startswith("map<"):
+        key, _ = inner(node, "map")
+        return _looked(
+            "[]", node, index if is_nested(key) else implicit(index, key, utc=utc), utc=utc
+        )
+    (type_,) = inner(node)
+    place = only(index, *INTEGERS, name="an element")
+    return RowwiseNode("[]", type_, collections.at, (node, place), raises=True)
+
+
+def _looked(name: str, node: ValueNode, wanted: ValueNode, *, utc: bool) -> ValueNode:
+    key, value = inner(node, "map")
+    key_node = beside(wanted, key, utc=utc)
+    return RowwiseNode(name, value, collections.value_of(key_of(key)), (node, key_node))
+
+
+def _element_at(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 2)
+    node, index = arguments
+    if node.type.startswith("map<"):
+        return _looked(name, node, index, utc=utc)
+    (type_,) = inner(node)
+    function = collections.element_at if name == "element_at" else collections.try_element_at
+    place = _index(index, *_INDEXES, utc=utc)
+    return RowwiseNode(name, type_, function, (node, place), raises=True)
+
+
+def _get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 2)
+    (type_,) = inner(arguments[0])
+    place = implicit(arguments[1], "int", utc=utc)
+    return RowwiseNode(name, type_, collections.get, (arguments[0], place))
+
+
+def _size(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 1)
+    if not arguments[0].type.startswith("map<") or name == "array_size":
+        inner(arguments[0])
+    else:
+        inner(arguments[0], "map")
+    legacy = name != "array_size"  # without ANSI mode the size of null is -1
+    return RowwiseNode(name, "int", len, arguments, raises=legacy)
+
+
+def _own(make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}") -> Rule:
+    """A function of one array; `result` may name its type or that of its elements."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        (type_,) = inner(arguments[0])
+        if "map<" in type_:
+            raise NotProvedError(f"{name} of maps")
+        made = result.format(array=arguments[0].type, element=type_)
+        return RowwiseNode(name, made, make(key_of(type_)), arguments)
+
+    return rule
+
+
+def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -> Rule:
+    """A function of an array and a value beside its elements."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        items = wider(arguments[0], arguments[1].type)
+        (type_,) = inner(items)
+        if "map<" in type_:
+            raise NotProvedError(f"{name} of maps")
+        value = beside(arguments[1], type_, utc=utc)
+        made = result.format(array=items.type)
+        return RowwiseNode(name, made, make(key_of(type_)), (items, value))
+
+    return rule
+
+
+def _both(make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}") -> Rule:
+    """A function of two arrays of one type."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        left = wider(arguments[0], *inner(arguments[1]))
+        right = wider(arguments[1], *inner(left))
+        (type_,) = inner(left)
+        if left.type != right.type or "map<" in type_:
+            raise NotProvedError(f"{name} of {arguments[0].type} and {arguments[1].type}")
+        made = result.format(array=left.type)
+        return RowwiseNode(name, made, make(key_of(type_)), (left, right))
+
+    return rule
+
+
+def _added(function: Callable[..., Any]) -> Rule:
+    """`array_append` and `array_prepend`: a null is an element."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        items = wider(arguments[0], arguments[1].type)
+        value = beside(arguments[1], *inner(items), utc=utc)
+        return RowwiseNode(name, items.type, function, (items, value), strict=False)
+
+    return rule
+
+
+def _insert(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 3)
+    items = wider(arguments[0], arguments[2].type)
+    place = _index(arguments[1], *_INDEXES, utc=utc)
+    given = (items, place, beside(arguments[2], *inner(items), utc=utc))
+    return RowwiseNode(name, items.type, collections.insert, given, raises=True, strict=False)
+
+
+def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    if len(arguments) not in (1, 2):
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    (type_,) = inner(arguments[0])
+    if "map<" in type_:
+        raise NotProvedError(f"{name} of maps")
+    if len(arguments) == 2 and not isinstance(literal_value(arguments[1], "a direction"), bool):
+        raise NotProvedError(f"{name} in such a direction")
+    return RowwiseNode(name, arguments[0].type, collections.sort(key_of(type_)), arguments)
+
+
+def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 2)
+    if not is_held(arguments[0].type):
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    given = (arguments[0], _index(arguments[1], "int", utc=utc))
+    made = f"array<{arguments[0].type}>"
+    return RowwiseNode(name, made, collections.repeat, given, raises=True, strict=False)
+
+
+def _slice(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 3)
+    inner(arguments[0])
+    given = (arguments[0], *(implicit(node, "int", utc=utc) for node in arguments[1:]))
+    return RowwiseNode(name, arguments[0].type, collections.part, given, raises=True)
+
+
+def _flatten(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 1)
+    (type_,) = inner(arguments[0])
+    if not type_.startswith("array<"):
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    return RowwiseNode(name, type_, collections.flatten, arguments)
+
+
+def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    whole = all(node.type in (*INTEGERS, "string") for node in arguments)
+    texts = all(node.type == "string" for node in arguments)
+    if len(arguments) not in (2, 3) or not whole or texts:
+        raise NotProvedError(f"{name} of such values")
+    given = unified(arguments, utc=utc)
+    made = f"array<{given[0].type}>"
+    return RowwiseNode(name, made, collections.sequence, given, raises=True)
+
+
+def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    if len(arguments) not in (2, 3) or any(node.type != "string" for node in arguments[1:]):
+        raise NotProvedError(f"{name} of such values")
+    (type_,) = inner(arguments[0])
+    write = value_formatting.writer(type_)
+    if write is None or is_nested(type_) or (type_ == "timestamp" and not utc):
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    return RowwiseNode(name, "string", collections.joined(write), arguments)
+
+
+def _of_map(function: Callable[[Any], Any], result: str) -> Rule:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        key, value = inner(arguments[0], "map")
+        made = result.format(key=key, value=value)
+        return RowwiseNode(name, made, function, arguments)
+
+    return rule
+
+
+def _has_key(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 2)
+    key, _ = inner(arguments[0], "map")
+    wanted = beside(arguments[1], key, utc=utc)
+    return RowwiseNode(name, "boolean", collections.has_key(key_of(key)), (arguments[0], wanted))
+
+
+def _typeof(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """The name of a type; nothing is evaluated."""
+    count(name, arguments, 1)
+    if not is_held(arguments[0].type):
+        raise NotProvedError(f"typeof a {arguments[0].type}")
+    return LiteralNode(arguments[0].type, "string")
+
+
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def compared(name: str, nodes: Sequence[ValueNode]) -> ValueNode:
+    """A comparison of arrays or structs of one type; null inside is equal to null, and least."""
+    compare = operator.eq if name == "<=>" else _COMPARED.get(name)
+    type_ = nodes[0].type
+    if compare is None or len(nodes) != 2 or nodes[1].type != type_ or "map<" in type_:
+        raise NotProvedError(f"{name} of {' and '.join(node.type for node in nodes)}")
+    if not is_held(type_):
+        raise NotProvedError(f"a {type_}")
+    key = key_of(type_)
+
+    def run(a: Any, b: Any) -> bool:
+        return compare(key(a), key(b))
+
+    return RowwiseNode(name, "boolean", run, nodes, strict=name != "<=>")
+
+
+FUNCTIONS: dict[str, Rule] = {
+    "array": array,
+    "map": _map,
+    "named_struct": _named_struct,
+    "size": _size,
+    "cardinality": _size,
+    "array_size": _size,
+    "element_at": _element_at,
+    "try_element_at": _element_at,
+    "get": _get,
+    "array_contains": _value(collections.contains, "boolean"),
+    "array_position": _value(collections.position, "bigint"),
+    "array_remove": _value(collections.remove, "{array}"),
+    "array_max": _own(lambda key: collections.extreme(key, greatest=True), "{element}"),
+    "array_min": _own(lambda key: collections.extreme(key, greatest=False), "{element}"),
+    "array_distinct": _own(collections.without_repeats),
+    "array_sort": _own(collections.sort_nulls_last),
+    "array_compact": _own(lambda key: collections.compact),
+    "sort_array": _sort_array,
+    "array_union": _both(collections.union),
+    "array_intersect": _both(collections.intersect),
+    "array_except": _both(collections.without),
+    "arrays_overlap": _both(collections.overlap, "boolean"),
+    "array_append": _added(collections.append),
+    "array_prepend": _added(collections.prepend),
+    "array_insert": _insert,
+    "array_repeat": _repeat,
+    "array_join": _array_join,
+    "slice": _slice,
+    "flatten": _flatten,
+    "sequence": _sequence,
+    "map_keys": _of_map(lambda pairs: [k for k, _ in pairs], "array<{key}>"),
+    "map_values": _of_map(lambda pairs: [v for _, v in pairs], "array<{value}>"),
+    "map_entries": _of_map(list, "array<struct<key:{key},value:{value}>>"),
+    "map_contains_key": _has_key,
+    "typeof": _typeof,
+}

@@ -1,0 +1,175 @@
+"""Rules of the table: comparisons, membership, patterns, the greatest of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.evaluation.nodes import (
+    CaseNode,
+    ExtremeNode,
+    InNode,
+    LiteralNode,
+    LogicNode,
+    SameNode,
+    StrictNode,
+    ValueNode,
+)
+from nosync_nb.expressions.functions import decimals__exact, null_tolerant, patterns
+from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.implicit_casts import NotProvedError, to_common
+from nosync_nb.expressions.kernels import numeric, strings
+from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+from nosync_nb.expressions.typing_rules import VOID, is_decimal, is_known
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+
+def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
+    """A comparison of two values of any fixed type, of two texts, decimals or byte strings."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        left, right = arguments
+        if left.type == right.type == VOID:
+            return LiteralNode(None, "boolean")
+        written = isinstance(left, LiteralNode) and left.value is not None
+        if written and not isinstance(right, LiteralNode):  # beside null nothing is looked at
+            return COMPARISONS[_MIRRORED[name]](_MIRRORED[name], [right, left], utc)
+        if left.type in INTEGERS and isinstance(right, LiteralNode):
+            whole_number = _beside_decimal(name, right)
+            if whole_number is not None:
+                right = whole_number
+        if decimals__exact.fits((left, right)):
+            kernel = decimals__exact.comparison(name, left.type, right.type)
+            return StrictNode(name, "boolean", kernel, (left, right))
+        left, right = to_common([left, right], utc=utc)
+        if left.type == "binary":
+            kernel = decimals__exact.comparison(name, "binary", "binary")
+            return StrictNode(name, "boolean", kernel, (left, right))
+        if left.type == "string":
+            return StrictNode(name, "boolean", text, (left, right))
+        if left.type in FLOATS and isinstance(right, LiteralNode) and right.value == right.value:
+            return StrictNode(name, "boolean", Kernel(numeric.BESIDE_NUMBER[name]), (left, right))
+        return StrictNode(name, "boolean", kernels(left.type), (left, right))
+
+    return rule
+
+
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+COMPARISONS: dict[str, Rule] = {
+    "=": comparison(numeric.equal, strings.equal),
+    "<>": comparison(numeric.not_equal, strings.not_equal),
+    "<": comparison(numeric.less, strings.less),
+    "<=": comparison(numeric.less_equal, strings.less_equal),
+    ">": comparison(numeric.greater, strings.greater),
+    ">=": comparison(numeric.greater_equal, strings.greater_equal),
+}
+
+
+def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
+    """Returns the integer with which comparing gives the same as with a decimal literal, if any."""
+    value = literal.value
+    if not isinstance(value, Decimal):
+        return None
+    floor = int(value // 1) - (1 if value < 0 and value % 1 else 0)
+    is_whole = value == floor
+    if not is_whole and name in ("=", "<>"):
+        return None
+    number = floor if is_whole or name in (">", "<=") else floor + 1
+    type_ = "int" if -(2**31) <= number < 2**31 else "bigint"
+    if not -(2**63) <= number < 2**63:
+        raise NotProvedError("an integer beside a decimal beyond bigint")
+    return LiteralNode(number, type_)
+
+
+def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`<=>`."""
+    count(name, arguments, 2)
+    if all(argument.type == VOID for argument in arguments):
+        return LiteralNode(True, "boolean")
+    equal = COMPARISONS["="]("=", arguments, utc)
+    assert isinstance(equal, StrictNode)
+    return SameNode(equal)
+
+
+def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`nullif(a, b)`: of the type of a."""
+    count(name, arguments, 2)
+    if not is_known(arguments[0].type) or arguments[0].type == VOID:
+        raise NotProvedError(f"nullif of {arguments[0].type}")
+    equal = COMPARISONS["="]("=", arguments, utc)
+    return CaseNode([(equal, LiteralNode(None, arguments[0].type))], arguments[0])
+
+
+_FEW = 8
+
+
+def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`x in (...)` of literals."""
+    if len(arguments) < 2:
+        raise NotProvedError("in nothing")
+    given = [arguments[0], *(x for x in arguments[1:] if x.type != VOID)]
+    exactly = len(given) > 1 and decimals__exact.fits(given)
+    value, *listed = arguments if exactly else to_common(arguments, utc=utc)
+    literals = [x for x in listed if isinstance(x, LiteralNode)]
+    if len(literals) < len(listed):
+        return _any_equal(value, listed, utc)
+    wanted = [x.value for x in literals if x.value is not None]
+    if exactly or value.type == "binary":
+        matches = StrictNode(name, "boolean", decimals__exact.one_of(wanted, value.type), (value,))
+    elif value.type == "string":
+        matches = StrictNode(name, "boolean", patterns.one_of(frozenset(wanted)), (value,))
+    else:
+        values = np.array(wanted, FIXED[value.type])
+        matches = StrictNode(name, "boolean", _member(values), (value,))
+    return InNode(matches, with_null=len(wanted) < len(listed))
+
+
+def _any_equal(value: ValueNode, listed: list[ValueNode], utc: bool) -> ValueNode:
+    """`in` of values of the row."""
+    equal = [COMPARISONS["="]("=", [value, each], utc) for each in listed]
+    return reduce(lambda a, b: LogicNode(a, b, conjunction=False), equal)
+
+
+def _member(values: Any) -> Kernel:
+    """`x in (...)` of values of a fixed type; NaN equals NaN."""
+    with_nan = bool((values != values).any())
+    known = values[values == values]
+
+    def run(a: Any) -> Any:
+        if len(known) > _FEW:
+            inside = np.isin(a, known)
+        else:
+            inside = np.zeros(np.shape(a), np.bool_)
+            for value in known:
+                inside = inside | (a == value)
+        return inside | (a != a) if with_nan else inside
+
+    return Kernel(run)
+
+
+def extreme(choices: Callable[[str], Any]) -> Rule:
+    """`greatest` and `least` of fixed types."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if len(arguments) < 2:
+            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        kinds = {argument.type for argument in arguments} - {VOID}
+        if "string" in kinds and len(kinds) > 1:
+            raise NotProvedError(f"{name} of text and something else")
+        operands = to_common(arguments, utc=utc)
+        if is_decimal(operands[0].type):
+            return ExtremeNode(operands, decimals__exact.chosen(least=name == "least"), name)
+        if operands[0].type in ("string", "binary"):
+            row = null_tolerant.least if name == "least" else null_tolerant.greatest
+            return null_tolerant.LooseNode(operands[0].type, row, operands)
+        if operands[0].type not in FIXED:
+            raise NotProvedError(f"{name} of {operands[0].type}")
+        return ExtremeNode(operands, choices(operands[0].type), name)
+
+    return rule

@@ -1,0 +1,421 @@
+"""Rules of dates and times beyond their parts: months, weeks, Unix seconds, texts by a pattern.
+
+They go into the table by `FUNCTIONS`, and by `EXTRACTED` what `extract(unit from x)` calls.
+Timestamps with a zone are in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.functions import (
+    datetimes__making,
+    intervals,
+    intervals__durations,
+    rules,
+)
+from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.implicit_casts import (
+    NotProvedError,
+    cast,
+    implicit,
+    literal_value,
+    tried_call,
+    try_cast,
+)
+from nosync_nb.expressions.kernels import (
+    datetime_patterns as patterns,
+)
+from nosync_nb.expressions.kernels import (
+    datetime_patterns__clocks,
+    datetimes,
+)
+from nosync_nb.expressions.kernels.kernel import Check, Kernel, TextKernel
+from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, VOID, is_decimal
+from nosync_nb.rows.ddl import INTERVALS
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+_DEFAULT = "yyyy-MM-dd HH:mm:ss"
+_MONTH = np.timedelta64(1, "M")
+
+
+def _time(node: ValueNode, *, utc: bool) -> ValueNode:
+    """An argument that Spark takes for a timestamp."""
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    return implicit(node, "timestamp", utc=utc)
+
+
+def _int(node: ValueNode, *, utc: bool) -> ValueNode:
+    return implicit(node, "int", utc=utc)
+
+
+def _add_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 2)
+    day = implicit(arguments[0], "date", utc=utc)
+    number = _int(arguments[1], utc=utc)
+    return StrictNode(f"{intervals.MARK}{name}", "date", intervals.ADD_MONTHS, (day, number))
+
+
+def _split(days: Any) -> tuple[Any, Any, Any]:
+    """Months since 1970, the day in the month, and the days to its end."""
+    start = datetimes.days(days).astype("datetime64[M]")
+    first = start.astype("datetime64[D]").astype(np.int64)
+    end = (start + _MONTH).astype("datetime64[D]").astype(np.int64)
+    return start.astype(np.int64), days - first + 1, end - days - 1
+
+
+def _months_between(round_off: bool) -> Kernel:
+    def run(a: Any, b: Any) -> Any:
+        (m, d, e), (n, f, g) = _split(a // datetimes.DAY), _split(b // datetimes.DAY)
+        whole = (m - n).astype(np.float64)
+        clock = a % datetimes.DAY // datetimes.SECOND - b % datetimes.DAY // datetimes.SECOND
+        seconds = (d - f) * 86_400 + clock
+        part = whole + seconds / np.float64(31 * 86_400)
+        if round_off:
+            part = np.floor(part * 1e8 + 0.5) / 1e8
+        return np.where((d == f) | ((e == 0) & (g == 0)), whole, part)
+
+    return Kernel(run)
+
+
+def _between_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`months_between(a, b [, round])`."""
+    if len(arguments) not in (2, 3):
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    rounds = literal_value(arguments[2], "whether to round") if len(arguments) == 3 else True
+    if not isinstance(rounds, bool):
+        raise NotProvedError(f"{name} with {rounds!r} for a boolean")
+    times = [_time(argument, utc=utc) for argument in arguments[:2]]
+    return StrictNode(name, "double", _months_between(rounds), times)
+
+
+_DAYS = {
+    name: number
+    for number, names in enumerate(
+        ("th thu thursday", "fr fri friday", "sa sat saturday", "su sun sunday",
+         "mo mon monday", "tu tue tuesday", "we wed wednesday")
+    )
+    for name in names.split()
+}  # fmt: skip
+
+
+def _next_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`next_day(date, 'MON')`, of a day that there is."""
+    count(name, arguments, 2)
+    day = implicit(arguments[0], "date", utc=utc)
+    wanted = _DAYS.get(str(literal_value(arguments[1], "a day of the week")).lower())
+    if wanted is None:
+        raise NotProvedError("a day of the week that is none")
+    shift = np.int32(wanted - 1)
+
+    def run(a: Any) -> Any:
+        return a + np.int32(1) + (shift - a) % np.int32(7)
+
+    return StrictNode(name, "date", Kernel(run), (day,))
+
+
+def _thursday(days: Any) -> Any:
+    wide = np.asarray(days).astype(np.int64)
+    return wide - (wide + 3) % 7 + 3
+
+
+def _week(days: Any) -> Any:
+    """The ISO week."""
+    return ((datetimes.day_of_year(_thursday(days)) - 1) // 7 + 1).astype(np.int32)
+
+
+def _year_of_week(days: Any) -> Any:
+    return datetimes.year(_thursday(days))
+
+
+def _of_date(function: Callable[[Any], Any], type_: str = "int") -> Rule:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        day = implicit(arguments[0], "date", utc=utc)
+        return StrictNode(name, type_, Kernel(function), (day,))
+
+    return rule
+
+
+def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
+    """`dayname` and `monthname`: three letters."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        day = implicit(arguments[0], "date", utc=utc)
+        return StrictNode(name, "string", TextKernel(lambda v: names[number(v)][:3]), (day,))
+
+    return rule
+
+
+def _unix_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`date_from_unix_date(days)`."""
+    count(name, arguments, 1)
+    return StrictNode(name, "date", Kernel(lambda a: a), (_int(arguments[0], utc=utc),))
+
+
+def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] = ()) -> Rule:
+    """A conversion that is the same in every time zone."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        if arguments[0].type != source and arguments[0].type not in wider:
+            raise NotProvedError(f"{name} of {arguments[0].type}")
+        return StrictNode(name, result, kernel, (cast(arguments[0], source, utc=utc),))
+
+    return rule
+
+
+def _scaled(width: int) -> Kernel:
+    """Whole units to microseconds."""
+    top = (2**63 - 1) // width
+    check = Check(lambda a: (a > top) | (a < -top), "overflow")
+    return Kernel(lambda a: a * np.int64(width), (check,))
+
+
+def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`timestamp_seconds`; of doubles null where they are infinite or NaN."""
+    count(name, arguments, 1)
+    if arguments[0].type in INTEGERS:
+        return _converted("bigint", "timestamp", _scaled(datetimes.SECOND), INTEGERS)(
+            name, arguments, utc
+        )
+    if arguments[0].type not in FLOATS:
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    number = cast(arguments[0], "double", utc=utc)
+    finite = StrictNode("finite", "boolean", Kernel(np.isfinite), (number,))
+    made = StrictNode(name, "timestamp", Kernel(_saturated, floats=True), (number,))
+    return CaseNode([(finite, made)], LiteralNode(None, "timestamp"))
+
+
+def _saturated(seconds: Any) -> Any:
+    """Seconds as microseconds, cut off as Java casts doubles."""
+    micros = np.nan_to_num(np.asarray(seconds, np.float64) * 1e6)
+    inside = np.where(np.abs(micros) < 2.0**63, micros, 0.0).astype(np.int64)
+    ends = np.where(micros > 0, np.int64(2**63 - 1), np.int64(-(2**63)))
+    return np.where(np.abs(micros) < 2.0**63, inside, ends)
+
+
+def _pattern(arguments: list[ValueNode], place: int) -> str:
+    if len(arguments) <= place:
+        return _DEFAULT
+    pattern = literal_value(arguments[place], "a pattern")
+    if not isinstance(pattern, str):
+        raise NotProvedError("a pattern that is no text")
+    return pattern
+
+
+def _texts(patterns: list[ValueNode]) -> None:
+    """Refuses patterns that are no text, also where the time is none and they are not read."""
+    if any(pattern.type != "string" for pattern in patterns):
+        raise NotProvedError("a pattern that is no text")
+
+
+def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None:
+    if not least <= len(arguments) <= most:
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+
+
+def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    _arity(name, arguments, 2, 2)
+    kernel = datetime_patterns__clocks.writer(_pattern(arguments, 1))
+    return StrictNode(name, "string", kernel, (_time(arguments[0], utc=utc),))
+
+
+def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`from_unixtime(seconds [, pattern])`: seconds out of range wrap, as in Spark."""
+    _arity(name, arguments, 1, 2)
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    number = implicit(arguments[0], "bigint", utc=utc)
+    wrapped = Kernel(lambda a: a * np.int64(datetimes.SECOND))
+    micros = StrictNode("*", "timestamp", wrapped, (number,))
+    kernel = datetime_patterns__clocks.writer(_pattern(arguments, 1))
+    return StrictNode(name, "string", kernel, (micros,))
+
+
+def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
+    """A text read by a pattern, as a timestamp of either kind."""
+    if not utc and type_ == "timestamp":
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    if text.type != "string":
+        raise NotProvedError(f"a {text.type} that is read by a pattern")
+    return StrictNode("read", type_, patterns.reader(pattern), (text,))
+
+
+def _as_text(node: ValueNode, types: tuple[str, ...], *, utc: bool) -> ValueNode:
+    """An argument that Spark makes a text of, unless it is of some types."""
+    if node.type in (*types, "string", VOID):
+        return node
+    return implicit(node, "string", utc=utc)
+
+
+def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`to_date(x [, pattern])`."""
+    _arity(name, arguments, 1, 2)
+    first = _as_text(arguments[0], TIMES, utc=utc)
+    if len(arguments) == 1 or first.type != "string":
+        return rules.to_date(name, [first], utc)
+    arguments = [first, arguments[1]]
+    made = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
+    return cast(made, "date", utc=utc)
+
+
+def _to_time(type_: str) -> Rule:
+    """`to_timestamp(x [, pattern])`."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        _arity(name, arguments, 1, 2)
+        first = arguments[0]
+        if type_ == "timestamp" and (first.type in NUMBERS or is_decimal(first.type)):
+            if len(arguments) == 2:
+                raise NotProvedError(f"{name} of a {first.type} by a pattern")
+            return cast(first, type_, utc=utc)
+        _texts(arguments[1:])
+        first = _as_text(first, TIMES, utc=utc)
+        if len(arguments) == 2 and first.type == "string":
+            return _read(first, _pattern(arguments, 1), type_, utc=utc)
+        return cast(first, type_, utc=utc)
+
+    return rule
+
+
+def _tried(rule: Rule) -> Rule:
+    """`try_to_timestamp` and its kin: null for a text that does not fit."""
+
+    def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if arguments and arguments[0].type in FLOATS:  # beyond all times Spark gives the last
+            raise NotProvedError(f"{name} of a {arguments[0].type}")
+        made = rule(name, arguments, utc)
+        return made if made in arguments else tried_call(made)
+
+    return tried
+
+
+def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`try_to_timestamp(x [, pattern])`."""
+    if len(arguments) == 1 and arguments[0].type == "string":
+        return try_cast(arguments[0], "timestamp", utc=utc)
+    return _tried(_to_time("timestamp"))(name, arguments, utc)
+
+
+def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`try_to_date(x [, pattern])`."""
+    _arity(name, arguments, 1, 2)
+    first = _as_text(arguments[0], TIMES, utc=utc)
+    if len(arguments) == 1 or first.type != "string":
+        return _tried(rules.to_date)(name, [first], utc)
+    made = _read(first, _pattern(arguments, 1), "timestamp", utc=utc)
+    return cast(tried_call(made), "date", utc=utc)
+
+
+def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`unix_timestamp(x [, pattern])`: seconds, those of timestamps cut off towards zero."""
+    _arity(name, arguments, 1, 2)
+    _texts(arguments[1:])
+    time = arguments[0]
+    if time.type == "string":
+        time = _read(time, _pattern(arguments, 1), "timestamp", utc=utc)
+    elif time.type in ("date", "timestamp"):
+        time = _time(time, utc=utc)
+    else:
+        raise NotProvedError(f"{name} of {time.type}")
+    kernel = Kernel(lambda a: np.sign(a) * (np.abs(a) // datetimes.SECOND))
+    return StrictNode(name, "bigint", kernel, (time,))
+
+
+_UNITS = {
+    "trunc": "year yyyy yy quarter month mon mm week",
+    "date_trunc": "year yyyy yy quarter month mon mm week day dd hour minute second millisecond"
+    " microsecond",
+}
+
+
+def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`trunc` and `date_trunc`: null by a unit that is none."""
+    count(name, arguments, 2)
+    place, type_ = (0, "date") if name == "trunc" else (1, "timestamp")
+    unit = str(literal_value(arguments[1 - place], "a unit")).lower()
+    time = implicit(arguments[place], type_, utc=utc)
+    if not time.raises and unit not in _UNITS[name].split():
+        return LiteralNode(None, type_)
+    if unit == "microsecond" and utc:
+        return time
+    kernels = datetimes.truncate if name == "trunc" else datetimes.truncate_time
+    return rules.truncated(kernels, type_, place)(name, arguments, utc)
+
+
+def _date_part(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`date_part('year', x)`, which is `extract(year from x)`."""
+    count(name, arguments, 2)
+    return extracted(str(literal_value(arguments[0], "a part")), arguments[1], utc)
+
+
+FUNCTIONS: dict[str, Rule] = {
+    "add_months": _add_months,
+    "months_between": _between_months,
+    "next_day": _next_day,
+    "weekofyear": _of_date(_week),
+    "dayname": _name_of_date(patterns.WEEKDAYS, lambda day: (day + 3) % 7),
+    "monthname": _name_of_date(
+        patterns.MONTHS, lambda day: patterns.moment(day * datetimes.DAY).month - 1
+    ),
+    "unix_date": _converted("date", "int", Kernel(lambda a: a)),
+    "date_from_unix_date": _unix_day,
+    "unix_seconds": _converted("timestamp", "bigint", Kernel(lambda a: a // datetimes.SECOND)),
+    "unix_millis": _converted("timestamp", "bigint", Kernel(lambda a: a // 1000)),
+    "timestamp_millis": _converted("bigint", "timestamp", _scaled(1000), INTEGERS),
+    "timestamp_seconds": _seconds,
+    "unix_timestamp": _unix,
+    "to_unix_timestamp": _unix,
+    "from_unixtime": _from_unix,
+    "date_format": _date_format,
+    "to_date": _to_date,
+    "to_timestamp": _to_time("timestamp"),
+    "try_to_timestamp": _try_to_timestamp,
+    "try_to_date": _try_to_date,
+    "to_timestamp_ltz": _to_time("timestamp"),
+    "to_timestamp_ntz": _to_time("timestamp_ntz"),
+    **datetimes__making.FUNCTIONS,
+    "trunc": _truncated,
+    "date_trunc": _truncated,
+    "date_part": _date_part,
+    "datepart": _date_part,
+}
+
+_PARTS: dict[str, Rule] = {
+    "year y years yr yrs": _of_date(datetimes.year),
+    "yearofweek": _of_date(_year_of_week),
+    "quarter qtr": _of_date(datetimes.quarter),
+    "month mon mons months": _of_date(datetimes.month),
+    "week w weeks": _of_date(_week),
+    "day d days": _of_date(datetimes.day),
+    "dayofweek dow": _of_date(datetimes.day_of_week),
+    "dayofweek_iso dow_iso": _of_date(lambda days: (datetimes.weekday(days) + 1).astype(np.int32)),
+    "doy": _of_date(datetimes.day_of_year),
+    "hour h hours hr hrs": rules.clock(datetimes.hour),
+    "minute m min mins minutes": rules.clock(datetimes.minute),
+    "second s sec seconds secs": rules.clock(
+        lambda micros: micros % (60 * datetimes.SECOND), "decimal(8,6)"
+    ),
+}
+EXTRACTED = {name: rule for names, rule in _PARTS.items() for name in names.split()}
+
+
+def extracted(unit: str, value: ValueNode, utc: bool) -> ValueNode:
+    """`extract(unit from value)`.
+
+    Raises:
+        NotProvedError: for a unit that is none.
+    """
+    if value.type in INTERVALS:
+        return intervals__durations.part(unit, value)
+    rule = EXTRACTED.get(unit.lower())
+    if rule is None:
+        raise NotProvedError(f"extract {unit.lower()}")
+    return rule(unit.lower(), [value], utc)

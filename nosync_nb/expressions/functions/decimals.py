@@ -1,0 +1,293 @@
+"""Rules of the table: arithmetic and rounding of decimals, with Spark's precision and scale.
+
+Values are whole numbers of the last place. Spark computes exactly, rounds once to the scale of the
+result, ties away from zero, and refuses what has more digits than its type. Types are those of
+`spark.sql.decimalOperations.allowPrecisionLoss`, which is on by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value
+from nosync_nb.expressions.kernels import exact_integers, numeric
+from nosync_nb.expressions.kernels.kernel import Check, Kernel
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
+from nosync_nb.rows.types import INTEGERS, decimal_parts
+
+_DIGITS = DIGITS_MAX + 1
+_PLACES_LEAST = 6
+
+Parts = tuple[int, int]
+
+
+def _bounded(precision: int, scale: int) -> Parts:
+    """Returns a type of at most 38 digits that keeps the whole part, and 6 places if it can."""
+    if precision <= DIGITS_MAX:
+        return precision, scale
+    places = max(DIGITS_MAX - (precision - scale), min(scale, _PLACES_LEAST))
+    return DIGITS_MAX, places
+
+
+def _named(parts: Parts) -> str:
+    return f"decimal({parts[0]},{parts[1]})"
+
+
+def _operand(node: ValueNode, utc: bool) -> ValueNode:
+    """Returns a decimal, or an integer as one: a literal with as many digits as it has."""
+    if is_decimal(node.type):
+        return node
+    digits = WHOLE_DIGITS.get(node.type)
+    if digits is None:
+        raise NotProvedError(f"a {node.type} beside a decimal")
+    if isinstance(node, LiteralNode) and node.written and node.value is not None:
+        value = Decimal(node.value)
+        return LiteralNode(value, _named((len(value.as_tuple().digits), 0)))
+    return cast(node, _named((digits, 0)), utc=utc)
+
+
+def concerned(arguments: list[ValueNode]) -> bool:
+    """Tells whether arithmetic of these is that of decimals."""
+    types = [argument.type for argument in arguments]
+    return any(map(is_decimal, types)) and all(is_decimal(t) or t in INTEGERS for t in types)
+
+
+def _either(exact: Rule, other: Rule) -> Rule:
+    """A rule for decimals, and one for the rest."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        return (exact if concerned(arguments) else other)(name, arguments, utc)
+
+    return rule
+
+
+Typed = Callable[[int, int, int, int], Parts]
+Computed = Callable[[Any, Any, int, int, int], Any]
+"""Values and their scales, the scale of the result -> the result"""
+
+
+def _fitting(compute: Callable[..., Any], digits: int, *checks: Check, **more: Any) -> Kernel:
+    def run(*values: Any) -> Any:
+        return exact_integers.narrow(compute(*values))
+
+    return Kernel(run, checks, beyond=lambda r: exact_integers.beyond(r, digits), **more)
+
+
+def _within(compute: Callable[..., Any], digits: int) -> Kernel:
+    """A kernel of results of so many digits, of which only those beyond 38 can be too many."""
+    if digits > DIGITS_MAX:
+        return _fitting(compute, DIGITS_MAX)
+    return Kernel(lambda *values: exact_integers.narrow(compute(*values)))
+
+
+def _binary(types: Typed, compute: Computed, *checks: Check, right_first: bool = False) -> Rule:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        left, right = (_operand(argument, utc) for argument in arguments)
+        (p1, s1), (p2, s2) = decimal_parts(left.type), decimal_parts(right.type)
+        parts = types(p1, s1, p2, s2)
+        kernel = _fitting(
+            lambda a, b: compute(a, b, s1, s2, parts[1]), parts[0], *checks, right_first=right_first
+        )
+        return StrictNode(name, _named(parts), kernel, (left, right))
+
+    return rule
+
+
+def _sum_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
+    scale = max(s1, s2)
+    return _bounded(max(p1 - s1, p2 - s2) + scale + 1, scale)
+
+
+def _added(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+    places = max(s1, s2)
+    total = exact_integers.plus(
+        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
+    )
+    return exact_integers.scaled(total, scale - places)
+
+
+def _subtracted(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+    places = max(s1, s2)
+    rest = exact_integers.minus(
+        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
+    )
+    return exact_integers.scaled(rest, scale - places)
+
+
+def _multiplied(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+    return exact_integers.scaled(exact_integers.times(a, b), scale - s1 - s2)
+
+
+def _quotient_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
+    scale = max(_PLACES_LEAST, s1 + p2 + 1)
+    return _bounded(p1 - s1 + s2 + scale, scale)
+
+
+def _divided(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+    return exact_integers.over(exact_integers.raised(a, scale - s1 + s2), b)
+
+
+def _rest_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
+    if p1 - s1 + s2 > _DIGITS:
+        raise NotProvedError("a remainder of a decimal by one of many places")
+    scale = max(s1, s2)
+    return _bounded(min(p1 - s1, p2 - s2) + scale, scale)
+
+
+def _remainder(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+    places = max(s1, s2)
+    rest = exact_integers.rest(
+        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
+    )
+    return exact_integers.scaled(rest, scale - places)
+
+
+def _whole_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
+    digits = p1 - s1 + s2
+    if digits > 18:
+        raise NotProvedError("div of decimals beyond bigint")
+    return max(1, digits), 0
+
+
+def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`div` of decimals: a bigint."""
+    check = Check(numeric.is_zero, numeric.BY_ZERO)
+    node = _binary(_whole_type, _cut, check, right_first=True)(name, arguments, utc)
+    return cast(node, "bigint", utc=utc)
+
+
+def _cut(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+    places = max(s1, s2)
+    return exact_integers.whole(
+        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
+    )
+
+
+_BY_ZERO = Check(numeric.is_zero, numeric.BY_ZERO)
+_REST_BY_ZERO = Check(numeric.is_zero, numeric.REMAINDER_BY_ZERO)
+
+_ARITHMETIC: dict[str, Rule] = {
+    "+": _binary(_sum_type, _added),
+    "-": _binary(_sum_type, _subtracted),
+    "*": _binary(lambda p1, s1, p2, s2: _bounded(p1 + p2 + 1, s1 + s2), _multiplied),
+    "/": _binary(_quotient_type, _divided, _BY_ZERO, right_first=True),
+    "%": _binary(_rest_type, _remainder, _REST_BY_ZERO, right_first=True),
+    "div": _integral,
+}
+
+
+def arithmetic(sign: str, other: Rule) -> Rule:
+    """The operator of a sign over decimals; `other` over the rest."""
+    return _either(_ARITHMETIC[sign], other)
+
+
+_OPPOSITE_DIGITS = 34
+
+
+def _opposite(a: Any) -> Any:
+    """`-a`: Spark keeps 34 digits of it, ties to even."""
+    return exact_integers.digits_kept(
+        exact_integers.minus(np.int64(0), a), _OPPOSITE_DIGITS, even=True
+    )
+
+
+def same_type(*, signed: bool, other: Rule) -> Rule:
+    """The negative, or (not signed) the absolute value, of its type."""
+
+    def run(a: Any) -> Any:
+        return _opposite(a) if signed else exact_integers.where(a < 0, _opposite(a), a)
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        precision = decimal_parts(arguments[0].type)[0]
+        kernel = _fitting(run, precision) if precision > _OPPOSITE_DIGITS else Kernel(run)
+        return StrictNode(name, arguments[0].type, kernel, arguments)
+
+    return _either(rule, other)
+
+
+def itself(other: Rule) -> Rule:
+    """`positive(x)` is x."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        return arguments[0]
+
+    return _either(rule, other)
+
+
+def _directed(a: Any, places: int, direction: int) -> Any:
+    """Whole numbers at or below (-1), or at or above (1)."""
+    cut = exact_integers.whole(a, 10**places)
+    rest = exact_integers.minus(a, exact_integers.raised(cut, places))
+    return cut + direction * ((rest > 0) if direction > 0 else (rest < 0))
+
+
+def whole(direction: int, other: Rule) -> Rule:
+    """`floor` (-1) and `ceil` (1) of a decimal: a decimal without places."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        precision, scale = decimal_parts(arguments[0].type)
+        if not scale:
+            return arguments[0]
+        digits = precision - scale + 1
+        kernel = _within(lambda a: _directed(a, scale, direction), digits)
+        return StrictNode(name, _named((min(DIGITS_MAX, digits), 0)), kernel, arguments)
+
+    return _either(rule, other)
+
+
+def _even(a: Any, places: int) -> Any:
+    """`a` without its last places, ties to the even neighbour."""
+    unit = 10**places
+    up = exact_integers.over(a, unit)
+    tie = exact_integers.minus(
+        exact_integers.times(
+            exact_integers.minus(exact_integers.raised(up, places), a), np.int64(2)
+        ),
+        0,
+    )
+    exact = np.abs(tie) == unit
+    odd = (np.abs(up) % 2) == 1
+    back = np.where(a < 0, 1, -1)
+    return exact_integers.where(exact & odd, exact_integers.plus(up, back), up)
+
+
+def rounded(other: Rule, *, even: bool) -> Rule:
+    """`round` and `bround` of a decimal to places given as a literal."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if len(arguments) not in (1, 2):
+            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        places = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
+        if not isinstance(places, int) or isinstance(places, bool) or not -38 <= places <= 38:
+            raise NotProvedError(f"{name} to {places} places")
+        precision, scale = decimal_parts(arguments[0].type)
+        kept = min(scale, max(0, places))
+        whole_digits = precision - scale + 1
+        digits = max(whole_digits, 1 - places) if places < 0 else whole_digits + kept
+        gone, back = scale - min(scale, places), max(0, -places)
+
+        def compute(a: Any) -> Any:
+            near = _even(a, gone) if even and gone else exact_integers.lowered(a, gone)
+            return exact_integers.raised(near, back)
+
+        kernel = _within(compute, digits)
+        return StrictNode(name, _named((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
+
+    def chosen(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if arguments and arguments[0].type == "string":
+            arguments = [cast(arguments[0], "double", utc=utc), *arguments[1:]]
+        return (rule if arguments and is_decimal(arguments[0].type) else other)(
+            name, arguments, utc
+        )
+
+    return chosen

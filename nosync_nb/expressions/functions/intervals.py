@@ -1,0 +1,300 @@
+"""Intervals as they are written, and added to times; units by name, `dateadd(month, 1, d)`.
+
+An interval is months, or microseconds, as in Spark's ANSI types. Timestamps with a zone are in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sqlglot import exp
+
+from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.implicit_casts import NotProvedError, implicit
+from nosync_nb.expressions.kernels import datetimes, intervals, numeric
+from nosync_nb.expressions.kernels.kernel import Check, Kernel
+from nosync_nb.expressions.kernels.numeric import within
+from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, interval_type
+
+MARK = "interval "
+"""Before the name of a call that does the same with ANSI mode and without."""
+
+_WIDTHS = {
+    "week": 7 * datetimes.DAY,
+    "day": datetimes.DAY,
+    "hour": 3600 * datetimes.SECOND,
+    "minute": 60 * datetimes.SECOND,
+    "second": datetimes.SECOND,
+    "millisecond": 1000,
+    "microsecond": 1,
+}
+_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+_PARTS = ("day", "hour", "minute", "second")
+
+
+def literal(tree: exp.Interval) -> LiteralNode:
+    """The interval of a literal.
+
+    Raises:
+        NotProvedError: for one that is computed, written in another way, or beyond its type.
+    """
+    value, type_ = _read(tree)
+    least, greatest = numeric.limits(intervals.integer(type_))
+    if not least <= value <= greatest:
+        raise NotProvedError("an interval beyond its type")
+    return LiteralNode(value, type_)
+
+
+def _read(tree: exp.Interval) -> tuple[int, str]:
+    """The value and the type of a literal."""
+    value, unit = tree.this, tree.args.get("unit")
+    if not isinstance(value, exp.Literal):
+        raise NotProvedError("an interval that is not a literal")
+    if isinstance(unit, exp.IntervalSpan):
+        return _span(value.this, unit.this.name.lower(), unit.expression.name.lower())
+    name = "" if unit is None else unit.name.lower().removesuffix("s")
+    text = value.this.strip()
+    if name in _MONTHS and name != "quarter" and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
+        return int(text) * _MONTHS[name], f"interval {name}"
+    if name == "second" and re.fullmatch(r"[+-]?\d{1,9}\.\d{1,6}", text, re.ASCII):
+        whole, fraction = text.lstrip("+-").split(".")
+        micros = int(whole) * datetimes.SECOND + int(fraction.ljust(6, "0"))
+        return -micros if text[0] == "-" else micros, "interval second"
+    plain = name in _WIDTHS and name not in ("millisecond", "microsecond")
+    if plain and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
+        return int(text) * _WIDTHS[name], f"interval {'day' if name == 'week' else name}"
+    raise NotProvedError(f"the interval {value.this!r} {name}")
+
+
+def _span(text: str, first: str, last: str) -> tuple[int, str]:
+    """`'1-2' year to month`, `'1 02:03:04.5' day to second`."""
+    text = text.strip()
+    months = re.fullmatch(r"([+-]?)(\d{1,9})-(\d{1,2})", text, re.ASCII)
+    if (first, last) == ("year", "month") and months and int(months[3]) < 12:
+        number = int(months[2]) * 12 + int(months[3])
+        return -number if months[1] == "-" else number, intervals.OF_MONTHS
+    if first in _PARTS and last in _PARTS:
+        names = _PARTS[_PARTS.index(first) : _PARTS.index(last) + 1]
+        sign, numbers_ = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
+        parts = re.split(r"[ :]", numbers_, maxsplit=len(names) - 1)
+        signs = re.findall(r"[ :]", numbers_)
+        wanted = [" " if name == "day" else ":" for name in names[:-1]]
+        digits = all(re.fullmatch(r"\d{1,9}", part, re.ASCII) for part in parts[:-1])
+        end = re.fullmatch(r"\d{1,2}(?:\.\d{1,6})?" if last == "second" else r"\d{1,2}", parts[-1])
+        if len(parts) == len(names) > 1 and signs == wanted and digits and end:
+            micros = _clock(names, parts)
+            if micros is not None:
+                return sign * micros, interval_type(first, last)
+    raise NotProvedError(f"the interval {text!r} {first} to {last}")
+
+
+def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
+    """The microseconds of parts, None if one but the first is out of its range."""
+    micros = 0
+    for place, (name, part) in enumerate(zip(names, parts, strict=True)):
+        whole, _, fraction = part.partition(".")
+        if place and int(whole) > {"hour": 23, "minute": 59, "second": 59}[name]:
+            return None
+        micros += int(whole) * _WIDTHS[name]
+        micros += int(fraction.ljust(6, "0")) if fraction else 0
+    return micros
+
+
+def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
+    """A date or timestamp plus or minus an interval."""
+    time, interval = nodes
+    if time.type in INTERVALS and name == "+":
+        time, interval = interval, time
+    if time.type in INTERVALS:
+        raise NotProvedError("an interval less a time")
+    if name == "-":
+        interval = _opposite(interval)
+    if interval.type in YEAR_MONTHS:
+        return months_added(time, _plain(interval), utc=utc)
+    if interval.type == "interval day" and time.type == "date":
+        return StrictNode("+", "date", datetimes.shift(np.add), (time, _whole_days(interval)))
+    return micros_added(time, _plain(interval), utc=utc)
+
+
+def _opposite(interval: ValueNode) -> ValueNode:
+    if isinstance(interval, LiteralNode) and interval.value is not None:
+        return LiteralNode(-interval.value, interval.type)
+    kernel = numeric.negate(intervals.integer(interval.type))
+    return StrictNode(f"{MARK}neg", interval.type, _unbound(kernel), (interval,))
+
+
+def _plain(interval: ValueNode) -> ValueNode:
+    """The months or microseconds of an interval."""
+    if isinstance(interval, LiteralNode):
+        return LiteralNode(interval.value, "bigint")
+    return StrictNode("wide", "bigint", Kernel(lambda a: a.astype(np.int64)), (interval,))
+
+
+def _whole_days(interval: ValueNode) -> ValueNode:
+    if isinstance(interval, LiteralNode) and interval.value is not None:
+        return LiteralNode(interval.value // datetimes.DAY, "int")
+    kernel = Kernel(lambda a: _towards_zero(a, datetimes.DAY).astype(np.int32))
+    return StrictNode("days", "int", kernel, (interval,))
+
+
+def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
+    """The argument as a timestamp of either kind."""
+    if time.type == "timestamp_ntz":
+        return time
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    return implicit(time, "timestamp", utc=utc)
+
+
+def micros_added(time: ValueNode, micros: ValueNode, *, utc: bool) -> ValueNode:
+    """A timestamp some microseconds later."""
+    time = _timestamp(time, utc=utc)
+    return StrictNode(f"{MARK}+", time.type, _ADD, (time, micros))
+
+
+def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
+    """A date or timestamp some months later, on the last day of a shorter month."""
+    if time.type == "date":
+        return StrictNode(f"{MARK}add_months", "date", ADD_MONTHS, (time, months))
+    time = _timestamp(time, utc=utc)
+    return StrictNode(f"{MARK}add_months", time.type, _ADD_MONTHS_TO_TIME, (time, months))
+
+
+def _later(days: Any, months: Any) -> Any:
+    """Days some months later."""
+    days = np.asarray(days, np.int64)
+    month = datetimes.months(days)
+    there = month + np.minimum(np.maximum(months, -_FAR), _FAR)
+    wanted = datetimes.month_start(there) + (days - datetimes.month_start(month))
+    return np.minimum(wanted, datetimes.month_start(there + 1) - 1)
+
+
+def _no_date(days: Any, months: Any) -> Any:
+    if within(days, _NEAR_DAYS) and within(months, _NEAR_MONTHS):
+        return np.False_
+    later = _later(days, months)
+    return (later < -(2**31)) | (later >= 2**31)
+
+
+_NEAR_MONTHS = 10**6
+_NEAR_DAYS = 2**31 - 1 - 32 * _NEAR_MONTHS
+_LAST, _LAST_REST = divmod(2**63 - 1, datetimes.DAY)
+_FIRST, _FIRST_REST = divmod(-(2**63), datetimes.DAY)
+_FAR = 10**9  # months, beyond any date
+
+
+def _no_timestamp(micros: Any, months: Any) -> Any:
+    later, rest = _later(micros // datetimes.DAY, months), micros % datetimes.DAY
+    return (
+        (later > _LAST)
+        | ((later == _LAST) & (rest > _LAST_REST))
+        | (later < _FIRST)
+        | ((later == _FIRST) & (rest < _FIRST_REST))
+    )
+
+
+def _unbound(kernel: Kernel) -> Kernel:
+    """A kernel of bigints, of which timestamps prove nothing beforehand."""
+    return Kernel(kernel.run, kernel.checks)
+
+
+_ADD, _SUBTRACT = (_unbound(make("bigint")) for make in (numeric.add, numeric.subtract))
+ADD_MONTHS = Kernel(
+    lambda days, months: _later(days, months).astype(np.int32), (Check(_no_date, "overflow"),)
+)
+_ADD_MONTHS_TO_TIME = Kernel(
+    lambda micros, months: (
+        _later(micros // datetimes.DAY, months) * datetimes.DAY + micros % datetimes.DAY
+    ),
+    (Check(_no_timestamp, "overflow"),),
+)
+
+
+def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`timestampadd(unit, n, ts)` and `dateadd`: the number is evaluated first."""
+    number, time = arguments
+    time = _timestamp(time, utc=utc)
+    number = implicit(number, "bigint", utc=utc)
+    if unit in _MONTHS:
+        kernel = _by_units(_ADD_MONTHS_TO_TIME, _MONTHS[unit])
+    else:
+        kernel = _by_units(_ADD, _WIDTHS["day" if unit == "dayofyear" else unit])
+    return StrictNode(name, time.type, kernel, (time, number))
+
+
+def _by_units(kernel: Kernel, width: int) -> Kernel:
+    """The kernel of a time and how often a width is added: to no time nothing is too much."""
+    most, least = (2**63 - 1) // width, -(2**63 // width)
+    far = Check(lambda time, number: (number > most) | (number < least), "overflow")
+    checks = (Check(_times(check.bad, width), check.reason) for check in kernel.checks)
+    return Kernel(_times(kernel.run, width), (far, *checks), right_first=True)
+
+
+def _times(function: Callable[[Any, Any], Any], width: int) -> Callable[[Any, Any], Any]:
+    return lambda time, number: function(time, number * np.int64(width))
+
+
+def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`timestampdiff(unit, a, b)`: whole units from a to b."""
+    times = []
+    for time in arguments:
+        if not utc:
+            raise NotProvedError("timestamps in a time zone other than UTC")
+        times.append(implicit(time, "timestamp", utc=utc))
+    if unit in _MONTHS:
+        width = _MONTHS[unit]
+        return StrictNode(name, "bigint", Kernel(lambda a, b: _whole_months(a, b, width)), times)
+    if unit == "microsecond":
+        return StrictNode(name, "bigint", _SUBTRACT, times[::-1])
+    if unit not in _WIDTHS:
+        raise NotProvedError(f"{name} in {unit}")
+    return StrictNode(name, "bigint", Kernel(_whole(_WIDTHS[unit])), times)
+
+
+def _whole(width: int) -> Callable[[Any, Any], Any]:
+    """Whole units between two timestamps, towards zero, also where microseconds overflow."""
+
+    def run(a: Any, b: Any) -> Any:
+        days, rest = b // datetimes.DAY - a // datetimes.DAY, b % datetimes.DAY - a % datetimes.DAY
+        borrowed = np.sign(days) * np.sign(rest) < 0
+        sign = np.sign(days)
+        days = np.where(borrowed, days - sign, days)
+        rest = np.where(borrowed, rest + sign * datetimes.DAY, rest)
+        if width > datetimes.DAY:
+            return _towards_zero(days, width // datetimes.DAY)
+        return days * (datetimes.DAY // width) + _towards_zero(rest, width)
+
+    return run
+
+
+def _towards_zero(values: Any, width: int) -> Any:
+    return np.sign(values) * (np.abs(values) // width)
+
+
+def _whole_months(a: Any, b: Any, width: int) -> Any:
+    """Whole months between two timestamps, in steps of `width`."""
+    days, end, start = b // datetimes.DAY, b % datetimes.DAY, a % datetimes.DAY
+    first = a // datetimes.DAY
+    days = days - ((days > first) & (end < start)) + ((days < first) & (end > start))
+    return _towards_zero(_packed(days) - _packed(first), 32 * width)
+
+
+def _packed(days: Any) -> Any:
+    """Months and the day in them as one number."""
+    month = datetimes.months(days)
+    return month * 32 + (np.asarray(days, np.int64) - datetimes.month_start(month) + 1)
+
+
+UNIT_CALLS: dict[str, Callable[[str, str, list[ValueNode], bool], ValueNode]] = {
+    "timestampadd": added,
+    "dateadd": added,
+    "date_add": added,
+    "timestampdiff": between,
+    "datediff": between,
+    "date_diff": between,
+}
+"""Calls whose first of three arguments is the name of a unit."""
+UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))

@@ -1,0 +1,346 @@
+"""JSON: `get_json_object` by a literal path, and `to_json`.
+
+Text is read as Spark's reader does: quotes may be single, characters of control may stand in
+strings, what follows the first value does not count, and a text that is no JSON gives null. Numbers
+with a fraction are doubles. Paths of names, places and `[*]` are read here; `.*` is Spark's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
+from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
+from nosync_nb.expressions.functions.collections import is_held
+from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value, only
+from nosync_nb.expressions.kernels import datetimes, intervals
+from nosync_nb.expressions.kernels.kernel import TextKernel
+from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
+from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows.ddl import INTERVALS
+from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
+
+_NUMBER_MAX = 1000
+"""Characters of a number beyond which Spark's reader refuses it."""
+
+
+class JsonObject(list[tuple[str, Any]]):
+    """The fields of an object in their order, also those of one name."""
+
+
+def _limited(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        if len(text) > _NUMBER_MAX:
+            raise ValueError(text)
+        return read(text)
+
+    return number
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(text)
+
+
+def decoder(
+    constant: Callable[[str], Any],
+    *,
+    fraction: Callable[[str], float] = float,
+    strict: bool = False,
+    short: bool = False,
+) -> json.JSONDecoder:
+    """What reads JSON; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
+
+    Args:
+        fraction: makes the double of a number that is not whole.
+        strict: whether characters of control are refused in strings.
+        short: whether the texts are too short for a number that is refused.
+    """
+    return json.JSONDecoder(
+        object_pairs_hook=JsonObject,
+        parse_int=None if short else _limited(int),
+        parse_float=None if short else _limited(fraction),
+        parse_constant=constant,
+        strict=strict,
+    )
+
+
+_SHORT_DECODER = decoder(_no_number, short=True)
+_DECODER = decoder(_no_number)
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+BLANKS = " \t\r\n"
+
+
+_SIGNS = re.compile(r'\\(.)|"', re.DOTALL)
+
+
+def _sign(match: re.Match[str]) -> str:
+    if match[0] == '"':
+        return '\\"'
+    return "'" if match[1] == "'" else match[0]
+
+
+def _double_quoted(match: re.Match[str]) -> str:
+    """A string in double quotes, in which a single one is not escaped."""
+    inner = _SIGNS.sub(_sign, match[0][1:-1])
+    return f'"{inner}"'
+
+
+def first_value(text: str, reader: json.JSONDecoder | None = None) -> Any:
+    """The first value of a text.
+
+    Raises:
+        ValueError: if it is no JSON.
+    """
+    begun = text.lstrip(BLANKS)
+    if reader is None:
+        reader = _SHORT_DECODER if len(begun) <= _NUMBER_MAX else _DECODER
+    try:
+        value, end = reader.raw_decode(begun)
+    except RecursionError:
+        raise ValueError("too deep") from None
+    except ValueError:
+        if "'" not in text:
+            raise
+        begun = _STRINGS.sub(_double_quoted, begun)
+        value, end = reader.raw_decode(begun)
+    after = begun[end : end + 1]
+    if isinstance(value, bool) or value is None:
+        ended = not (after.isalnum() or after in ("_", "$"))
+    else:
+        ended = not isinstance(value, int | float) or after in BLANKS
+    if not ended:
+        raise ValueError("a value goes on")
+    return value
+
+
+_ESCAPED = re.compile('["\\\\\x00-\x1f]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _quoted(text: str) -> str:
+    def escaped(match: re.Match[str]) -> str:
+        return _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}"
+
+    return f'"{_ESCAPED.sub(escaped, text)}"'
+
+
+def _finite(text: Callable[[float], str]) -> Callable[[float], str]:
+    return lambda value: text(value) if value - value == 0.0 else f'"{text(value)}"'
+
+
+_double = _finite(double_text)
+
+
+_WIDE = re.compile(r"[\ud800-\udfff\U00010000-\U0010ffff]")
+
+
+def _halved(text: str) -> str:
+    """Characters beyond 16 bits as escapes of their halves, as Spark's generator copies them."""
+
+    def escaped(match: re.Match[str]) -> str:
+        halves = match[0].encode("utf-16-be", "surrogatepass").hex().upper()
+        return "".join(f"\\u{halves[i : i + 4]}" for i in range(0, len(halves), 4))
+
+    return _WIDE.sub(escaped, text)
+
+
+def _whole(text: str) -> str:
+    return _halved(_quoted(text))
+
+
+Quote = Callable[[str], str]
+
+
+def as_text(value: Any, quote: Quote = _whole) -> str:
+    """A value that was read, as text; `quote` writes what is text in it."""
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, JsonObject):
+        fields = [f"{as_text(name, quote)}:{as_text(v, quote)}" for name, v in value]
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{','.join([as_text(v, quote) for v in value])}]"
+    if isinstance(value, float):
+        return _double(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_PATH = re.compile(r"\$(?:\.[^.\[\s*][^.\[]*|\['[^'\s?*][^']*'\]|\[(?:[0-9]{1,9}|\*)\])*")
+_STEP = re.compile(r"\.([^.\[]+)|\['([^']+)'\]|\[([0-9]+)\]|\[\*\]")
+_EVERY = -1
+"""The step `[*]`."""
+
+
+def _steps(path: Any) -> list[str | int]:
+    if not isinstance(path, str) or _PATH.fullmatch(path) is None:
+        raise NotProvedError(f"the path {path!r}")
+    each = _STEP.finditer(path)
+    return [int(step[3]) if step[3] else step[1] or step[2] or _EVERY for step in each]
+
+
+def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
+    """What is found by a path, as text; of fields of one name the first that has it."""
+    if not steps:
+        return value if isinstance(value, str) else as_text(value)
+    step, *rest = steps
+    if isinstance(step, int):
+        inside = isinstance(value, list) and not isinstance(value, JsonObject)
+        return _picked(value[step], rest) if inside and step < len(value) else None
+    if isinstance(value, JsonObject):
+        for name, own in value:
+            inner = _picked(own, rest) if name == step and own is not None else None
+            if inner is not None:
+                return inner
+    return None
+
+
+_RAW, _QUOTED, _FLAT = range(3)
+"""How what is found is written: a text as it is, as in an array, or arrays as their elements."""
+
+
+def _found(
+    value: Any, steps: Sequence[str | int], style: int, out: list[str], quote: Quote = _whole
+) -> bool:
+    """Writes what is found by a path with `[*]` to `out`, as Spark does; tells whether there is.
+
+    One element that is found stands without the array around it, and two `[*]` beside each other
+    make one array of what they find, also where that is nothing. What may stand alone is written
+    apart first, by a generator that leaves characters beyond 16 bits as they are.
+    """
+    if not steps:
+        if style == _FLAT and type(value) is list:
+            return (
+                sum(_found(own, steps, style, out, quote) for own in value) > 0
+            )  # all are written
+        out.append(value if style == _RAW and isinstance(value, str) else as_text(value, quote))
+        return True
+    step, *rest = steps
+    if isinstance(step, str):
+        own = value if isinstance(value, JsonObject) else ()
+        named = (v for name, v in own if name == step and v is not None)
+        return any(_found(v, rest, style, out, quote) for v in named)
+    if type(value) is not list:
+        return False
+    twice = rest[:1] == [_EVERY]
+    if step != _EVERY:
+        style = _QUOTED if twice else style
+        return step < len(value) and _found(value[step], rest, style, out, quote)
+    inner: list[str] = []
+    within = _FLAT if twice or style == _FLAT else _QUOTED
+    apart = not twice and style != _QUOTED
+    own_quote = _quoted if apart else quote
+    count = sum(_found(own, rest[twice:], within, inner, own_quote) for own in value)
+    if not apart or count > 1:
+        out.append(f"[{','.join(inner)}]")
+    elif count:
+        out.append(",".join(inner))
+    return count > 0
+
+
+def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
+    """What finds a value in one that was read."""
+    if _EVERY not in steps:
+        return lambda value: _picked(value, steps)
+
+    def found(value: Any) -> str | None:
+        out: list[str] = []
+        return " ".join(out) if _found(value, steps, _RAW, out) else None
+
+    return found
+
+
+def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`get_json_object(text, '$.a[0]')`: null where there is nothing."""
+    count(name, arguments, 2)
+    found = _by_path(_steps(literal_value(arguments[1], "a path")))
+
+    def row(text: str) -> str | None:
+        try:
+            value = found(first_value(text))
+            if value is not None and "\\" in text:
+                value.encode()  # half a character, written as an escape
+        except ValueError:
+            return None
+        return value
+
+    text = cast(only(arguments[0], "string", name=name), "string", utc=utc)
+    return StrictNode(name, "string", TextKernel(row, nullable=True), (text,))
+
+
+def _as_string(write: Callable[[int], str]) -> Callable[[int], str]:
+    return lambda value: f'"{write(value)}"'
+
+
+def _moment(zone: str) -> Callable[[int], str]:
+    def text(micros: int) -> str:
+        day, rest = divmod(micros, datetimes.DAY)
+        millis = rest // 1000
+        seconds = millis // 1000
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return f'"{datetimes.date_text(day)}T{clock}.{millis % 1000:03}{zone}"'
+
+    return text
+
+
+_WRITERS: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(INTEGERS, str),
+    "string": _quoted,
+    "boolean": lambda value: "true" if value else "false",
+    "double": _double,
+    "float": _finite(float_text),
+    "date": lambda value: f'"{datetimes.date_text(value)}"',
+    "timestamp": _moment("Z"),
+    "timestamp_ntz": _moment(""),
+    "binary": lambda value: f'"{base64.b64encode(value).decode()}"',
+    **{type_: _as_string(intervals.writer(type_)) for type_ in INTERVALS},
+}
+_KEYS: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys((*INTEGERS, "date"), lambda key: f'"{key}"'),
+    "string": _quoted,
+}
+
+
+def _writer(type_: str) -> Callable[[Any], str]:
+    if is_decimal(type_):
+        return str
+    if not is_nested(type_):
+        return _WRITERS[type_]
+    parts = nested_parts(type_)
+    if type_.startswith("map<") and parts[0][1] not in _KEYS:
+        raise NotProvedError(f"to_json of a {type_}")
+    inner = [_writer(own) for _, own in parts]
+    if type_.startswith("array<"):
+        return lambda items: f"[{','.join(['null' if v is None else inner[0](v) for v in items])}]"
+    if type_.startswith("map<"):
+        key = _KEYS[parts[0][1]]
+        return lambda pairs: _object([(key(k), inner[1], v) for k, v in pairs])
+    names = [_quoted(name) for name, _ in parts]
+    return lambda values: _object(
+        [given for given in zip(names, inner, values, strict=True) if given[2] is not None]
+    )
+
+
+def _object(fields: list[tuple[str, Callable[[Any], str], Any]]) -> str:
+    texts = [f"{name}:{'null' if v is None else write(v)}" for name, write, v in fields]
+    return f"{{{','.join(texts)}}}"
+
+
+def _to_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`to_json(x)` of an array, map or struct: fields that are null are left out."""
+    count(name, arguments, 1)
+    type_ = arguments[0].type
+    if not is_nested(type_) or not is_held(type_):
+        raise NotProvedError(f"to_json of a {type_}")
+    if not utc and "timestamp" in type_.replace("timestamp_ntz", ""):
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    return RowwiseNode(name, "string", _writer(type_), arguments)
+
+
+FUNCTIONS: dict[str, Rule] = {"get_json_object": _get_json_object, "to_json": _to_json}

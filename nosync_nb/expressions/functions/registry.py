@@ -1,0 +1,191 @@
+"""The table of functions whose results are proved equal to Spark's.
+
+`FUNCTIONS` holds calls by name, `OPERATORS` what is written with signs and keywords. An entry is a
+`Function` (types in, type out, kernel) or a rule: a Python function from argument nodes to a node.
+A rule raises `NotProvedError` for what it does not cover. Anything that is not here is Spark's.
+tests/test_expressions_proof.py holds every entry against Spark; one without a case there fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.functions import (
+    collections,
+    comparisons,
+    conditionals,
+    datetimes,
+    decimals,
+    hashes,
+    intervals__durations,
+    json_functions,
+    json_functions__json_values,
+    mathematics,
+    mathematics__rounding,
+    nondeterministic,
+    number_formats,
+    patterns,
+    patterns__regexes,
+    rules,
+)
+from nosync_nb.expressions.functions import (
+    strings as wordings,
+)
+from nosync_nb.expressions.functions.entry import OF_BYTES, OF_DAYS, Function
+from nosync_nb.expressions.functions.rules import Rule
+from nosync_nb.expressions.kernels import datetimes as dates
+from nosync_nb.expressions.kernels import numeric, strings
+from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+
+
+def _text(kernel: TextKernel, *parameters: str, result: str = "string", **more: Any) -> Function:
+    """A function of text and more."""
+    return Function(("string", *parameters), result, kernel, **more)
+
+
+def _calendar(function: Callable[[Any], Any], result: str = "int") -> Function:
+    return Function(("date",), result, Kernel(function))
+
+
+_ADD_DAYS = Function(("date", "int"), "date", dates.shift(np.add), refused=OF_DAYS)
+_SUB_DAYS = Function(("date", "int"), "date", dates.shift(np.subtract), refused=OF_DAYS)
+_DIFFERENCE = Function(("date", "date"), "int", Kernel(dates.difference))
+_UPPER = Function(("string",), "string", strings.upper)
+_LOWER = Function(("string",), "string", strings.lower)
+_SUBSTRING = _text(strings.substring, "int", "int", optional=1, refused=OF_BYTES)
+_SQRT = Function(("double",), "double", numeric.square_root("double"))
+_SIGN = intervals__durations.signum(Function(("double",), "double", numeric.sign("double")).bind)
+_DAY = _calendar(dates.day)
+_ABSOLUTE = intervals__durations.absolute(
+    decimals.same_type(signed=False, other=rules.same_type(numeric.absolute))
+)
+_NEGATIVE = intervals__durations.negative(
+    decimals.same_type(signed=True, other=rules.same_type(numeric.negate))
+)
+_REMAINDER = decimals.arithmetic("%", rules.arithmetic(numeric.remainder))
+_PLUS = intervals__durations.added(decimals.arithmetic("+", rules.plus))
+_MINUS = intervals__durations.taken_away(decimals.arithmetic("-", rules.minus))
+_TIMES = intervals__durations.times(decimals.arithmetic("*", rules.arithmetic(numeric.multiply)))
+_OVER = intervals__durations.divided(decimals.arithmetic("/", rules.divided))
+_CEILING = decimals.whole(1, rules.whole(np.ceil))
+
+FUNCTIONS: dict[str, Function | Rule] = {
+    **mathematics.FUNCTIONS,
+    **hashes.FUNCTIONS,
+    **json_functions.FUNCTIONS,
+    **json_functions__json_values.FUNCTIONS,
+    **patterns__regexes.FUNCTIONS,
+    **wordings.FUNCTIONS,
+    **number_formats.FUNCTIONS,
+    "abs": _ABSOLUTE,
+    "negative": _NEGATIVE,
+    "positive": intervals__durations.itself(decimals.itself(rules.positive)),
+    "mod": _REMAINDER,
+    "pmod": mathematics.positive_remainder(rules.integers(numeric.positive_remainder)),
+    "try_add": mathematics.tried(_PLUS),
+    "try_subtract": mathematics.tried(_MINUS),
+    "try_multiply": mathematics.tried(_TIMES),
+    "try_divide": mathematics.tried(_OVER),
+    "try_mod": mathematics.tried(_REMAINDER),
+    "sqrt": _SQRT,
+    "sign": _SIGN,
+    "signum": _SIGN,
+    "floor": decimals.whole(-1, rules.whole(np.floor)),
+    "ceil": _CEILING,
+    "ceiling": _CEILING,
+    "bround": decimals.rounded(mathematics__rounding.rounded(even=True), even=True),
+    "round": decimals.rounded(mathematics__rounding.rounded(even=False), even=False),
+    "isnan": rules.is_nan,
+    "greatest": comparisons.extreme(numeric.choose_greater),
+    "least": comparisons.extreme(numeric.choose_less),
+    "coalesce": conditionals.coalesce(),
+    "nvl": conditionals.coalesce(2),
+    "ifnull": conditionals.coalesce(2),
+    "nvl2": conditionals.nvl2,
+    "nullif": comparisons.null_if,
+    "if": conditionals.if_,
+    "isnull": conditionals.is_null,
+    "isnotnull": conditionals.is_not_null,
+    "equal_null": comparisons.same,
+    "boolean": rules.cast_to("boolean"),
+    "tinyint": rules.cast_to("tinyint"),
+    "smallint": rules.cast_to("smallint"),
+    "int": rules.cast_to("int"),
+    "bigint": rules.cast_to("bigint"),
+    "float": rules.cast_to("float"),
+    "double": rules.cast_to("double"),
+    "string": rules.cast_to("string"),
+    "date": rules.cast_to("date"),
+    "timestamp": rules.cast_to("timestamp"),
+    "binary": rules.cast_to("binary"),
+    "decimal": rules.cast_to("decimal(10,0)"),
+    "concat": rules.concat,
+    "upper": _UPPER,
+    "ucase": _UPPER,
+    "lower": _LOWER,
+    "lcase": _LOWER,
+    "reverse": _text(strings.reverse, refused=OF_BYTES),
+    "trim": wordings.TRIMMED["both"],
+    "ltrim": wordings.TRIMMED["leading"],
+    "rtrim": wordings.TRIMMED["trailing"],
+    "substring": _SUBSTRING,
+    "substr": _SUBSTRING,
+    "left": _text(strings.left, "int", refused=OF_BYTES),
+    "right": _text(strings.right, "int"),
+    "startswith": _text(strings.starts_with, "string", result="boolean"),
+    "endswith": _text(strings.ends_with, "string", result="boolean"),
+    "contains": _text(strings.contains, "string", result="boolean"),
+    "instr": _text(strings.instr, "string", result="int"),
+    "replace": _text(strings.replace, "string", "string", optional=1),
+    "lpad": _text(strings.lpad, "int", "string", optional=1, refused=OF_BYTES),
+    "rpad": _text(strings.rpad, "int", "string", optional=1, refused=OF_BYTES),
+    "repeat": _text(strings.repeat, "int"),
+    "year": _calendar(dates.year),
+    "quarter": _calendar(dates.quarter),
+    "month": _calendar(dates.month),
+    "day": _DAY,
+    "dayofmonth": _DAY,
+    "dayofyear": _calendar(dates.day_of_year),
+    "dayofweek": _calendar(dates.day_of_week),
+    "weekday": _calendar(dates.weekday),
+    "last_day": _calendar(dates.last_day, "date"),
+    "hour": rules.clock(dates.hour),
+    "minute": rules.clock(dates.minute),
+    "second": rules.clock(dates.second),
+    "unix_micros": rules.micros("timestamp", "bigint"),
+    "timestamp_micros": rules.micros("bigint", "timestamp"),
+    "date_add": _ADD_DAYS,
+    "dateadd": _ADD_DAYS,
+    "date_sub": _SUB_DAYS,
+    "datediff": _DIFFERENCE,
+    "date_diff": _DIFFERENCE,
+    **datetimes.FUNCTIONS,
+    **intervals__durations.FUNCTIONS,
+    **collections.FUNCTIONS,
+    **nondeterministic.FUNCTIONS,
+}
+
+OPERATORS: dict[str, Rule] = {
+    **mathematics.OPERATORS,
+    "+": _PLUS,
+    "-": _MINUS,
+    "*": _TIMES,
+    "/": _OVER,
+    "%": _REMAINDER,
+    "div": decimals.arithmetic("div", rules.integral_divided),
+    "neg": _NEGATIVE,
+    **comparisons.COMPARISONS,
+    "<=>": comparisons.same,
+    "and": conditionals.logic(conjunction=True),
+    "or": conditionals.logic(conjunction=False),
+    "not": conditionals.not_,
+    "in": comparisons.in_,
+    "like": patterns.like(),
+    "ilike": patterns.like(lower=True),
+    "is true": conditionals.is_truth(wanted=True),
+    "is false": conditionals.is_truth(wanted=False),
+    "||": rules.concat,
+}

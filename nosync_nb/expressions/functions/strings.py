@@ -1,0 +1,382 @@
+"""More functions of text and bytes, row by row or by distinct value.
+
+Positions count code points; bytes are those of UTF-8. Cases of letters are those of texts.py.
+"""
+
+from __future__ import annotations
+
+import base64 as _base64
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Any, NamedTuple
+
+from nosync_nb.expressions.evaluation.nodes import (
+    CaseNode,
+    IsNullNode,
+    LiteralNode,
+    StrictNode,
+    ValueNode,
+)
+from nosync_nb.expressions.functions import null_tolerant, number_formats
+from nosync_nb.expressions.functions.entry import OF_BYTES, OF_TEXT, Function
+from nosync_nb.expressions.functions.hashes import as_bytes, of_bytes, raw
+from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.implicit_casts import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.kernels import strings
+from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
+
+Text = TextKernel
+
+
+def concat_ws(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`concat_ws(separator, ...)` of texts."""
+    if not arguments:
+        raise NotProvedError("concat_ws of nothing")
+    operands = [implicit(argument, "string", utc=utc) for argument in arguments]
+    large = null_tolerant.all_joined if len(operands) > 1 else None
+    return null_tolerant.LooseNode("string", null_tolerant.joined, operands, large=large)
+
+
+def length(per_byte: int | None) -> Rule:
+    """The length of text in code points (None), of bytes in bytes; or in units of a byte."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        node = as_bytes(arguments[0], utc)
+        if per_byte is None and node.type == "string":
+            return StrictNode(name, "int", strings.length, (node,))
+        kernel = Text(lambda value: len(raw(value)) * (per_byte or 1))
+        return StrictNode(name, "int", kernel, (node,))
+
+    return rule
+
+
+def stripped(way: Callable[[str, str], str], plain: TextKernel, *, first: bool) -> Rule:
+    """`trim` and its kin, perhaps with the characters to be cut (first: before the text)."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        given = [implicit(argument, "string", utc=utc) for argument in arguments]
+        if len(given) == 1:
+            return StrictNode(name, "string", plain, given)
+        count(name, given, 2)
+        kernel = Text((lambda cut, s: way(s, cut)) if first else way)
+        return StrictNode(name, "string", kernel, given)
+
+    return rule
+
+
+def _strip(text: str, cut: str) -> str:
+    return text.strip(cut) if cut else text
+
+
+def _lstrip(text: str, cut: str) -> str:
+    return text.lstrip(cut) if cut else text
+
+
+def _rstrip(text: str, cut: str) -> str:
+    return text.rstrip(cut) if cut else text
+
+
+TRIMMED = {
+    "both": stripped(_strip, strings.trim, first=True),
+    "leading": stripped(_lstrip, strings.ltrim, first=True),
+    "trailing": stripped(_rstrip, strings.rtrim, first=True),
+}
+
+
+def _locate(part: str, text: str, start: int) -> int:
+    if start < 1:
+        return 0
+    return 1 if not part else text.find(part, start - 1) + 1
+
+
+def locate(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`locate(part, text, start)` and `position`."""
+    given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
+    if len(arguments) == 2:
+        return StrictNode(name, "int", strings.locate, given)
+    count(name, arguments, 3)
+    start = implicit(arguments[2], "int", utc=utc)
+    place = StrictNode(name, "int", Text(_locate), (*given, start))
+    return CaseNode([(IsNullNode(start), LiteralNode(0, "int"))], place)
+
+
+def _substring_index(text: str, mark: str, number: int) -> str:
+    if not mark or number == 0:
+        return ""
+    at = -1 if number > 0 else len(text)
+    for _ in range(abs(number)):
+        at = text.find(mark, at + 1) if number > 0 else text.rfind(mark, 0, at + len(mark) - 1)
+        if at < 0:
+            return text
+    return text[:at] if number > 0 else text[at + len(mark) :]
+
+
+def _split_part(text: str, mark: str, number: int) -> str:
+    if number == 0:
+        raise InvalidError("parts are numbered from 1, or from -1 backwards")
+    parts = text.split(mark) if mark else [text]
+    place = number - 1 if number > 0 else len(parts) + number
+    return parts[place] if 0 <= place < len(parts) else ""
+
+
+def _translate(text: str, old: str, new: str) -> str:
+    table: dict[int, str | None] = {}
+    for i, character in enumerate(old):
+        table.setdefault(ord(character), new[i] if i < len(new) else None)
+    return text.translate(table)
+
+
+def _initcap(text: str) -> str:
+    lowered = strings.lower.row(text).split(" ")
+    words = zip(text.split(" "), lowered, strict=True)
+    return " ".join(_capital(word, small) if word else "" for word, small in words)
+
+
+def _capital(word: str, lowered: str) -> str:
+    first: str = strings.lower.row(word[0])
+    return strings.title(word[0]) + lowered[len(first) :]
+
+
+def _ascii(text: str) -> int:
+    return ord(text[0]) if text else 0
+
+
+def _chr(number: int) -> str:
+    return "" if number < 0 else chr(number & 0xFF)
+
+
+def hexadecimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`hex` of a number, which is cast to bigint, of text or of bytes."""
+    count(name, arguments, 1)
+    given = arguments[0]
+    if given.type in (*INTEGERS, *FLOATS) or is_decimal(given.type):
+        number = given if given.type in INTEGERS else implicit(given, "bigint", utc=utc)
+        kernel = Text(lambda number: f"{number & 0xFFFFFFFFFFFFFFFF:X}")
+        return StrictNode(name, "string", kernel, (number,))
+    kernel = Text(lambda value: raw(value).hex().upper())
+    return StrictNode(name, "string", kernel, (as_bytes(given, utc),))
+
+
+_CODES = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "01230127022455012623017202", strict=True))
+
+
+def _soundex(text: str) -> str:
+    """The first letter, then codes; letters that have none end a run, but for H and W."""
+    first = text[:1].upper()
+    if not ("A" <= first <= "Z" and len(first) == 1):
+        return text
+    code, last = first, _CODES[first]
+    for character in text[1:]:
+        letter = character.upper()
+        if not ("A" <= letter <= "Z" and len(letter) == 1):
+            last = "0"
+            continue
+        digit = _CODES[letter]
+        if digit == "7":
+            continue
+        if digit not in ("0", last):
+            code += digit
+            if len(code) == 4:
+                break
+        last = digit
+    return code.ljust(4, "0")
+
+
+def _distance(a: str, b: str) -> int:
+    before = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        row = [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y)))
+        before = row
+    return before[-1]
+
+
+def _distance_within(a: str, b: str, most: int) -> int:
+    if most < 0:
+        return -1
+    distance = _distance(a, b)
+    return distance if distance <= most else -1
+
+
+def levenshtein(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`levenshtein(a, b)`, perhaps with the most that is asked for."""
+    given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
+    if len(arguments) == 2:
+        return StrictNode(name, "int", Text(_distance), given)
+    count(name, arguments, 3)
+    most = implicit(arguments[2], "int", utc=utc)
+    literal_value(most, "the most of levenshtein")  # of null Spark makes 0, -1 or null
+    return StrictNode(name, "int", Text(_distance_within), (*given, most))
+
+
+def _overlay(text: str, new: str, start: int, size: int = -1) -> str:
+    gone = len(new) if size < 0 else size
+    before: str = strings.substring.row(text, 1, start - 1)
+    first = start + gone
+    rest = text[first - 1 :] if first > 0 else text[max(len(text) + first, 0) :] if first else text
+    return before + new + rest
+
+
+_WIDE = Context(prec=800)
+
+
+def format_number(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`format_number(x, places)`: groups of three, ties to even."""
+    count(name, arguments, 2)
+    places = literal_value(arguments[1], "places")
+    type_ = arguments[0].type
+    number = type_ in INTEGERS or type_ in FLOATS or is_decimal(type_)
+    if not isinstance(places, int) or not 0 <= places <= 60 or not number:
+        raise NotProvedError(f"format_number of a {type_}")
+    scale = decimal_parts(type_)[1] if is_decimal(type_) else 0
+    unit = Decimal((0, (1,), -places))
+
+    def row(value: Any) -> str:
+        if isinstance(value, float) and value - value != 0:
+            return "NaN" if value != value else "∞" if value > 0 else "-∞"
+        exact = Decimal(value) if not scale else Decimal(value).scaleb(-scale, _WIDE)
+        if isinstance(value, float):
+            printed = Decimal(repr(value))
+            exponent = printed.as_tuple().exponent
+            exact = printed if isinstance(exponent, int) and -exponent <= places else exact
+        return f"{exact.quantize(unit, ROUND_HALF_EVEN, _WIDE):,f}"
+
+    return StrictNode(name, "string", Text(row), arguments[:1])
+
+
+_PLAIN = re.compile(r"%(-?)([1-9][0-9]*)?([dsxX%])")
+_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+
+
+def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`format_string` of integers and texts, by a literal of `%d`, `%s`, `%x` and widths."""
+    pattern = literal_value(arguments[0], "a format") if arguments else None
+    if not isinstance(pattern, str):
+        raise NotProvedError("a format that is no text")
+    pieces = _pieces(pattern)
+    kinds = [piece.kind for piece in pieces if piece.kind]
+    if len(kinds) != len(arguments) - 1:
+        raise NotProvedError("a format of other arguments")
+    for kind, argument in zip(kinds, arguments[1:], strict=True):
+        if argument.type not in ((*INTEGERS, "string") if kind == "s" else INTEGERS):
+            raise NotProvedError(f"%{kind} of a {argument.type}")
+    masks = [(1 << _BITS.get(argument.type, 64)) - 1 for argument in arguments[1:]]
+
+    def row(*values: Any) -> str:
+        rest = iter(zip(values, masks, strict=True))
+        made = []
+        for text, kind, left, width in pieces:
+            if not kind:
+                made.append(text)
+                continue
+            shown = _formatted(kind, *next(rest))
+            blanks = " " * (width - len(shown.encode("utf-16-le")) // 2)
+            made.append(shown + blanks if left else blanks + shown)
+        return "".join(made)
+
+    if len(arguments) == 1:
+        return LiteralNode(row(), "string")
+    return null_tolerant.LooseNode("string", row, arguments[1:])
+
+
+def _formatted(kind: str, value: Any, mask: int) -> str:
+    if value is None:
+        return "NULL" if kind == "X" else "null"
+    if kind in "xX":
+        return f"{value & mask:{kind}}"
+    return str(value)
+
+
+class _FormatPiece(NamedTuple):
+    """A text, or a value: how it is shown, on which side, how wide at least."""
+
+    text: str
+    kind: str = ""
+    left: bool = False
+    width: int = 0
+
+
+def _pieces(pattern: str) -> list[_FormatPiece]:
+    pieces: list[_FormatPiece] = []
+    at = 0
+    while at < len(pattern):
+        if pattern[at] != "%":
+            stop = pattern.find("%", at)
+            text = pattern[at : stop if stop >= 0 else len(pattern)]
+            pieces.append(_FormatPiece(text))
+            at += len(text)
+            continue
+        match = _PLAIN.match(pattern, at)
+        if match is None or (match[1] and not match[2]):
+            raise NotProvedError("this format")
+        if match[3] == "%":
+            if match[1] or match[2]:
+                raise NotProvedError("this format")
+            pieces.append(_FormatPiece("%"))
+        else:
+            pieces.append(_FormatPiece("", match[3], bool(match[1]), int(match[2] or 0)))
+        at = match.end()
+    return pieces
+
+
+def _of_text(row: Callable[..., Any], *more: str, result: str = "string", **how: Any) -> Function:
+    own = {key: how.pop(key) for key in ("optional", "refused") if key in how}
+    return Function(("string", *more), result, Text(row, **how), **own)
+
+
+def _base64_lines(value: bytes) -> str:
+    """Lines of MIME, as Spark writes by default."""
+    return "\r\n".join(re.findall(".{1,76}", _base64.b64encode(value).decode()))
+
+
+def _unbase64(text: str) -> bytes:
+    """Java's MIME decoder: what is no letter of the alphabet is passed over."""
+    letters = re.sub(r"[^A-Za-z0-9+/=]", "", text)
+    body = letters.rstrip("=")
+    padding = len(letters) - len(body)
+    if "=" in body or len(body) % 4 == 1 or (padding and (len(body) + padding) % 4):
+        raise InvalidError(f"{text!r} is no base64")
+    return _base64.b64decode(body + "=" * (-len(body) % 4))
+
+
+_CHR = Function(("bigint",), "string", Text(_chr))
+_SPACE = Function(("int",), "string", Text(lambda n: " " * n))
+
+FUNCTIONS: dict[str, Function | Rule] = {
+    "concat_ws": concat_ws,
+    "octet_length": length(1),
+    "bit_length": length(8),
+    "btrim": stripped(_strip, strings.trim, first=False),
+    "position": locate,
+    "locate": locate,
+    "substring_index": _of_text(_substring_index, "string", "int"),
+    "split_part": _of_text(_split_part, "string", "int", raises=True),
+    "translate": _of_text(_translate, "string", "string"),
+    "initcap": _of_text(_initcap),
+    "ascii": _of_text(_ascii, result="int"),
+    "chr": _CHR,
+    "char": _CHR,
+    "space": _SPACE,
+    "hex": hexadecimal,
+    "unhex": _of_text(number_formats.unhexed, result="binary", nullable=True),
+    "bin": Function(("bigint",), "string", Text(lambda n: f"{n & 0xFFFFFFFFFFFFFFFF:b}")),
+    "base64": of_bytes(_base64_lines),
+    "unbase64": _of_text(_unbase64, result="binary", raises=True),
+    "soundex": _of_text(_soundex, refused=OF_TEXT),
+    "levenshtein": levenshtein,
+    "overlay": _of_text(
+        _overlay, "string", "int", "int", optional=1, refused=(*OF_BYTES, *OF_BYTES)
+    ),
+    "format_number": format_number,
+    "format_string": format_string,
+    "printf": format_string,
+    "length": length(None),
+    "len": length(None),
+    "char_length": length(None),
+    "character_length": length(None),
+}

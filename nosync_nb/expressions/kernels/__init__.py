@@ -1,0 +1,1 @@
+"""Pure kernels over values, without any handling of nulls."""

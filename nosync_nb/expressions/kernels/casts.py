@@ -1,0 +1,262 @@
+"""Kernels of casts: every value arrives exactly as in Spark's ANSI mode, or the row raises.
+
+Casts of decimals are in decimal_casts.py, text to timestamps in moments.py, values to text in
+printed.py. Bytes that are no UTF-8 are refused as text, also where it is tried: Spark makes a text
+of them that no reader takes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb.expressions.kernels import (
+    casts__decimal_casts,
+    datetimes,
+    intervals,
+    timestamp_parsing,
+    value_formatting,
+)
+from nosync_nb.expressions.kernels.kernel import Check, InvalidError, Kernel, TextKernel
+from nosync_nb.expressions.kernels.numeric import limits
+from nosync_nb.expressions.typing_rules import NUMBERS, is_decimal
+from nosync_nb.rows import buffers
+from nosync_nb.rows.ddl import INTERVALS
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+
+def cast(source: str, target: str) -> Kernel | TextKernel | None:
+    """Returns the kernel that casts one type to another, None if Spark has to."""
+    if INTERVALS.intersection((source, target)):
+        return intervals.TEXTS[source] if target == "string" else intervals.cast(source, target)
+    if is_decimal(source) or is_decimal(target):
+        return casts__decimal_casts.cast(source, target)
+    if source in NUMBERS and target in NUMBERS:
+        return _number(source, target)
+    if source == "boolean" and target in NUMBERS:
+        return Kernel(lambda a: a.astype(FIXED[target]))
+    if source in NUMBERS and target == "boolean":
+        return Kernel(lambda a: a != 0)
+    if source == "string":
+        return _FROM_TEXT.get(target) or (_to_integer(target) if target in INTEGERS else None)
+    if target == "string":
+        return _to_text(source)
+    return _time(source, target)
+
+
+def _number(source: str, target: str) -> Kernel:
+    dtype = FIXED[target]
+    if target in FLOATS:
+        return Kernel(lambda a: a.astype(dtype), floats=source == "double")
+    if source in FLOATS:
+        return _float_to_integer(target)
+    least, greatest = limits(target)
+    if INTEGERS.index(source) <= INTEGERS.index(target):
+        return Kernel(lambda a: a.astype(dtype), (), lambda a: a)
+    check = Check(lambda a: (a < least) | (a > greatest), f"the value is beyond {target}")
+    return Kernel(lambda a: a.astype(dtype), (check,), lambda a: a)
+
+
+def _float_to_integer(target: str, unit: int = 1) -> Kernel:
+    """The value times `unit`, cut off towards zero."""
+    dtype = FIXED[target]
+    least, greatest = limits(target)
+
+    def bad(a: Any) -> Any:
+        wide = a.astype(np.float64) * unit
+        return ~((np.floor(wide) <= float(greatest)) & (np.ceil(wide) >= float(least)))
+
+    def run(a: Any) -> Any:
+        if target != "bigint":
+            return a.astype(dtype)
+        wide = a.astype(np.float64) * unit
+        top = wide >= 2.0**63  # 2**63 itself passes the check and becomes the greatest, as in Java
+        return np.where(top, greatest, np.where(top, 0.0, wide).astype(np.int64))
+
+    return Kernel(run, (Check(bad, f"the value is beyond {target}"),), floats=True)
+
+
+def _time(source: str, target: str) -> Kernel | None:
+    """Dates and timestamps, in UTC."""
+    timestamps = ("timestamp", "timestamp_ntz")
+    if source in timestamps and target in timestamps:
+        return Kernel(lambda a: a)
+    if source in timestamps and target == "date":
+        return Kernel(datetimes.to_days)
+    if source == "date" and target in timestamps:
+        return datetimes.TO_MICROS
+    if source == "timestamp" and target in NUMBERS:
+        return _seconds(target)
+    if target == "timestamp" and source in INTEGERS:
+        return Kernel(_micros)
+    if target == "timestamp" and source in FLOATS:
+        return _float_to_integer("bigint", datetimes.SECOND)
+    return None
+
+
+def _seconds(target: str) -> Kernel:
+    """Seconds since 1970; whole ones are those before."""
+    if target in FLOATS:
+        return Kernel(lambda a: (a / np.float64(datetimes.SECOND)).astype(FIXED[target]))
+    least, greatest = limits(target)
+    check = Check(
+        lambda a: (a // datetimes.SECOND < least) | (a // datetimes.SECOND > greatest),
+        f"the value is beyond {target}",
+    )
+    run = Kernel(lambda a: (a // datetimes.SECOND).astype(FIXED[target]))
+    return run if target == "bigint" else replace(run, checks=(check,))
+
+
+def _micros(seconds: Any) -> Any:
+    """Seconds as microseconds; what is beyond all of them is the last."""
+    most = (2**63 - 1) // datetimes.SECOND
+    wide = seconds.astype(np.int64)
+    inside = np.clip(wide, -most, most) * np.int64(datetimes.SECOND)
+    ends = np.where(wide > 0, np.int64(2**63 - 1), np.int64(-(2**63)))
+    return np.where((wide > most) | (wide < -most), ends, inside)
+
+
+_BLANKS = timestamp_parsing.BLANKS
+_CONTROLS = _BLANKS[:-1]
+"""What Java trims of doubles."""
+
+_HEX = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?", re.ASCII
+)
+_DOUBLE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?", re.ASCII)
+_NAMED = {
+    **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), float("inf")),
+    **dict.fromkeys(("-inf", "-infinity"), float("-inf")),
+    "nan": float("nan"),
+}
+
+
+def _refuse(text: str, type_: str) -> InvalidError:
+    return InvalidError(f"{text!r} is not of type {type_}")
+
+
+def _to_integer(target: str) -> TextKernel:
+    least, greatest = limits(target)
+
+    def row(text: str) -> int:
+        trimmed = text.strip(_BLANKS)
+        if re.fullmatch(r"[+-]?[0-9]+", trimmed):
+            value = int(trimmed)
+            if least <= value <= greatest:
+                return value
+        raise _refuse(text, target)
+
+    def large(array: Any) -> Any:
+        plain = pc.match_substring_regex(array, pattern=r"^-?[0-9]{1,18}$")
+        if pc.all(plain, min_count=0).as_py() is False:
+            return None
+        values = pc.cast(array, pa.int64())
+        extremes = pc.min_max(values)
+        low, high = extremes["min"].as_py(), extremes["max"].as_py()
+        fits = low is None or (low >= least and high <= greatest)
+        return values if fits else None
+
+    return TextKernel(row, large, raises=True)
+
+
+def _to_float(text: str) -> float:
+    """Rounded once: a double of odd bits says on which side of it the text is."""
+    near = _to_double(text)
+    if near - near != 0.0 or near == 0.0:
+        return near
+    trimmed = text.strip(_CONTROLS)
+    hexadecimal = _HEX.fullmatch(trimmed)
+    exact = _of_hex(hexadecimal[1]) if hexadecimal else Fraction(trimmed.rstrip("dDfF"))
+    if exact != Fraction(near) and not int(np.float64(near).view(np.int64)) & 1:
+        near = math.nextafter(near, math.inf if exact > Fraction(near) else -math.inf)
+    return float(np.float32(near))
+
+
+def _of_hex(text: str) -> Fraction:
+    mantissa, _, power = text.lower().replace("0x", "", 1).partition("p")
+    whole, _, fraction = mantissa.partition(".")
+    digits = Fraction(int(whole + fraction, 16), 16 ** len(fraction))
+    return digits * Fraction(2) ** int(power)
+
+
+def _to_double(text: str) -> float:
+    trimmed = text.strip(_CONTROLS)
+    if _DOUBLE.fullmatch(trimmed):
+        return float(trimmed.rstrip("dDfF"))
+    hexadecimal = _HEX.fullmatch(trimmed)
+    if hexadecimal is not None:
+        return _from_hex(hexadecimal[1])
+    named = _NAMED.get(trimmed.lower())
+    if named is None:
+        raise _refuse(text, "double")
+    return named
+
+
+def _from_hex(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except OverflowError:
+        return float("-inf") if text[0] == "-" else float("inf")
+
+
+_TRUE = frozenset(("t", "true", "y", "yes", "1"))
+_FALSE = frozenset(("f", "false", "n", "no", "0"))
+
+
+def _to_boolean(text: str) -> bool:
+    word = text.strip(_BLANKS).lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise _refuse(text, "boolean")
+
+
+def _to_date(text: str) -> int:
+    day = datetimes.parse_date(text.strip(_BLANKS))
+    if day is None:
+        raise _refuse(text, "date")
+    return day
+
+
+_FROM_TEXT: dict[str, TextKernel] = {
+    "float": TextKernel(_to_float, raises=True),
+    "double": TextKernel(_to_double, raises=True),
+    "boolean": TextKernel(_to_boolean, raises=True),
+    "date": TextKernel(_to_date, raises=True),
+    "timestamp": timestamp_parsing.reader("timestamp"),
+    "timestamp_ntz": timestamp_parsing.reader("timestamp_ntz"),
+    "binary": TextKernel(str.encode, lambda a: pc.cast(a, pa.binary())),
+}
+
+
+def _of_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise InvalidError(f"{value!r} is no UTF-8") from None
+
+
+_BYTES_TRIED = TextKernel(_of_bytes, raises=True)
+_TO_TEXT: dict[str, TextKernel] = {
+    "boolean": TextKernel(lambda v: "true" if v else "false"),
+    "date": TextKernel(datetimes.date_text),
+    "double": value_formatting.DOUBLE,
+    "float": value_formatting.FLOAT,
+    "timestamp": value_formatting.TIME,
+    "timestamp_ntz": value_formatting.TIME,
+    "binary": TextKernel(_of_bytes, raises=True, lenient=_BYTES_TRIED),
+}
+
+
+def _to_text(source: str) -> TextKernel | None:
+    if source in INTEGERS:
+        return TextKernel(str, lambda a: pc.cast(buffers.of_numpy(a), pa.string()))
+    return _TO_TEXT.get(source)

@@ -1,0 +1,251 @@
+"""Functions of arrays and maps: what each makes of Python values, for the rules in collected.py.
+
+Values are those of rows/nested.py. Equal is what has one key (nested.key_of): null is equal to
+null inside arrays, NaN to NaN, and null comes first in an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nosync_nb.expressions.kernels.kernel import InvalidError
+
+Key = Callable[[Any], Any]
+
+_BEYOND = "the index is beyond the array"
+_ZERO = "the index is 0; the first element has index 1"
+SEQUENCE_MAX = 10_000_000
+"""Elements that a sequence may have here; Spark's limit is 200 times that."""
+
+
+def at(items: Sequence[Any], index: int) -> Any:
+    """`a[i]`, counted from 0; Spark reads a bigint index modulo 2**32."""
+    index = (index + 2**31) % 2**32 - 2**31
+    if not 0 <= index < len(items):
+        raise InvalidError(_BEYOND)
+    return items[index]
+
+
+def get(items: Sequence[Any], index: int) -> Any:
+    """`get(a, i)`: null beyond the array."""
+    return items[index] if 0 <= index < len(items) else None
+
+
+def element_at(items: Sequence[Any], index: int) -> Any:
+    """Counted from 1, or from the end if below 0."""
+    value = try_element_at(items, index)
+    if abs(index) > len(items):
+        raise InvalidError(_BEYOND)
+    return value
+
+
+def try_element_at(items: Sequence[Any], index: int) -> Any:
+    """The same, null beyond the array."""
+    if index == 0:
+        raise InvalidError(_ZERO)
+    if abs(index) > len(items):
+        return None
+    return items[index - 1 if index > 0 else index]
+
+
+def value_of(key: Key) -> Callable[[Any, Any], Any]:
+    """`m[k]`."""
+
+    def look(pairs: Sequence[tuple[Any, Any]], wanted: Any) -> Any:
+        wanted = key(wanted)
+        return next((value for k, value in pairs if key(k) == wanted), None)
+
+    return look
+
+
+def has_key(key: Key) -> Callable[[Any, Any], bool]:
+    """`map_contains_key(m, k)`."""
+    return lambda pairs, wanted: key(wanted) in [key(k) for k, _ in pairs]
+
+
+def contains(key: Key) -> Callable[[Any, Any], bool | None]:
+    """`array_contains(a, x)`: null if it is not there and a null is."""
+
+    def look(items: Sequence[Any], wanted: Any) -> bool | None:
+        if key(wanted) in [key(item) for item in items]:
+            return True
+        return None if None in items else False
+
+    return look
+
+
+def position(key: Key) -> Callable[[Any, Any], int]:
+    """`array_position(a, x)`, 0 if it is not there."""
+
+    def look(items: Sequence[Any], wanted: Any) -> int:
+        keys = [key(item) for item in items]
+        return keys.index(key(wanted)) + 1 if key(wanted) in keys else 0
+
+    return look
+
+
+def extreme(key: Key, *, greatest: bool) -> Callable[[Any], Any]:
+    """`array_max` and `array_min`: nulls are passed over."""
+    choose = max if greatest else min
+
+    def look(items: Sequence[Any]) -> Any:
+        return choose((v for v in items if v is not None), key=key, default=None)
+
+    return look
+
+
+def sort(key: Key) -> Callable[..., list[Any]]:
+    """`sort_array(a [, ascending])`: nulls first, or last if descending."""
+    return lambda items, ascending=True: sorted(items, key=key, reverse=not ascending)
+
+
+def sort_nulls_last(key: Key) -> Callable[[Any], list[Any]]:
+    """`array_sort(a)`."""
+    return lambda items: sorted(items, key=lambda value: (value is None, key(value)))
+
+
+def _firsts(key: Key, items: Sequence[Any]) -> list[Any]:
+    held: dict[Any, Any] = {}
+    for item in items:
+        held.setdefault(key(item), item)
+    return list(held.values())
+
+
+def without_repeats(key: Key) -> Callable[[Any], list[Any]]:
+    """`array_distinct`."""
+    return lambda items: _firsts(key, items)
+
+
+def union(key: Key) -> Callable[[Any, Any], list[Any]]:
+    """`array_union`."""
+    return lambda a, b: _firsts(key, [*a, *b])
+
+
+def intersect(key: Key) -> Callable[[Any, Any], list[Any]]:
+    """`array_intersect`."""
+
+    def look(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        there = {key(item) for item in b}
+        return [item for item in _firsts(key, a) if key(item) in there]
+
+    return look
+
+
+def without(key: Key) -> Callable[[Any, Any], list[Any]]:
+    """`array_except`."""
+
+    def look(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        there = {key(item) for item in b}
+        return [item for item in _firsts(key, a) if key(item) not in there]
+
+    return look
+
+
+def overlap(key: Key) -> Callable[[Any, Any], bool | None]:
+    """`arrays_overlap`: null if only a null might be in both."""
+
+    def look(a: Sequence[Any], b: Sequence[Any]) -> bool | None:
+        there = {key(item) for item in b if item is not None}
+        if any(item is not None and key(item) in there for item in a):
+            return True
+        return None if a and b and (None in a or None in b) else False
+
+    return look
+
+
+def remove(key: Key) -> Callable[[Any, Any], list[Any]]:
+    """`array_remove(a, x)`: nulls stay."""
+    return lambda items, gone: [item for item in items if key(item) != key(gone)]
+
+
+def compact(items: Sequence[Any]) -> list[Any]:
+    """`array_compact`."""
+    return [item for item in items if item is not None]
+
+
+def repeat(value: Any, times: int | None) -> list[Any] | None:
+    """`array_repeat(x, n)`."""
+    if times is not None and times > SEQUENCE_MAX:
+        raise InvalidError("an array of more elements than fit")
+    return None if times is None else [value] * max(times, 0)
+
+
+def append(items: Sequence[Any] | None, value: Any) -> list[Any] | None:
+    """`array_append`."""
+    return None if items is None else [*items, value]
+
+
+def prepend(items: Sequence[Any] | None, value: Any) -> list[Any] | None:
+    """`array_prepend`."""
+    return None if items is None else [value, *items]
+
+
+def insert(items: Sequence[Any] | None, place: int | None, value: Any) -> list[Any] | None:
+    """`array_insert(a, place, x)`: counted from 1, or from behind the end; filled with nulls."""
+    if items is None or place is None:
+        return None
+    if place == 0:
+        raise InvalidError(_ZERO)
+    if abs(place) > SEQUENCE_MAX:
+        raise InvalidError("an array of more elements than fit")
+    if place > 0:
+        filled = [*items, *[None] * (place - 1 - len(items))]
+        return [*filled[: place - 1], value, *filled[place - 1 :]]
+    start = len(items) + place + 1
+    if start < 0:
+        return [value, *[None] * -start, *items]
+    return [*items[:start], value, *items[start:]]
+
+
+def part(items: Sequence[Any], start: int, length: int) -> list[Any]:
+    """`slice(a, start, length)`."""
+    if start == 0:
+        raise InvalidError("a slice that starts at 0")
+    if length < 0:
+        raise InvalidError("a slice of a length below 0")
+    first = start - 1 if start > 0 else len(items) + start
+    return list(items[first : first + length]) if first >= 0 else []
+
+
+def flatten(items: Sequence[Any]) -> list[Any] | None:
+    """`flatten(a)`: null if an array in it is null."""
+    return None if None in items else [inner for each in items for inner in each]
+
+
+def sequence(start: int, stop: int, step: int | None = None) -> list[int]:
+    """`sequence(a, b [, step])` of whole numbers."""
+    if step is None:
+        step = 1 if start <= stop else -1
+    if (step == 0 and start != stop) or (stop - start) * step < 0:
+        raise InvalidError(f"a sequence from {start} to {stop} by {step}")
+    if step and (stop - start) // step >= SEQUENCE_MAX:
+        raise InvalidError("a sequence of more elements than fit")
+    return list(range(start, stop + (1 if step > 0 else -1), step)) if step else [start]
+
+
+def joined(write: Callable[[Any], str]) -> Callable[..., str]:
+    """`array_join(a, separator [, for nulls])`, of items that are written as text."""
+
+    def join(items: Sequence[Any], separator: str, missing: str | None = None) -> str:
+        if missing is None:
+            return separator.join([write(item) for item in items if item is not None])
+        return separator.join([missing if item is None else write(item) for item in items])
+
+    return join
+
+
+def pairs(key: Key) -> Callable[[Sequence[Any]], list[tuple[Any, Any]]]:
+    """Pairs as a map, whose keys are there and differ."""
+
+    def make(entries: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        seen = set()
+        for name, _ in entries:
+            if name is None:
+                raise InvalidError("null cannot be a key of a map")
+            if key(name) in seen:
+                raise InvalidError(f"a map with the key {name!r} twice")
+            seen.add(key(name))
+        return list(entries)
+
+    return make

@@ -1,0 +1,205 @@
+"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: how Spark reads by them; clocks.py writes.
+
+Covered is what means the same here and in Spark's formatter, decided by the pattern alone; other
+letters (zones, weeks, eras, days of the week when reading) are Spark's. Years go by ISO: the year
+before 0001 is 0000, and years beyond 9999 have a sign where four letters ask for them.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from nosync_nb.expressions.implicit_casts import NotProvedError
+from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+
+DAY = 86_400_000_000
+HOUR, MINUTE, SECOND = 3_600_000_000, 60_000_000, 1_000_000
+_MONTHS = "January February March April May June July August September October November December"
+MONTHS = tuple(_MONTHS.split())
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+_FIRST = date(1970, 1, 1).toordinal() - 1
+_LAST = date.max.toordinal() - _FIRST - 1
+"""Days around 1970 that Python has dates of."""
+
+
+class CalendarFields(NamedTuple):
+    """The fields of a timestamp in UTC."""
+
+    year: int
+    month: int
+    day: int
+    days: int  # since 1970
+    micros: int  # of the day
+
+
+def moment(micros: int) -> CalendarFields:
+    """Takes a timestamp apart."""
+    days, rest = divmod(micros, DAY)
+    if -_FIRST <= days <= _LAST:
+        day = date.fromordinal(days + _FIRST + 1)
+        return CalendarFields(day.year, day.month, day.day, days, rest)
+    months = int(np.datetime64(days, "D").astype("datetime64[M]").astype(np.int64))
+    first = int(np.datetime64(months, "M").astype("datetime64[D]").astype(np.int64))
+    return CalendarFields(1970 + months // 12, months % 12 + 1, days - first + 1, days, rest)
+
+
+@lru_cache(maxsize=256)
+def tokens(pattern: str) -> tuple[tuple[str, int], ...]:
+    """Cuts a pattern into (letter, how often) and (text, 0)."""
+    parts: list[tuple[str, int]] = []
+    text = ""
+    for run in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", pattern, re.DOTALL):
+        whole = run.group()
+        if run.group(2):
+            if text:
+                parts.append((text, 0))
+                text = ""
+            parts.append((whole[0], len(whole)))
+        elif whole == "'":
+            raise NotProvedError(f"the pattern {pattern!r}")
+        elif whole[0] == "'":
+            text += run.group(1).replace("''", "'") if len(whole) > 2 else "'"
+        else:
+            text += whole
+    if text:
+        parts.append((text, 0))
+    return tuple(parts)
+
+
+_NAMES = "|".join(MONTHS)
+_SHORT = "|".join(name[:3] for name in MONTHS)
+_FIELDS: dict[tuple[str, int], str] = {
+    ("y", 4): r"[+-]?[0-9]{4,9}",
+    ("y", 2): r"[0-9]{2}",
+    ("y", 1): r"[0-9]{1,9}",
+    ("M", 3): _SHORT,
+    ("M", 4): _NAMES,
+    ("a", 1): "AM|PM",
+}
+_TWO = frozenset("MdHhms")
+_FIXED_WIDTH = frozenset((("y", 2), *((letter, 2) for letter in _TWO)))
+_RANGES = {"M": (1, 12), "d": (1, 31), "H": (0, 23), "h": (1, 12), "m": (0, 59), "s": (0, 59)}
+
+
+def _field(letter: str, width: int) -> str | None:
+    """The text that a run of a letter reads, None if only Spark knows it."""
+    known = _FIELDS.get((letter, width))
+    if known is None and letter in _TWO:
+        known = {1: r"[0-9]{1,19}", 2: r"[0-9]{2}"}.get(width)
+    if known is None and letter == "S" and width <= 6:
+        known = rf"[0-9]{{1,{width}}}"
+    return known
+
+
+def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
+    """The regular expression of a pattern, and the fields of its groups."""
+    pieces: list[str] = []
+    fields: list[tuple[str, int]] = []
+    before: tuple[str, int] = ("", 0)
+    for letter, width in tokens(pattern):
+        if not width:
+            if not letter.isascii() or set("[]{}#") & set(letter):
+                raise NotProvedError(f"{letter!r} in a pattern that is read")
+            pieces.append(re.escape(letter))
+        else:
+            known = _field(letter, width)
+            if known is None or letter in (name for name, _ in fields):
+                raise NotProvedError(f"{letter * width!r} in a pattern that is read")
+            pieces.append(f"({known})")
+            fields.append((letter, width))
+            joined = before[1] and not {letter, before[0]} & {"a"}
+            if joined and not ((letter, width) in _FIXED_WIDTH and _reserves(fields[:-1])):
+                raise NotProvedError(f"{before[0]}{letter} without a sign between them")
+        before = (letter, width)
+    letters = {letter for letter, _ in fields}
+    if ("h" in letters) != ("a" in letters) or {"h", "H"} <= letters or not fields:
+        raise NotProvedError(f"the pattern {pattern!r}")
+    return re.compile("".join(pieces), re.IGNORECASE | re.ASCII), fields
+
+
+def _reserves(fields: list[tuple[str, int]]) -> bool:
+    """Whether digits may follow at once: after a year of four or what has two digits."""
+    return fields[-1] in _FIXED_WIDTH or fields == [("y", 4)]
+
+
+@lru_cache(maxsize=256)
+def reader(pattern: str) -> TextKernel:
+    """Returns what reads a timestamp, in microseconds, by a pattern.
+
+    Fields that are not there are those of 1970-01-01 00:00. A day that there is, but too far for
+    timestamps, is refused also where it is tried and without ANSI mode.
+
+    Raises:
+        NotProvedError: for a pattern whose meaning only Spark knows.
+    """
+    expression, fields = _expression(pattern)
+
+    def tried(text: str) -> int | None:
+        match = expression.fullmatch(text)
+        values = None if match is None else _values(fields, match.groups())
+        micros = None if values is None else _micros(values)
+        if micros is not None and not _LEAST <= micros < 2**63:
+            raise InvalidError(f"overflow: {text!r} is too far for a timestamp")
+        return micros
+
+    def read(text: str) -> int:
+        micros = tried(text)
+        if micros is None:
+            raise InvalidError(f"{text!r} does not fit the pattern {pattern!r}")
+        return micros
+
+    reaches = ("y", 2) not in fields and any(letter == "y" for letter, _ in fields)
+    lenient = TextKernel(tried, raises=reaches, nullable=True)
+    return TextKernel(read, raises=True, lenient=lenient)
+
+
+_LEAST = -(2**63 // SECOND) * SECOND
+"""The first whole second of timestamps."""
+
+
+def _values(fields: list[tuple[str, int]], texts: tuple[str, ...]) -> dict[str, int] | None:
+    """The numbers of the fields, None if one is out of its range."""
+    values: dict[str, int] = {}
+    for (letter, width), text in zip(fields, texts, strict=True):
+        if letter == "M" and width > 2:
+            number = [name[:3].lower() for name in MONTHS].index(text[:3].lower()) + 1
+        elif letter == "a":
+            number = int(text.upper() == "PM")
+        elif letter == "S":
+            number = int(text.ljust(6, "0"))
+        elif letter == "y" and not _is_year(text, width):
+            return None
+        else:
+            number = int(text) + (2000 if (letter, width) == ("y", 2) else 0)
+        least, greatest = _RANGES.get(letter, (number, number))
+        if not least <= number <= greatest:
+            return None
+        values[letter] = number
+    return values
+
+
+def _is_year(text: str, width: int) -> bool:
+    """Whether a year of four letters has a sign exactly if it needs one."""
+    digits = len(text.lstrip("+-"))
+    if width != 4:
+        return True
+    return {"+": digits > 4, "-": True}.get(text[0], digits == 4)
+
+
+def _micros(values: dict[str, int]) -> int | None:
+    """The microseconds of the fields, None if there is no such day."""
+    month = (values.get("y", 1970) - 1970) * 12 + values.get("M", 1) - 1
+    starts = np.array([month, month + 1], "datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    day = int(starts[0]) + values.get("d", 1) - 1
+    if day >= starts[1]:
+        return None
+    hour = values.get("H", values.get("h", 0) % 12 + 12 * values.get("a", 0))
+    clock = (hour * 60 + values.get("m", 0)) * 60 + values.get("s", 0)
+    return day * DAY + clock * SECOND + values.get("S", 0)

@@ -1,0 +1,221 @@
+"""Kernels of dates and timestamps: days and microseconds since 1970, proleptic Gregorian.
+
+Timestamps with a zone are taken in UTC; for another session time zone the table leaves them to
+Spark. All functions of the calendar take days; timestamps are cast to dates before.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.kernels.kernel import Check, Kernel
+
+DAY = 86_400_000_000
+SECOND = 1_000_000
+
+_TRUNCATED = {
+    "year": "Y",
+    "yyyy": "Y",
+    "yy": "Y",
+    "quarter": "Q",
+    "month": "M",
+    "mon": "M",
+    "mm": "M",
+    "week": "W",
+}
+_PIECES = {
+    "day": DAY,
+    "dd": DAY,
+    "hour": 3600 * SECOND,
+    "minute": 60 * SECOND,
+    "second": SECOND,
+    "millisecond": 1000,
+}
+
+
+_INT, _NUMPY_DAY, _NUMPY_MONTH = (np.dtype(name) for name in ("int64", "M8[D]", "M8[M]"))
+
+
+def days(values: Any) -> Any:
+    """Returns days as numpy dates."""
+    return np.asarray(values, _INT).view(_NUMPY_DAY)
+
+
+def months(values: Any) -> Any:
+    """Returns months since January 1970."""
+    return days(values).astype(_NUMPY_MONTH).view(_INT)
+
+
+def _int(values: Any) -> Any:
+    return values.astype(np.int32)
+
+
+def month_start(number: Any) -> Any:
+    """Returns the days at which months since January 1970 begin."""
+    return np.asarray(number, _INT).view(_NUMPY_MONTH).astype(_NUMPY_DAY).view(_INT)
+
+
+def year(values: Any) -> Any:
+    """The year; 0 is the year before 1."""
+    return _int(months(values) // 12 + 1970)
+
+
+def month(values: Any) -> Any:
+    """The month, 1 to 12."""
+    return _int(months(values) % 12 + 1)
+
+
+def quarter(values: Any) -> Any:
+    """The quarter, 1 to 4."""
+    return _int(months(values) % 12 // 3 + 1)
+
+
+def day(values: Any) -> Any:
+    """The day of the month."""
+    return _int(values - month_start(months(values)) + 1)
+
+
+def day_of_year(values: Any) -> Any:
+    """The day of the year."""
+    return _int(values - month_start(months(values) // 12 * 12) + 1)
+
+
+def day_of_week(values: Any) -> Any:
+    """1 for Sunday to 7 for Saturday."""
+    return _int((np.asarray(values).astype(np.int64) + 4) % 7 + 1)
+
+
+def weekday(values: Any) -> Any:
+    """0 for Monday to 6 for Sunday."""
+    return _int((np.asarray(values).astype(np.int64) + 3) % 7)
+
+
+def last_day(values: Any) -> Any:
+    """The last day of the month."""
+    return _int(month_start(months(values) + 1) - 1)
+
+
+def shift(operation: Any) -> Kernel:
+    """`date_add` and `date_sub`: integers wrap as Spark's do."""
+    return Kernel(lambda a, b: operation(a, b.astype(np.int32)))
+
+
+def difference(a: Any, b: Any) -> Any:
+    """`datediff` in days; wraps."""
+    return np.subtract(a, b)
+
+
+def truncate(unit: str) -> Kernel | None:
+    """`trunc(date, unit)`, or None for a unit that makes null."""
+    letter = _TRUNCATED.get(unit.lower())
+    return None if letter is None else Kernel(lambda a: _int(_truncated_days(a, letter)))
+
+
+def _truncated_days(values: Any, letter: str) -> Any:
+    wide = np.asarray(values).astype(np.int64)
+    if letter == "W":
+        return wide - (wide + 3) % 7
+    number = months(wide)
+    width = {"Y": 12, "Q": 3, "M": 1}[letter]
+    return month_start(number // width * width)
+
+
+def truncate_time(unit: str) -> Kernel | None:
+    """`date_trunc(unit, timestamp)` in UTC, or None for a unit that is not known here."""
+    width = _PIECES.get(unit.lower())
+    if width is not None:
+        return Kernel(lambda a: a // width * width)
+    letter = _TRUNCATED.get(unit.lower())
+    return None if letter is None else Kernel(lambda a: _truncated_days(a // DAY, letter) * DAY)
+
+
+def hour(values: Any) -> Any:
+    """The hour of a timestamp."""
+    return _int(values // (3600 * SECOND) % 24)
+
+
+def minute(values: Any) -> Any:
+    """The minute."""
+    return _int(values // (60 * SECOND) % 60)
+
+
+def second(values: Any) -> Any:
+    """The second, without its fraction."""
+    return _int(values // SECOND % 60)
+
+
+def to_days(values: Any) -> Any:
+    """Timestamp to date."""
+    return _int(np.asarray(values) // DAY)
+
+
+_LAST_DAY = np.iinfo(np.int64).max // DAY
+_FIRST_DAY = -(-np.iinfo(np.int64).min // DAY)
+
+
+def _out_of_time(values: Any) -> Any:
+    return (values > _LAST_DAY) | (values < _FIRST_DAY)
+
+
+TO_MICROS = Kernel(lambda a: a.astype(np.int64) * DAY, (Check(_out_of_time, "overflow"),))
+"""Date to timestamp."""
+
+_DATE = re.compile(
+    r"([+-]?)(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL
+)
+_TIME = re.compile(
+    r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?(Z?))?", re.ASCII
+)
+
+
+def parse_date(text: str) -> int | None:
+    """Returns the day that Spark reads in trimmed text, None if it refuses the text."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return None
+    sign, year_text, month_text, day_text = match.groups()
+    year_number = int(sign + year_text)
+    month_number, day_number = int(month_text or 1), int(day_text or 1)
+    if not (1 <= month_number <= 12 and day_number >= 1):
+        return None
+    start = int(
+        np.datetime64((year_number - 1970) * 12 + month_number - 1, "M")
+        .astype("M8[D]")
+        .astype(np.int64)
+    )
+    after = int(
+        np.datetime64((year_number - 1970) * 12 + month_number, "M")
+        .astype("M8[D]")
+        .astype(np.int64)
+    )
+    days = start + day_number - 1
+    return days if days < after and -(2**31) <= days < 2**31 else None
+
+
+def parse_timestamp(text: str) -> tuple[int, bool] | None:
+    """Returns the microseconds of a plain literal and whether it names UTC; None: ask Spark."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    date_text, hours, minutes, seconds, fraction, zone = match.groups()
+    start = parse_date(date_text)
+    if start is None:
+        return None
+    if hours is None:
+        return start * DAY, False
+    clock = (int(hours), int(minutes), int(seconds))
+    if clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
+        return None
+    micros = ((clock[0] * 60 + clock[1]) * 60 + clock[2]) * SECOND
+    return start * DAY + micros + int((fraction or "").ljust(6, "0")), bool(zone)
+
+
+def date_text(day_number: int) -> str:
+    """Returns a date as Spark prints it: years of four digits, longer ones with a sign."""
+    whole, month_text, day_text = str(np.datetime64(day_number, "D")).rsplit("-", 2)
+    number = int(whole)
+    sign = "-" if number < 0 else "+" if number > 9999 else ""
+    return f"{sign}{abs(number):04d}-{month_text}-{day_text}"

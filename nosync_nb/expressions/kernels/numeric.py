@@ -1,0 +1,313 @@
+"""Kernels of numbers: arithmetic as Spark does it in ANSI mode, rounding, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
+from decimal import Context as DecimalContext
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.kernels.kernel import Bounds, Check, Kernel
+from nosync_nb.expressions.kernels.vectors import Array
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+OVERFLOW = "overflow"
+BY_ZERO = "division by zero"
+REMAINDER_BY_ZERO = "remainder by zero"
+
+Kernels = Callable[[str], Kernel]
+
+_SIZES = [(type_, FIXED[type_].itemsize) for type_ in INTEGERS]
+
+
+_LIMITS = {type_: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) for type_, size in _SIZES}
+
+
+def limits(type_: str) -> Bounds:
+    """Returns the least and the greatest value of an integer type."""
+    return _LIMITS[type_]
+
+
+def extent(values: Any) -> Bounds:
+    """Returns the least and the greatest of some integers; (0, 0) of none."""
+    if not np.ndim(values):
+        return int(values), int(values)
+    if len(values) <= 64:
+        listed = values.tolist()
+        return (min(listed), max(listed)) if listed else (0, 0)
+    return int(values.min()), int(values.max())
+
+
+def within(values: Any, limit: int) -> bool:
+    """Tells whether integers are within a limit on both sides of zero."""
+    least, greatest = extent(values)
+    return -limit <= least and greatest <= limit
+
+
+def _wide_overflow(operation: Callable[..., Any], type_: str) -> Callable[..., Any]:
+    """Overflow of integers below 64 bits: computed in 64 and looked at."""
+    least, greatest = limits(type_)
+
+    def bad(*values: Any) -> Any:
+        wide = operation(*(v.astype(np.int64) for v in values))
+        return (wide < least) | (wide > greatest)
+
+    return bad
+
+
+def _add_overflow(a: Any, b: Any) -> Any:
+    r = a + b
+    return ((a ^ r) & (b ^ r)) < 0
+
+
+def _sub_overflow(a: Any, b: Any) -> Any:
+    r = a - b
+    return ((a ^ b) & (a ^ r)) < 0
+
+
+def _mul_overflow(a: Any, b: Any) -> Any:
+    near = np.abs(np.multiply(a, b, dtype=np.float64))
+    if not (near >= 2.0**62).any():
+        return np.zeros(np.shape(near), np.bool_)
+    least = np.int64(limits("bigint")[0])
+    r = a * b
+    divisor = np.where(b == 0, 1, b)
+    wrong = (np.floor_divide(r, divisor) != a) | (np.fmod(r, divisor) != 0)
+    return (near >= 2.0**62) & (wrong | ((a == least) & (b == -1)) | ((b == least) & (a == -1)))
+
+
+_LONG_OVERFLOW = {np.add: _add_overflow, np.subtract: _sub_overflow, np.multiply: _mul_overflow}
+
+
+def _add_bounds(a: Bounds, b: Bounds) -> Bounds:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _sub_bounds(a: Bounds, b: Bounds) -> Bounds:
+    return a[0] - b[1], a[1] - b[0]
+
+
+def _mul_bounds(a: Bounds, b: Bounds) -> Bounds:
+    corners = [x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _arithmetic(operation: Any, bounds: Callable[..., Bounds]) -> Kernels:
+    def make(type_: str) -> Kernel:
+        if type_ in FLOATS:
+            return Kernel(operation, floats=True)
+        if type_ == "bigint":
+            bad = _LONG_OVERFLOW[operation]
+        else:
+            bad = _wide_overflow(operation, type_)
+        return Kernel(operation, (Check(bad, OVERFLOW),), bounds)
+
+    return make
+
+
+add = _arithmetic(np.add, _add_bounds)
+subtract = _arithmetic(np.subtract, _sub_bounds)
+multiply = _arithmetic(np.multiply, _mul_bounds)
+
+
+def is_zero(a: Any, b: Any) -> Any:
+    """Where the divisor is zero."""
+    return b == 0
+
+
+def divide(type_: str) -> Kernel:
+    """`/`, of doubles."""
+    return Kernel(np.divide, (Check(is_zero, BY_ZERO),), right_first=True, floats=True)
+
+
+def remainder(type_: str) -> Kernel:
+    """`%`: the sign of the dividend."""
+    check = Check(is_zero, REMAINDER_BY_ZERO)
+    return Kernel(np.fmod, (check,), right_first=True, floats=type_ in FLOATS)
+
+
+def positive_remainder(type_: str) -> Kernel:
+    """`pmod` of integers, as Java computes it: in int at least, where `r + b` wraps."""
+    dtype = FIXED[type_]
+    inner = np.dtype(np.int64 if type_ == "bigint" else np.int32)
+
+    def run(a: Any, b: Any) -> Any:
+        b = b.astype(inner)
+        r = np.fmod(a.astype(inner), b)
+        return np.where(r < 0, np.fmod(r + b, b), r).astype(dtype)
+
+    return Kernel(run, (Check(is_zero, REMAINDER_BY_ZERO),), right_first=True)
+
+
+def _div_overflow(a: Any, b: Any) -> Any:
+    return (a == limits("bigint")[0]) & (b == -1)
+
+
+def _truncated(a: Any, b: Any) -> Any:
+    q = np.floor_divide(a, b)
+    return q + ((np.fmod(a, b) != 0) & ((a < 0) != (b < 0)))
+
+
+def integral_divide(type_: str) -> Kernel:
+    """`div`, of bigints: towards zero."""
+    checks = (Check(is_zero, BY_ZERO), Check(_div_overflow, OVERFLOW))
+    return Kernel(_truncated, checks, right_first=True)
+
+
+def negate(type_: str) -> Kernel:
+    """Unary minus."""
+    if type_ in FLOATS:
+        return Kernel(np.negative, floats=True)
+    least = limits(type_)[0]
+    return Kernel(np.negative, (Check(lambda a: a == least, OVERFLOW),), lambda a: (-a[1], -a[0]))
+
+
+def absolute(type_: str) -> Kernel:
+    """`abs`."""
+    if type_ in FLOATS:
+        return Kernel(np.abs)
+    least = limits(type_)[0]
+
+    def bounds(a: Bounds) -> Bounds:
+        return (0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), max(abs(a[0]), abs(a[1]))
+
+    return Kernel(np.abs, (Check(lambda a: a == least, OVERFLOW),), bounds)
+
+
+def sign(type_: str) -> Kernel:
+    """`sign` of a double."""
+    return Kernel(np.sign, floats=True)
+
+
+def square_root(type_: str) -> Kernel:
+    """`sqrt` of a double; IEEE rounds it correctly everywhere."""
+    return Kernel(np.sqrt, floats=True)
+
+
+def is_nan(type_: str) -> Kernel:
+    """`isnan` of a float or double."""
+    return Kernel(np.isnan)
+
+
+def to_whole(function: Any) -> Kernels:
+    """`floor` and `ceil` of a double: a bigint."""
+
+    def bad(a: Any) -> Any:
+        return (a >= 2.0**63) | (a < -(2.0**63))
+
+    def run(a: Any) -> Any:
+        return function(np.where(a != a, 0.0, a)).astype(np.int64)
+
+    def make(type_: str) -> Kernel:
+        return Kernel(run, (Check(bad, OVERFLOW),), floats=True)
+
+    return make
+
+
+_EXACT = 1e14
+"""Below this many units of the last place kept, a tie has at most 15 digits: see `rounder`."""
+
+
+def rounder(scale: int) -> Kernel:
+    """`round(double, scale)`: half up of the shortest decimal text, as Java's BigDecimal does.
+
+    Let T be the tie above the candidate, the double nearest to (2f + 1) / (2 * 10^scale). Decimals
+    of at most 15 digits and doubles determine each other, so a value prints as the tie exactly if
+    it is T, and prints above or below it as it is above or below T. Longer ones are printed.
+    """
+    power = 10.0**scale
+    unit = Decimal(1).scaleb(-scale)
+    context = DecimalContext(prec=400)
+
+    def slow(value: float) -> float:
+        return float(Decimal(repr(value)).quantize(unit, ROUND_HALF_UP, context))
+
+    def run(x: Any) -> Any:
+        a = np.abs(x)
+        units = a * power
+        floor = np.floor(units)
+        n = floor + (a >= (2 * floor + 1) / (2 * power))
+        rounded = np.copysign(n / power, x)
+        long = ~(units < _EXACT)
+        if long.any():
+            rounded = np.where(long, x, rounded)
+            doubtful = long & (a < 2.0**53)
+            if doubtful.any():
+                wide = np.broadcast_to(x, np.shape(rounded))
+                rounded[doubtful] = [slow(v) for v in wide[doubtful].tolist()]
+        return rounded
+
+    return Kernel(run, floats=True)
+
+
+def equal(type_: str) -> Kernel:
+    """`=`; NaN equals NaN."""
+    if type_ in FLOATS:
+        return Kernel(lambda a, b: (a == b) | ((a != a) & (b != b)))
+    return Kernel(np.equal)
+
+
+def not_equal(type_: str) -> Kernel:
+    """`<>`."""
+    if type_ in FLOATS:
+        return Kernel(lambda a, b: (a != b) & ((a == a) | (b == b)))
+    return Kernel(np.not_equal)
+
+
+def less(type_: str) -> Kernel:
+    """`<`; NaN is the greatest."""
+    if type_ in FLOATS:
+        return Kernel(lambda a, b: ~(a >= b) & (a == a))
+    return Kernel(np.less)
+
+
+def less_equal(type_: str) -> Kernel:
+    """`<=`."""
+    if type_ in FLOATS:
+        return Kernel(lambda a, b: (a <= b) | (b != b))
+    return Kernel(np.less_equal)
+
+
+def greater(type_: str) -> Kernel:
+    """`>`."""
+    if type_ in FLOATS:
+        return Kernel(lambda a, b: ~(a <= b) & (b == b))
+    return Kernel(np.greater)
+
+
+def greater_equal(type_: str) -> Kernel:
+    """`>=`."""
+    if type_ in FLOATS:
+        return Kernel(lambda a, b: (a >= b) | (a != a))
+    return Kernel(np.greater_equal)
+
+
+def _not_less_equal(a: Any, b: Any) -> Any:
+    return ~np.less_equal(a, b)
+
+
+def _not_less(a: Any, b: Any) -> Any:
+    return ~np.less(a, b)
+
+
+BESIDE_NUMBER: dict[str, Callable[..., Any]] = {
+    "=": np.equal,
+    "<>": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": _not_less_equal,
+    ">=": _not_less,
+}
+"""The comparisons of floats with a literal on the right that is a number, not NaN."""
+
+
+def choose_greater(type_: str) -> Callable[[Array, Array], Array]:
+    """`greatest` of two columns without nulls."""
+    return np.maximum  # of floats: NaN if either is
+
+
+def choose_less(type_: str) -> Callable[[Array, Array], Array]:
+    """`least` of two columns without nulls; NaN only of two."""
+    return np.fmin if type_ in FLOATS else np.minimum

@@ -1,0 +1,175 @@
+"""What an expression means with ANSI mode off, where that is known here.
+
+Nodes are bound as ANSI mode has them. Without it nothing that is here is evaluated in another way
+unless a row raises: then integers wrap around, floats end at the last integer, and what cannot be
+is null. `relaxed` makes the nodes that do so. It knows which kernels that is true of, and leaves
+everything else to Spark, as it does expressions in which types meet that the mode makes one of in
+its own way (`alike` tells of a cast whether it is none of those).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
+from nosync_nb.expressions.evaluation.nodes import (
+    CaseNode,
+    CoalesceNode,
+    ExtremeNode,
+    InNode,
+    IsNullNode,
+    LogicNode,
+    SameNode,
+    StrictNode,
+    ValueNode,
+)
+from nosync_nb.expressions.evaluation.shared_operands import BeforehandNode
+from nosync_nb.expressions.functions import datetimes__making, number_formats
+from nosync_nb.expressions.functions.intervals import MARK
+from nosync_nb.expressions.functions.mathematics import looked_at_last
+from nosync_nb.expressions.implicit_casts import NotProvedError
+from nosync_nb.expressions.kernels import collections, numeric, timestamp_parsing
+from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel, tried
+from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
+from nosync_nb.rows.ddl import INTERVALS
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+_WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
+_DECIMAL = frozenset(("+", "-", "*"))
+_EITHER = frozenset(("getbit", "bit_get", "timestamp_millis", "timestamp_seconds", "split_part"))
+_EITHER_BY_ROW = frozenset(("slice", "sequence", "try_element_at"))
+"""Calls that refuse in either mode what they refuse."""
+_ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
+_NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
+_BY_ZERO = _NULL_BY_ZERO | {"div"}
+_MADE = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
+_MAKING = frozenset(f"make_{kind}" for kind in _MADE)
+
+
+def alike(source: str, target: str) -> bool:
+    """Whether a cast gives the same with ANSI mode and without, but for rows that raise."""
+    if source == target:
+        return True
+    if INTERVALS.intersection((source, target)):
+        return source != "string"
+    if source in (*NUMBERS, "boolean"):
+        return target in (*NUMBERS, "boolean", "string") or is_decimal(target)
+    if source in TIMES:
+        return target in (*TIMES, "string")
+    if source == "string":
+        return target in (*FLOATS, *TIMES, "boolean") or is_decimal(target)
+    return is_decimal(source) and (target in (*FLOATS, "boolean") or is_decimal(target))
+
+
+def relaxed(node: ValueNode) -> ValueNode:
+    """Returns the node that gives what Spark gives without ANSI mode.
+
+    Raises:
+        NotProvedError: if only Spark knows.
+    """
+    if not node.raises:
+        return node
+    if isinstance(node, StrictNode):
+        inner = [relaxed(argument) for argument in node.arguments]
+        made = StrictNode(node.name, node.type, _kernel(node), inner)
+        return looked_at_last(made) if node.name in _BY_ZERO else made
+    if isinstance(node, RowwiseNode):
+        return _rowwise(node)
+    if isinstance(node, CaseNode):
+        branches = [(relaxed(condition), relaxed(result)) for condition, result in node.branches]
+        return CaseNode(branches, relaxed(node.default))
+    inner = [relaxed(argument) for argument in node.arguments]
+    if isinstance(node, BeforehandNode):
+        first = [each for each in inner[:-1] if each.raises]
+        return BeforehandNode(inner[-1], first) if first else inner[-1]
+    if isinstance(node, LogicNode):
+        return LogicNode(*inner, conjunction=node.conjunction)
+    if isinstance(node, IsNullNode):
+        return IsNullNode(*inner)
+    if isinstance(node, CoalesceNode):
+        return CoalesceNode(node.type, inner)
+    if isinstance(node, ExtremeNode):
+        return ExtremeNode(inner, node.choose, node.name)
+    if isinstance(node, InNode) and isinstance(inner[0], StrictNode):
+        return InNode(inner[0], with_null=node.with_null)
+    if isinstance(node, SameNode):
+        return SameNode(StrictNode(node.equal.name, "boolean", _kernel(node.equal), inner))
+    raise NotProvedError("what this is without ANSI mode")
+
+
+def _kernel(node: StrictNode) -> Kernel | TextKernel:
+    kernel, name = node.kernel, node.name
+    if not kernel.raises or name.startswith(MARK):
+        return kernel
+    types = [argument.type for argument in node.arguments]
+    if name == "cast":
+        return _cast(kernel, types[0], node.type)
+    whole = all(type_ in INTEGERS for type_ in types)
+    decimal = all(is_decimal(type_) for type_ in types)
+    number = all(type_ in NUMBERS or is_decimal(type_) for type_ in types)
+    if isinstance(kernel, Kernel) and whole and name in _WRAPPING:
+        return replace(kernel, checks=(), bounds=None, floats=True)
+    if isinstance(kernel, Kernel) and whole and name == "div":
+        return Kernel(kernel.run, right_first=True, floats=True, missing=numeric.is_zero)
+    if name in _ENDS and types == ["double"]:
+        ends, cut = _saturated("bigint"), _ENDS[name]
+        return Kernel(lambda a: ends(cut(a)), floats=True)
+    if name in number_formats.EITHER or name in _EITHER:
+        return kernel
+    if name == "read" and isinstance(kernel, TextKernel):
+        return kernel.lenient or kernel
+    if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO):
+        return tried(kernel)
+    if isinstance(kernel, Kernel) and name in _MAKING:
+        return datetimes__making.lenient(kernel)
+    raise NotProvedError(f"{name} without ANSI mode")
+
+
+def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | TextKernel:
+    if target in INTEGERS and isinstance(kernel, Kernel):
+        if source in INTEGERS:
+            return replace(kernel, checks=(), bounds=None)
+        if source in FLOATS:
+            return Kernel(_saturated(target), floats=True)
+    if INTERVALS.intersection((source, target)):
+        return kernel  # what does not fit is an error in either mode
+    if (source, target) == ("string", "timestamp"):
+        return timestamp_parsing.without_ansi()
+    if source == "date" and target in TIMES:
+        return kernel  # a day beyond timestamps is an error in either mode
+    if alike(source, target):
+        return tried(kernel)
+    raise NotProvedError(f"cast of {source} to {target} without ANSI mode")
+
+
+def _saturated(target: str) -> Any:
+    """As Java: no number is 0, what is beyond the last; a short integer is cut out of an int."""
+    dtype = FIXED[target]
+    inner = "bigint" if target == "bigint" else "int"
+    least, greatest = numeric.limits(inner)
+
+    def run(a: Any) -> Any:
+        wide = np.where(a == a, a, 0).astype(np.float64)
+        high, low = wide >= float(greatest), wide <= float(least)
+        some = np.where(high | low, 0.0, wide).astype(np.int64)
+        return (
+            np.where(high, greatest, np.where(low, least, some)).astype(FIXED[inner]).astype(dtype)
+        )
+
+    return run
+
+
+def _rowwise(node: RowwiseNode) -> ValueNode:
+    """Elements that are not there are null."""
+    if node.name in _EITHER_BY_ROW:
+        inner = [relaxed(argument) for argument in node.arguments]
+        more = {"raises": True, "strict": node.strict}
+        return RowwiseNode(node.name, node.type, node.function, inner, **more)
+    function = {"[]": collections.get, "element_at": collections.try_element_at}.get(node.name)
+    if function is None or not node.arguments[0].type.startswith("array<"):
+        raise NotProvedError(f"{node.name} without ANSI mode")
+    inner = [relaxed(argument) for argument in node.arguments]
+    return RowwiseNode(node.name, node.type, function, inner, raises=node.name == "element_at")

@@ -1,0 +1,149 @@
+"""What an expression refers to, and what may not stand in one: looked at before it is compiled."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, NamedTuple, NoReturn
+
+from sqlglot import exp
+
+from nosync_nb.errors import ExpressionError, SchemaError
+from nosync_nb.expressions.syntax.function_classes import (
+    AGGREGATES,
+    EXPLODING,
+    GENERATORS,
+    TAKES_UNIT,
+    UNITS,
+    UNSTABLE,
+    WINDOWS,
+    WITHOUT_PARENTHESES,
+)
+from nosync_nb.rows import Schema
+
+
+class Examined(NamedTuple):
+    """The places of the columns, in order, and whether two evaluations must agree."""
+
+    columns: tuple[int, ...]
+    deterministic: bool
+    names: tuple[tuple[str, str], ...]  # as written, in lower case -> of the schema
+
+
+_UNSTABLE_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser, exp.SessionUser)
+
+
+def examine(tree: exp.Expression, schema: Schema, text: str) -> Examined:
+    """Resolves columns and refuses what is no expression of one row.
+
+    Raises:
+        ExpressionError: for a column that is not there, and for aggregates, windows, subqueries
+            and generators.
+    """
+    places: set[int] = set()
+    names: dict[str, str] = {}
+    deterministic = True
+    bound = {
+        name.name.lower() for function in tree.find_all(exp.Lambda) for name in function.expressions
+    }
+    for node in tree.walk():
+        _refuse(node, text)
+        if isinstance(node, exp.Column):
+            name = node.parts[0].name
+            if (name.lower() in bound and _is_variable(node)) or _is_unit(node):
+                continue
+            if len(node.parts) == 1 and name not in schema and _is_unstable_name(name, schema):
+                deterministic = False
+                continue
+            place = _place(name, schema, text)
+            places.add(place)
+            names[name.lower()] = schema.names[place]
+        elif isinstance(node, _UNSTABLE_NODES) or _called(node) in UNSTABLE:
+            deterministic = False
+    if _called_bare(tree):
+        deterministic = False
+    return Examined(tuple(sorted(places)), deterministic, tuple(sorted(names.items())))
+
+
+def _called(node: Any) -> str:
+    return str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+
+
+def _called_bare(tree: exp.Expression) -> bool:
+    """`unix_timestamp()` without arguments is the time of the clock."""
+    return any(
+        _called(node) == "unix_timestamp" and not node.expressions
+        for node in tree.find_all(exp.Anonymous)
+    )
+
+
+def _is_variable(node: exp.Column) -> bool:
+    """Whether a lambda around has a variable of the name; beside it the name is a column's."""
+    name, around = node.parts[0].name.lower(), node.find_ancestor(exp.Lambda)
+    while around is not None:
+        if name in (variable.name.lower() for variable in around.expressions):
+            return True
+        around = around.find_ancestor(exp.Lambda)
+    return False
+
+
+def _is_unit(node: exp.Column) -> bool:
+    """`dateadd(DAY, 1, d)`: the first of three arguments is no column."""
+    call = node.parent
+    return (
+        isinstance(call, exp.Anonymous)
+        and call.name.lower() in TAKES_UNIT
+        and len(call.expressions) == 3
+        and call.expressions[0] is node
+        and node.name.lower() in UNITS
+    )
+
+
+def _is_unstable_name(name: str, schema: Schema) -> bool:
+    lower = name.lower()
+    return lower in WITHOUT_PARENTHESES and lower not in {n.lower() for n in schema.names}
+
+
+def _place(name: str, schema: Schema, text: str) -> int:
+    try:
+        return schema.index(name)
+    except SchemaError as error:
+        if "ambiguous" in str(error):
+            raise ExpressionError(f"expression {text!r}: {error}", hint=error.hint) from None
+    raise unknown_column(name, schema, text)
+
+
+def unknown_column(name: str, schema: Schema, text: str) -> ExpressionError:
+    """Makes the error of a column that is not there, with the nearest that is."""
+    known = {own.lower(): own for own in reversed(schema.names)}
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    guess = f"did you mean {known[near[0]]!r}? " if near else ""
+    hint = f"{guess}the columns are {', '.join(schema.names)}"
+    return ExpressionError(f"expression {text!r}: no column {name!r}", hint=hint)
+
+
+def _refuse(node: Any, text: str) -> None:
+    called = _called(node)
+    if isinstance(node, exp.Window) or called in WINDOWS:
+        _raise(text, "a window looks at other rows", "use group_by(...).top(...) or .reduce(...)")
+    if called in AGGREGATES or isinstance(node, exp.Filter):
+        what = f"{called} is an aggregate" if called else "filter belongs to an aggregate"
+        _raise(text, what, "use group_by(...).agg(name='...')")
+    if called in GENERATORS:
+        alone = f"write it alone, as in select('*', '{called}(a) AS x')"
+        hint = alone if called in EXPLODING else "use flat_map(function, schema)"
+        _raise(text, f"{called} makes several rows of one", hint)
+    in_words = isinstance(node, exp.Alias) and isinstance(node.parent, exp.Paren)
+    if in_words or isinstance(node, exp.Query | exp.Exists):  # Spark reads `(table t)` as one
+        _raise(text, "a subquery looks at other rows", "use join(..., how='semi' or 'anti')")
+    if isinstance(node, exp.Placeholder | exp.Parameter):
+        _raise(text, "a parameter has no value here", "write the value, as in f'x > {value!r}'")
+    if isinstance(node, exp.Star) and (call := _called(node.parent)):
+        near = difflib.get_close_matches(call, AGGREGATES, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "write * alone in count(*)"
+        _raise(text, f"'{call}' does not take *", hint)
+    if isinstance(node, exp.Star):
+        _raise(text, "* stands for columns", "use it alone in select('*')")
+
+
+def _raise(text: str, what: str, hint: str) -> NoReturn:
+    raise ExpressionError(f"expression {text!r}: {what}", hint=hint)

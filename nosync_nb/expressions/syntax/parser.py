@@ -1,0 +1,326 @@
+"""Spark SQL text to a syntax tree: one expression, perhaps with an alias.
+
+sqlglot reads the text, but knows no function here: every call stays what was written, so that its
+meaning is looked up in our table or left to Spark, never rewritten on the way. Text that sqlglot
+reads with another precedence than Spark is found out by `agrees_with_spark` and left to Spark too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+
+from sqlglot import TokenType, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.parsers.spark import SparkParser
+
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions.syntax.literals import is_special, marked, restore
+from nosync_nb.expressions.syntax.recursion import roomy
+from nosync_nb.rows.ddl import quoted
+
+_PREFIX = "SELECT "
+_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT")
+_KEYWORDS = {
+    "OVERLAY": ("PLACING", "FROM", "FOR"),
+    "POSITION": ("IN",),
+    "SUBSTR": ("FROM", "FOR"),
+    "SUBSTRING": ("FROM", "FOR"),
+}
+"""Functions whose arguments commas or these keywords separate."""
+_SIDES = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
+
+
+class _Parser(SparkParser):
+    """Spark's grammar without functions; only those with a syntax of their own are known."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        **{name: SparkParser.FUNCTION_PARSERS[name] for name in _SYNTAX},
+        **{name: partial(lambda name, parser: parser.separated(name), name) for name in _KEYWORDS},
+        "TRIM": lambda parser: parser.trimmed(),
+    }
+
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    """None: `array(a, b)[0]` is an element of a call, which would be lost."""
+
+    # sqlglot's own parsers of these functions drop arguments and accept forms that Spark refuses.
+
+    def separated(self, name: str) -> exp.Expression:
+        """Parses the arguments of a function of `_KEYWORDS`."""
+        arguments = [self._parse_bitwise()]
+        mixed = name.startswith("SUBSTR")  # substring(text from 1, 2) too
+        for keyword in _KEYWORDS[name]:
+            if not (self._match_text_seq(keyword) or (mixed and self._match(TokenType.COMMA))):
+                break
+            arguments.append(self._parse_bitwise())
+        if (mixed or len(arguments) == 1) and self._match(TokenType.COMMA):
+            arguments += self._parse_csv(self._parse_bitwise)
+        return self._called(name.lower(), arguments)
+
+    def trimmed(self) -> exp.Expression:
+        """Parses the arguments of `trim`, which are in the order of `trim(characters, text)`."""
+        side = self._match_texts(_SIDES) and self._prev.text.upper()
+        arguments = [] if side and self._match(TokenType.FROM) else [self._parse_bitwise()]
+        if not arguments or self._match(TokenType.FROM):
+            arguments.append(self._parse_bitwise())
+        elif side:
+            self.raise_error(f"Expected FROM after {side}")
+        elif self._match(TokenType.COMMA):
+            arguments += self._parse_csv(self._parse_bitwise)
+        return self._called(_SIDES[side or "BOTH"], arguments)
+
+    def _parse_extract(self) -> exp.Extract:
+        literal = self._match(TokenType.STRING, advance=False)
+        part = self._parse_var(any_token=True)
+        if literal or not self._match(TokenType.FROM):
+            self.raise_error("Expected FROM after the part to extract")
+        return self.expression(exp.Extract(this=part, expression=self._parse_bitwise()))
+
+    def _called(self, name: str, arguments: list[Any]) -> exp.Expression:
+        given = [each for each in arguments if each is not None]  # none in substring()
+        return self.expression(exp.Anonymous(this=name, expressions=given))
+
+    def _parse_term(self, parse_mod: bool = True) -> Any:
+        """Also what follows `>>` where a third sign touches it: `a >>> b`."""
+        sign, before = self._curr, self._prev
+        touches = sign and before and sign.start == before.end + 1
+        if touches and sign.token_type == before.token_type == TokenType.GT:
+            self._advance()
+            return Unsigned(this=super()._parse_term(parse_mod))
+        return super()._parse_term(parse_mod)
+
+
+class Unsigned(exp.Unary):
+    """The right side of `>>>`, which is `>>` by it."""
+
+
+class _Dialect(Spark):
+    """Spark's tokens with that grammar."""
+
+    Parser = _Parser
+
+
+class Word(NamedTuple):
+    """A token: its text, where it stands in the source, and what kind it is."""
+
+    text: str
+    start: int
+    end: int
+    kind: str  # "string", "name" (in backticks), "word", "number" or "sign"
+
+
+class Parsed(NamedTuple):
+    """One expression."""
+
+    sql: str  # without the alias
+    name: str | None  # the alias
+    tree: exp.Expression
+    words: tuple[Word, ...]
+
+
+@roomy
+@lru_cache(maxsize=1024)
+def parse(sql: str) -> Parsed:
+    """Reads one expression.
+
+    Raises:
+        ExpressionError: if it is none, names the place.
+    """
+    words = tokens(sql)
+    text, values = _touching(sql, words), list[str]()
+    if any(word.kind == "string" and is_special(word.text) for word in words) or _has_quotes(words):
+        try:
+            text, values = marked(text, [(w.start, w.end) for w in words if w.kind == "string"])
+        except (ValueError, OverflowError):
+            raise _failure(sql, "an escape names no character", "write the character") from None
+    try:
+        statements = _Dialect().parse(_PREFIX + text)
+    except ParseError as error:
+        raise _unreadable(sql, error) from None
+    except ArithmeticError:
+        hint = "write numbers as in 12, 1.5, 1e3, 1.5BD"
+        raise _failure(sql, "what begins like a number is none", hint) from None
+    select = statements[0] if len(statements) == 1 else None
+    if values and isinstance(select, exp.Select):
+        restore(select, values)
+    if not isinstance(select, exp.Select) or _has_clauses(select):
+        raise _failure(sql, "it is more than one expression", "give one expression, no clauses")
+    if len(select.expressions) != 1:
+        number = len(select.expressions)
+        what = f"it is {number} expressions" if number else "it is empty"
+        raise _failure(sql, what, "give each expression as a string of its own")
+    tree = select.expressions[0]
+    if not isinstance(tree, exp.Alias):
+        return Parsed(sql.strip(), None, tree, words)
+    kept = words[:-1]
+    if kept and kept[-1].kind == "word" and kept[-1].text.lower() == "as":
+        kept = kept[:-1]
+    return Parsed(sql[: kept[-1].end].strip(), tree.alias, tree.this, kept)
+
+
+def tokens(sql: str) -> tuple[Word, ...]:
+    """Cuts the text into words.
+
+    Raises:
+        ExpressionError: if a string or a comment does not end.
+    """
+    try:
+        parts = _Dialect().tokenize(sql)
+    except TokenError:
+        quote = next((q for q in "'\"`" if sql.count(q) % 2), None)
+        at = f" at position {sql.rindex(quote) + 1}" if quote else ""
+        raise _failure(sql, f"a string does not end{at}", "close the quotes") from None
+    words: list[Word] = []
+    for token in parts:
+        source = sql[token.start : token.end + 1]
+        if words and words[-1].start == token.start:
+            continue  # a number with a suffix comes as three tokens
+        if source[0] == "`":
+            kind, text = "name", token.text
+        elif source[-1] in "'\"":
+            kind, text = "string", source
+        elif source[0].isdigit() or (source[0] == "." and len(source) > 1):
+            kind, text = "number", source
+        else:
+            kind, text = ("word" if _PLAIN_NAME.match(source) else "sign"), source
+        words.append(Word(text, token.start, token.end + 1, kind))
+    return tuple(words)
+
+
+def _touching(sql: str, words: tuple[Word, ...]) -> str:
+    """Moves the X of `X '1010'` to its string; all else stays at its place."""
+    for mark, string in pairwise(words):
+        gap = sql[mark.end : string.start]
+        if mark.text in ("x", "X") and string.kind == "string" and gap.isspace():
+            sql = f"{sql[: mark.start]}{gap}{mark.text}{sql[string.start :]}"
+    return sql
+
+
+def _has_quotes(words: tuple[Word, ...]) -> bool:
+    """Tells whether strings touch, which is how a quote is written inside one."""
+    return any(a.end == b.start and a.kind == b.kind == "string" for a, b in pairwise(words))
+
+
+def _has_clauses(select: exp.Select) -> bool:
+    return any(value for name, value in select.args.items() if name != "expressions")
+
+
+def _failure(sql: str, what: str, hint: str) -> ExpressionError:
+    return ExpressionError(f"cannot read the expression {sql!r}: {what}", hint=hint)
+
+
+def _unreadable(sql: str, error: ParseError) -> ExpressionError:
+    """Says where sqlglot stopped, in positions of the user's text."""
+    first = error.errors[0] if error.errors else {}
+    seen, line = str(first.get("highlight") or ""), int(first.get("line") or 1)
+    end = int(first.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
+    where = f"at position {max(1, end - len(seen) + 1)}"
+    if "\n" in sql:
+        where += f" of line {line}"
+    said = str(first.get("description") or "it is no expression")
+    if "missing" in said:
+        what = f"something is missing after {seen!r} {where}"
+    elif said.startswith("Expecting"):
+        what = f"expected {said[10:].rstrip('.')!r} near {seen!r} {where}"
+    else:
+        what = f"did not expect {seen!r} {where}"
+    return _failure(sql, what, "write one Spark SQL expression, such as 'dep_delay > 60'")
+
+
+_SPELLINGS = {"==": "=", "!=": "<>", "!": "not"}
+
+
+def canonical(words: tuple[Word, ...], names: dict[str, str]) -> str:
+    """Returns a text that is equal for expressions that differ in space, comments and case only.
+
+    Args:
+        words: the expression.
+        names: column names as written, in lower case, to the names of the schema.
+    """
+    texts = []
+    for i, word in enumerate(words):
+        called = i + 1 < len(words) and words[i + 1].text == "("
+        if word.kind == "string":
+            texts.append(word.text)
+        elif word.kind == "name" or (word.kind == "word" and not called):
+            own = names.get(word.text.lower())
+            texts.append(quoted(own) if own is not None else word.text.lower())
+        else:
+            texts.append(_SPELLINGS.get(word.text, word.text.lower()))
+    return " ".join(texts)
+
+
+_LEVELS: dict[type[exp.Expression], int] = {
+    exp.Or: 1,
+    exp.And: 2,
+    exp.Not: 3,
+    exp.Is: 4,
+    exp.In: 4,
+    exp.Between: 4,
+    exp.Like: 4,
+    exp.ILike: 4,
+    exp.RegexpLike: 4,
+    exp.EQ: 5,
+    exp.NEQ: 5,
+    exp.NullSafeEQ: 5,
+    exp.NullSafeNEQ: 5,
+    exp.LT: 5,
+    exp.LTE: 5,
+    exp.GT: 5,
+    exp.GTE: 5,
+    exp.BitwiseLeftShift: 9,
+    exp.BitwiseRightShift: 9,
+    exp.BitwiseAnd: 8,
+    exp.BitwiseXor: 7,
+    exp.BitwiseOr: 6,
+    exp.Add: 10,
+    exp.Sub: 10,
+    exp.DPipe: 10,
+    exp.Mul: 11,
+    exp.Div: 11,
+    exp.Mod: 11,
+    exp.IntDiv: 11,
+    exp.Neg: 12,
+    exp.BitwiseNot: 12,
+}
+"""How tightly Spark's grammar binds; `like`, `in`, `between`, `is` bind looser than `=`."""
+
+
+def agrees_with_spark(tree: exp.Expression) -> bool:
+    """Tells whether Spark's grammar groups the text as this tree does."""
+    return all(_grouped(node) for node in tree.walk())
+
+
+def _grouped(node: Any) -> bool:
+    level = _LEVELS.get(type(node))
+    if level is None:
+        return True
+    if isinstance(node, exp.Not):
+        return _negated(node)
+    least = 5 if level == 4 else level
+    for name, child in _operands(node):
+        own = _LEVELS.get(type(child), 13)
+        if name == "this":
+            if own < least:
+                return False
+        elif own <= (4 if level == 4 else level):
+            return False
+    return True
+
+
+def _negated(node: exp.Not) -> bool:
+    """`x not in (..)` and `x is not null` come as Not(In), Not(Is): their operand counts."""
+    return _LEVELS.get(type(node.this), 13) >= 3
+
+
+def _operands(node: exp.Expression) -> Iterator[tuple[str, exp.Expression]]:
+    for name in ("this", "expression", "low", "high"):
+        child = node.args.get(name)
+        if isinstance(child, exp.Expression):
+            yield name, child

@@ -1,0 +1,153 @@
+"""Together: a disk that puts syncs off until all is written, then makes each of them, at once.
+
+For a folder that is renamed when it is complete: until then nobody finds it, so in which order
+parts of it reach the disk is nobody's business, only that all do before the name. A log that is
+made so needs a third of the syncs, and the disk takes what waits for it at once.
+
+Failure: a sync fails, the kernel marks its pages clean, and whoever opens the file later is told
+that all is well. Hence each file that owes a sync is held open from the moment on that it does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from nosync_nb.files.best_effort import close_all
+from nosync_nb.files.filesystem import Buffer, File, Files, Lock
+from nosync_nb.files.memory_map import MappedFile
+
+
+class Together(Files):
+    """A disk whose `sync` and `sync_folder` are made by `settle`; one thread uses it.
+
+    Owns the files that owe a sync, open, and the paths of the folders that do.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._owing: dict[str, File] = {}
+        self._folders: set[str] = set()
+
+    def settle(self, *, apart: str | None = None) -> None:
+        """Makes every sync that was put off, of files and folders, at the same time.
+
+        Args:
+            apart: the folder that all of it lies in, which is synced by who renames it there.
+
+        Raises:
+            DurabilityError: one of them failed; what was written must not be used.
+        """
+        folders = sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path))
+        steps: list[Callable[[], None]] = [file.sync for file in self._owing.values()]
+        self._files.at_once([*steps, *(partial(self._files.sync_folder, each) for each in folders)])
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of what owes a sync, made or not."""
+        owing, self._owing, self._folders = self._owing, {}, set()
+        close_all(owing.values())
+
+    def owe(self, path: str) -> None:
+        """Notes that a file is to be synced."""
+        if path not in self._owing:
+            self._owing[path] = self._files.open(path)
+
+    def sync_folder(self, path: str) -> None:
+        self._folders.add(path)
+
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
+        made = self._files.make_folder(path, sync=False)
+        if made and sync:
+            self._folders.add(os.path.dirname(path))
+        return made
+
+    def create(self, path: str) -> File:
+        return _Owing(self._files.create(path), self.owe)
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return _Owing(self._files.open(path, write=write), self.owe)
+
+    def mapped(self, path: str, *, write: bool = False) -> MappedFile:
+        return self._files.mapped(path, write=write)
+
+    def rename(self, source: str, target: str) -> None:
+        self._files.rename(source, target)
+        owing = self._owing.pop(source, None)
+        self._forget(target)
+        if owing is not None:
+            owing.moved(target)
+            self._owing[target] = owing
+
+    def link(self, source: str, target: str) -> None:
+        self._files.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._files.unlink(path)
+        self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        gone = self._owing.pop(path, None)
+        if gone is not None:
+            gone.close()
+
+    def names(self, path: str) -> list[str]:
+        return self._files.names(path)
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(path)
+
+    def status(self, path: str) -> os.stat_result:
+        return self._files.status(path)
+
+    def restrict(self, path: str) -> None:
+        self._files.restrict(path)
+
+    def lock(self, path: str, *, wait_s: float = 0.0) -> Lock | None:
+        return self._files.lock(path, wait_s=wait_s)
+
+
+class _Owing(File):
+    """An open file that says that it is to be synced, instead of being synced."""
+
+    def __init__(self, file: File, owe: Callable[[str], None]) -> None:
+        self.path = file.path
+        self._file, self._owe = file, owe
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def moved(self, path: str) -> None:
+        self.path = path
+        self._file.moved(path)
+
+    def append(self, data: Buffer) -> None:
+        self._file.append(data)
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        self._file.write_at(offset, data)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return self._file.read_at(offset, size)
+
+    def read_all(self) -> bytes:
+        return self._file.read_all()
+
+    def sync(self) -> None:
+        self._owe(self.path)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def stamp(self) -> tuple[int, int, int]:
+        return self._file.stamp()
+
+    def mapped(self, *, write: bool) -> MappedFile:
+        return self._file.mapped(write=write)
+
+    def deleted(self) -> bool:
+        return self._file.deleted()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,100 @@
+"""Secret files: 32 random bytes or more, which their user alone can read.
+
+What others can read, or could put in its place, is no secret: it is refused, never repaired.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+
+from nosync_nb.errors import TrustError
+from nosync_nb.files.filesystem import Files
+
+BYTES = 32
+_LOCK_WAIT_S = 10.0
+
+
+def text(secret: bytes) -> bytes:
+    """What stands in the file of a secret."""
+    return secret.hex().encode() + b"\n"
+
+
+def made(files: Files, path: str, what: str, remedy: str) -> None:
+    """Writes a new secret, unless another process was faster.
+
+    Args:
+        what: people call it.
+        remedy: what names another file instead, for the error.
+    """
+    folder = os.path.dirname(path)
+    files.make_folder(folder)
+    check_folder(files, folder, what, remedy)
+    lock = files.lock(f"{path}.lock", wait_s=_LOCK_WAIT_S)
+    if lock is None:
+        raise TrustError(f"another process holds '{path}.lock'", hint=f"end it, or {remedy}")
+    try:
+        if not files.exists(path):
+            files.replace(path, text(secrets.token_bytes(BYTES)))
+    finally:
+        lock.release()
+
+
+def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
+    """Refuses a folder in which others could put another secret in the place of the user's."""
+    status = files.status(folder)
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others and not status.st_mode & stat.S_ISVTX:  # in a sticky one each has his own files
+        raise TrustError(
+            f"the {what}'s folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: others"
+            f" may put another {what} there",
+            hint=f"chmod 700 '{folder}', or {remedy}",
+        )
+    if status.st_uid not in (os.getuid(), 0):
+        raise TrustError(
+            f"the {what}'s folder '{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
+            hint=remedy,
+        )
+
+
+def check(files: Files, path: str, what: str) -> None:
+    """Refuses a file that others can read, or that is none.
+
+    Raises:
+        TrustError: tells what is wrong with it.
+    """
+    status = files.status(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise TrustError(
+            f"{what} '{path}' is not a plain file", hint="remove it, or what it links to"
+        )
+    if status.st_uid != os.getuid():
+        raise TrustError(f"{what} '{path}' belongs to user {status.st_uid}, not to {os.getuid()}")
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise TrustError(
+            f"{what} '{path}' has mode {stat.S_IMODE(status.st_mode):04o}: others may use it",
+            hint=f"chmod 600 '{path}'; delete it if somebody may have copied it",
+        )
+
+
+def decode(written: bytes) -> bytes:
+    """Returns a secret from what stands in its file; empty if it is none."""
+    try:
+        secret = bytes.fromhex(written.decode("ascii"))
+    except ValueError:
+        return b""
+    return secret if len(secret) >= BYTES else b""
+
+
+def read(files: Files, path: str, what: str, remedy: str) -> bytes:
+    """Reads a secret that only its user can read.
+
+    Raises:
+        TrustError: if others can read it, or it is none.
+    """
+    check(files, path, what)
+    secret = decode(files.read(path))
+    if not secret:
+        raise TrustError(f"{what} '{path}' is damaged", hint=remedy)
+    return secret

@@ -1,0 +1,229 @@
+"""Aggregates of all values of a group: percentiles, the most frequent value, texts, products.
+
+A kernel is given the values that are there, in canonical order or in one that the call names, each
+with its count. What a group went through leaves no trace in it.
+
+Cost: a group is read whenever one of its values changes, O(n log n) of the values that differ. A
+hot group of millions of different numbers is better served by aggregates that add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import AggregateCall
+from nosync_nb.operators.aggregates.totals import quotient
+from nosync_nb.operators.base import Step
+from nosync_nb.operators.grouping import numbered
+from nosync_nb.rows import Column, buffers
+from nosync_nb.rows.order import ordered
+from nosync_nb.rows.types import FLOATS, INTEGERS
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Hashes, Updates
+
+Values: TypeAlias = Sequence[tuple[Any, ...]]
+Counts: TypeAlias = Sequence[int]
+
+
+def whole(
+    trace: Trace, khash: Hashes, keys: Sequence[Column], call: AggregateCall, step: Step
+) -> Column:
+    """The result for each key, null where it has no values.
+
+    Args:
+        trace: rows (key..., argument...).
+    """
+    n, own = len(khash), len(keys)
+    types = trace.layout.types[own:]
+    matches = trace.lookup(khash, keys, range(own, len(trace.layout.types)))
+    if matches is None:
+        return rows.full_null(call.type, n)
+    step.add_touched(len(matches.diff))
+    held = numbered(Updates(matches.columns, matches.diff), matches.probe, types)
+    there = (held.diff > 0).nonzero()[0]
+    *values, probe = [rows.take(column, there) for column in held.columns]
+    places = call.parameters[1] if call.function == "listagg" else ()
+    by = [(0, False), *((1 + place, descending) for place, descending in places)]
+    order = ordered([probe, *values], ("bigint", *types), by)
+    values = [rows.take(column, order) for column in values]
+    counts = np.ones(len(order), np.int64) if call.distinct else held.diff[there][order]
+    starts = np.asarray(probe)[order].searchsorted(np.arange(n + 1))
+    kernel = _PICKS.get(call.function)
+    if kernel is not None:
+        return _picked(kernel, values[0], counts, starts, call)
+    listed = list(zip(*map(_python, values, types), strict=True))
+    made = [
+        _KERNELS[call.function](listed[a:b], counts[a:b].tolist(), *call.parameters)
+        if a < b
+        else None
+        for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False)
+    ]
+    return rows.from_arrow(buffers.of_list(made, rows.arrow_type(call.type)), call.type)
+
+
+def _python(column: Column, type_: str) -> list[Any]:
+    """The values as Python has them; only text, bytes and numbers are looked at."""
+    if type_ in ("string", "binary", *INTEGERS, *FLOATS) or type_.startswith("decimal"):
+        return rows.to_pylist(column, type_)
+    return [None] * len(column)
+
+
+def _picked(
+    kernel: Callable[..., list[int]],
+    values: Column,
+    counts: Any,
+    starts: Any,
+    call: AggregateCall,
+) -> Column:
+    """Results that are values of the group, taken by their places."""
+    places: list[int] = []
+    times: list[int] = []
+    for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False):
+        own = [a + i for i in kernel(counts[a:b].tolist(), *call.parameters)] if a < b else []
+        places += own
+        times.append(len(own))
+    if call.type.startswith("array<") and call.function == "approx_percentile":
+        return _arrays(rows.take(values, np.array(places, np.int64)), times, call)
+    nothing = rows.full_null(call.type, 1)
+    filled = rows.concat([values, nothing], call.type)
+    by_group = iter(places)
+    at = [next(by_group) if some else len(values) for some in times]
+    return rows.take(filled, np.array(at, np.int64))
+
+
+def _arrays(values: Column, times: list[int], call: AggregateCall) -> Column:
+    """One array for each group, null where it has no values."""
+    offsets = np.zeros(len(times) + 1, np.int32)
+    np.cumsum(times, out=offsets[1:])
+    mask = pa.array([not some for some in times])
+    inner = rows.to_arrow(values, call.type.removeprefix("array<").removesuffix(">"))
+    made = pa.ListArray.from_arrays(buffers.of_numpy(offsets), inner, mask=mask)
+    return rows.from_arrow(made, call.type)
+
+
+def _most_frequent(counts: Counts, descending: bool) -> list[int]:
+    """The place of the most frequent value, of equal ones the first, or last if descending."""
+    most = max(counts)
+    if not descending:
+        return [counts.index(most)]
+    return [len(counts) - 1 - counts[::-1].index(most)]
+
+
+def _at_shares(counts: Counts, shares: Sequence[float], several: bool) -> list[int]:
+    """The places of the values at or before which a share of all values is."""
+    ends = list(accumulate(counts))
+    return [_place(ends, max(math.ceil(share * ends[-1]), 1)) for share in shares]
+
+
+def _place(ends: Sequence[int], number: int) -> int:
+    """Where the value of a number, counted from 1, stands."""
+    return int(np.searchsorted(ends, number))
+
+
+def _percentile(
+    values: Values,
+    counts: Counts,
+    way: str,
+    descending: bool,
+    shares: Sequence[float],
+    several: bool,
+) -> Any:
+    """Percentiles as doubles: between two values, or at the first one that covers the share."""
+    if len(values[0]) > 1:
+        counts = _weighed(values, counts)
+        values = [v for v, c in zip(values, counts, strict=True) if c]
+        counts = [c for c in counts if c]
+        if not values:
+            return None
+    numbers = [float(v[0]) for v in values]
+    if descending:
+        numbers, counts = numbers[::-1], counts[::-1]
+    ends = list(accumulate(counts))
+    compute = _between if way == "between" else _at
+    made = [compute(numbers, ends, share) for share in shares]
+    return made if several else made[0]
+
+
+def _weighed(values: Values, counts: Counts) -> list[int]:
+    weighed = [v[1] * c for v, c in zip(values, counts, strict=True)]
+    if min(weighed) < 0:
+        raise ExpressionError("a percentile with a frequency below 0", hint="filter such rows")
+    return weighed
+
+
+def _between(numbers: Sequence[float], ends: Sequence[int], share: float) -> float:
+    position = (ends[-1] - 1) * share
+    below, above = math.floor(position), math.ceil(position)
+    low = numbers[_place(ends, below + 1)]
+    if above == below:
+        return low
+    high = numbers[_place(ends, above + 1)]
+    if low == high:
+        return low
+    return (above - position) * low + (position - below) * high
+
+
+def _at(numbers: Sequence[float], ends: Sequence[int], share: float) -> float:
+    return numbers[_place(ends, max(math.ceil(share * ends[-1]), 1))]
+
+
+def _joined(values: Values, counts: Counts, separator: Any, places: Any) -> Any:
+    """The texts, or bytes, one after the other."""
+    return separator.join([v[0] for v, c in zip(values, counts, strict=True) for _ in range(c)])
+
+
+def _product(values: Values, counts: Counts) -> float:
+    """The product of doubles, rounded once; of infinities and NaN as IEEE 754 has it."""
+    numbers = [float(v[0]) for v in values]
+    if not all(map(math.isfinite, numbers)):
+        if 0.0 in numbers or any(map(math.isnan, numbers)):
+            return math.nan
+        negative = sum(c for v, c in zip(numbers, counts, strict=True) if v < 0)
+        return -math.inf if negative % 2 else math.inf
+    above, below = [], 0
+    for v, c in zip(numbers, counts, strict=True):
+        mantissa, exponent = math.frexp(v)
+        above.append(int(math.ldexp(mantissa, 53)) ** c)
+        below += (exponent - 53) * c
+    exact = _multiplied(above)
+    shift = max(abs(exact).bit_length() - 64, 0)
+    kept = abs(exact) >> shift << 1 | bool(abs(exact) & ((1 << shift) - 1))
+    size = _scaled(kept, below + shift - 1)  # of 64 bits, and one that says if more follows
+    return -size if exact < 0 < size else size
+
+
+def _multiplied(numbers: list[int]) -> int:
+    """A product in halves, which keeps the factors of like width."""
+    while len(numbers) > 1:
+        numbers = [math.prod(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
+    return numbers[0]
+
+
+def _scaled(whole: int, exponent: int) -> float:
+    """A double: whole * 2**exponent of a whole number of 65 bits, rounded once."""
+    if exponent < -2000:
+        return 0.0
+    if exponent > 1100:
+        return math.inf if whole else 0.0
+    return quotient(whole << max(exponent, 0), 1 << max(-exponent, 0))
+
+
+_PICKS: dict[str, Callable[..., list[int]]] = {
+    "mode": _most_frequent,
+    "approx_percentile": _at_shares,
+}
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "percentile": _percentile,
+    "listagg": _joined,
+    "product": _product,
+}
+WHOLES = frozenset((*_PICKS, *_KERNELS))
+"""The kernels here."""

@@ -1,0 +1,126 @@
+"""Memos: what an accumulator trace holds for the groups that changed last, so as not to look.
+
+The groups of one epoch are often those of the next. A memo keeps their numbers beside the trace
+they were read from, and goes on to the trace that follows it: it belongs to one trace at a time,
+taken by the epoch that runs and left to the trace that the epoch makes. If the epoch fails, the
+memo is gone, and the next one looks again. So it is never wrong, only missing.
+
+A group is known by its key, as Python values of the key's types (see `group_few`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb.operators.grouping import Groups
+from nosync_nb.trace.batch import Index
+
+Slots = dict[int, npt.NDArray[np.int64]]
+Held = TypeVar("Held")
+
+GROUPS_MAX = 1 << 16
+"""How many groups are kept: some ten megabytes."""
+_NUMBERS_MAX = 1024
+
+
+class Memo(Generic[Held]):
+    """What is known of some groups, by their keys."""
+
+    __slots__ = ("_asked", "_known")
+
+    def __init__(self) -> None:
+        self._known: dict[object, Held] = {}
+        self._asked: Sequence[object] = ()
+
+    def stored(self, groups: Groups, look: Callable[[Index | None], Slots]) -> Slots:
+        """The numbers of groups before an epoch.
+
+        Args:
+            look: reads the numbers of the groups at given positions, of all for None.
+        """
+        if groups.values is None:  # many: what they become is not kept, so nothing is known
+            self._known.clear()
+            self._asked = ()
+            return look(None)
+        self._asked = groups.values
+        numbers = list(map(self._known.get, groups.values))
+        if None in numbers:
+            missing = [i for i, each in enumerate(numbers) if each is None]
+            held = self._held(look(np.array(missing)), 0, len(missing))
+            for i, each in zip(missing, held, strict=True):
+                numbers[i] = each
+        return self._slots(numbers)  # type: ignore[arg-type]
+
+    def keep(self, after: Slots, start: int) -> None:
+        """Keeps the numbers after the epoch, of the groups that `stored` was asked for.
+
+        Args:
+            start: where they begin in each array.
+        """
+        asked = self._asked
+        if len(asked) * len(after) > _NUMBERS_MAX or len(self._known) > GROUPS_MAX:
+            self._known.clear()
+        else:
+            self._known.update(zip(asked, self._held(after, start, len(asked)), strict=True))
+
+    def _held(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
+        """The numbers by slot as what is kept of each of `n` groups."""
+        raise NotImplementedError  # each kind of memo says it
+
+    def _slots(self, held: Sequence[Held]) -> Slots:
+        """The numbers by slot of what is kept."""
+        raise NotImplementedError  # likewise
+
+
+class CountMemo(Memo[int]):
+    """Where rows are counted alone: there is slot 0, and its number is all that is kept."""
+
+    __slots__ = ()
+
+    def held(self, groups: Iterable[object], look: Callable[[list[int]], list[int]]) -> list[int]:
+        """The numbers of few groups before an epoch.
+
+        Args:
+            look: reads those of the groups at given positions.
+        """
+        numbers = list(map(self._known.get, groups))
+        if None in numbers:
+            missing = [i for i, each in enumerate(numbers) if each is None]
+            for i, each in zip(missing, look(missing), strict=True):
+                numbers[i] = each
+        return numbers  # type: ignore[return-value]  # none is missing any more
+
+    def hold(self, groups: Iterable[object], after: Iterable[int]) -> None:
+        """Keeps the numbers of few groups after the epoch."""
+        if len(self._known) > GROUPS_MAX:
+            self._known.clear()
+        else:
+            self._known.update(zip(groups, after, strict=True))
+
+    def _held(self, slots: Slots, start: int, n: int) -> Sequence[int]:
+        numbers = slots.get(0)
+        if numbers is None:
+            return [0] * n
+        held: list[int] = numbers[start : start + n].tolist()
+        return held
+
+    def _slots(self, held: Sequence[int]) -> Slots:
+        return {0: np.array(held, np.int64)}
+
+
+class SlotMemo(Memo[dict[int, int]]):
+    """The numbers of each group by slot, without those that are 0."""
+
+    __slots__ = ()
+
+    def _held(self, slots: Slots, start: int, n: int) -> Sequence[dict[int, int]]:
+        columns = [(slot, numbers[start : start + n].tolist()) for slot, numbers in slots.items()]
+        return [{slot: column[i] for slot, column in columns if column[i]} for i in range(n)]
+
+    def _slots(self, held: Sequence[dict[int, int]]) -> Slots:
+        slots: set[int] = set().union(*held)
+        return {slot: np.array([each.get(slot, 0) for each in held], np.int64) for slot in slots}

@@ -1,0 +1,82 @@
+"""Heads of groups: the first rows of a key, or the last, in a trace ordered inside each key.
+
+They stand at the edge of the key in each part, so a look costs O(layers x look) rows for a group of
+any size. What a look shows is certain up to the code from which some part has rows unseen; who
+wants more looks again, further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.operators.base import Step
+from nosync_nb.operators.linear import kept
+from nosync_nb.rows import Column
+from nosync_nb.rows.array_ops import any_true
+from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace.batch import Hashes, Index, Updates, concat_updates, no_updates
+
+
+class Heads(NamedTuple):
+    """What a look shows of groups.
+
+    Attributes:
+        rows: those before the first code of which a group may have rows unseen, in no order.
+        probe: the number of the group of each row.
+        open: which groups have rows that were not looked at.
+    """
+
+    rows: Updates
+    probe: Index
+    open: npt.NDArray[np.bool_]
+
+
+def heads(
+    trace: Trace, khash: Hashes, keys: Sequence[Column], look: int, step: Step, *, last: bool
+) -> Heads:
+    """Looks at up to `look` rows of each group in each part.
+
+    Args:
+        khash, keys: the groups.
+        last: looks from the end of each group.
+    """
+    n = len(khash)
+    types = trace.layout.types
+    open_ = np.zeros(n, bool)
+    horizon = np.full(n, 0 if last else 2**64 - 1, np.uint64)
+    probes: list[Index] = []
+    codes: list[Hashes] = []
+    taken: list[Updates] = []
+    for part in trace.parts():
+        low = part.khash.searchsorted(khash)
+        high = part.khash.searchsorted(khash, "right")
+        if low.tobytes() == high.tobytes():
+            continue
+        assert part.code is not None
+        size = high - low
+        count = np.minimum(size, look)
+        start = high - count if last else low
+        more = size > look
+        if any_true(more):
+            open_ |= more
+            edge = part.code[(start if last else start + count - 1)[more]]
+            horizon[more] = (np.maximum if last else np.minimum)(horizon[more], edge)
+        index = ranges(start, count)
+        probes.append(np.arange(n).repeat(count))
+        codes.append(part.code[index])
+        taken.append(part.updates.take(index))
+    if not taken:
+        return Heads(no_updates(types), np.zeros(0, np.int64), open_)
+    probe, code = np.concatenate(probes), np.concatenate(codes)
+    step.add_touched(len(probe))
+    seen = concat_updates(taken, types)
+    certain = code > horizon[probe] if last else code < horizon[probe]
+    own = certain | ~open_[probe]
+    for key, place in zip(keys, trace.layout.key or (), strict=True):
+        own &= rows.equal(rows.take(key, probe), seen.columns[place], types[place])
+    return Heads(kept(seen, own), probe[own], open_)

@@ -1,0 +1,254 @@
+"""Groups: rows sorted into those of equal keys, for kernels that work by key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.rows import Column, dictionary
+from nosync_nb.rows.array_ops import any_true, stably_sorted_by, starts_of
+from nosync_nb.rows.types import FLOATS
+from nosync_nb.trace.batch import (
+    Batch,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    collided,
+    every,
+    rows_equal,
+)
+
+FEW = 64
+"""So many rows are grouped faster by Python than by numpy."""
+
+MANY = 4096
+"""More rows than these are grouped by the codes of their keys, if these have codes."""
+
+_REPEATED = 8
+"""A key has so many of the first rows if rows are grouped by Python that are not few."""
+
+_ndarray = np.ndarray
+
+
+class Groups:
+    """Rows sorted into groups of equal keys: group g is `order[starts[g]:starts[g + 1]]`.
+
+    Attributes:
+        keys: the key columns, a row for each group.
+        values: the keys as Python values, if there are few groups and equal values are equal keys.
+        khash: the hashes of the keys; ascending, unless there are `values`.
+    """
+
+    __slots__ = ("_khash", "_types", "keys", "order", "starts", "values")
+
+    def __init__(
+        self,
+        order: Index,
+        starts: Index,
+        keys: list[Column],
+        *,
+        khash: Hashes | None = None,
+        types: Sequence[str] = (),
+        values: Sequence[object] | None = None,
+    ) -> None:
+        self.order = order
+        self.starts = starts
+        self.keys = keys
+        self.values = values
+        self._khash = khash
+        self._types = types
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def khash(self) -> Hashes:
+        """The hash of each group's key."""
+        if self._khash is None:
+            self._khash = rows.hash_columns(self.keys, self._types, len(self.starts))
+        return self._khash
+
+
+def key_values(keys: list[Column], types: Sequence[str], n: int) -> Sequence[object] | None:
+    """The key of each of few rows as a Python value, of which equal ones are equal keys.
+
+    None if they are many, or of a type whose values Python does not compare as Spark does.
+    """
+    if n > FEW or not keys:
+        return None
+    for column, type_ in zip(keys, types, strict=True):
+        if type(column) is not _ndarray or type_ in FLOATS:
+            return None
+    return _values(keys)
+
+
+def _values(keys: list[Column]) -> Sequence[object]:
+    """The keys of rows in columns of numpy as Python values."""
+    columns: list[list[object]] = [column.tolist() for column in keys]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None:
+    """Sorts rows into few groups, in the order in which their keys occur first.
+
+    None as for `key_values`; more rows than those are taken if most have the key of another, and
+    their groups ascend in key hash: rows of large changes come in any order.
+
+    Cost: below 10 us for few rows, 0.2 us a row of more; no row is hashed.
+    """
+    if not keys:
+        return Groups(np.arange(n), np.zeros(1, np.int64), [], values=[()]) if n else None
+    values = _repeated(keys, types, n) if n > FEW else key_values(keys, types, n)
+    if values is None:
+        return None
+    number_of = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    count, khash = len(number_of), None
+    if count == n:
+        rows_ = np.arange(n)
+        return Groups(rows_, rows_, keys, types=types, values=values)
+    if n > FEW:
+        if count > FEW:
+            return None
+        each = np.array([values.index(value) for value in number_of])
+        khash = rows.hash_columns([rows.take(column, each) for column in keys], types, count)
+        place = khash.argsort()
+        named = [*number_of]
+        number_of = {named[old]: new for new, old in enumerate(place.tolist())}
+        khash = khash[place]
+    numbers = np.fromiter(map(number_of.__getitem__, values), np.uint16, n)
+    order = numbers.argsort(kind="stable")
+    starts = numbers[order].searchsorted(np.arange(count, dtype=np.uint16))
+    keys = [rows.take(column, order[starts]) for column in keys]
+    return Groups(order, starts, keys, khash=khash, types=types, values=list(number_of))
+
+
+def _repeated(keys: list[Column], types: Sequence[str], n: int) -> Sequence[object] | None:
+    """What `key_values` gives, of more rows if the first of them have few keys; else None."""
+    if n > MANY:
+        return None
+    first = key_values([rows.slice_(column, 0, FEW) for column in keys], types, FEW)
+    if first is None or len(set(first)) > FEW // _REPEATED:
+        return None
+    return _values(keys)
+
+
+def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
+    """Sorts rows into groups by key, ascending in key hash.
+
+    Cost: O(n log n); O(n), and no hash of a row, if the keys are one or two columns of coded texts.
+    """
+    groups = _group_coded(keys, types) if n > MANY else None
+    if groups is not None:
+        return groups
+    khash = rows.hash_columns(keys, types, n)
+    order = stably_sorted_by(khash)
+    khash = khash[order]
+    same = khash[1:] == khash[:-1]
+    keys = [rows.take(c, order) for c in keys]
+    if not any_true(same):
+        return Groups(order, np.arange(n), keys, khash=khash)
+    if not rows_equal(keys, types, same.nonzero()[0]):
+        order, khash, keys, same = _apart(order, khash, keys, types, same)
+    starts = starts_of(same)
+    return Groups(order, starts, [rows.take(c, starts) for c in keys], khash=khash[starts])
+
+
+def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
+    """The same by the codes of coded texts; None if there are others, or codes do not tell."""
+    if not 1 <= len(keys) <= 2 or not all(_tells(column) for column in keys):
+        return None
+    every = [dictionary.codes_of(column) for column in keys]
+    number = every[0] if len(every) == 1 else every[0].astype(np.uint16) << 8 | every[1]
+    count = np.bincount(number)
+    used = count.nonzero()[0]
+    codes = [used >> 8 * place & 0xFF for place in reversed(range(len(keys)))]
+    distinct: list[Column] = [
+        dictionary.of_codes(own.astype(np.uint8), column)
+        for own, column in zip(codes, keys, strict=True)
+    ]
+    khash = rows.hash_columns(distinct, types, len(used))
+    place = khash.argsort()
+    khash = khash[place]
+    if (khash[1:] == khash[:-1]).any():  # two codes of one text, or equal hashes of two
+        return None
+    rank = np.zeros(len(count), number.dtype)
+    rank[used[place]] = np.arange(len(used))
+    order = rank[number].argsort(kind="stable")
+    ends = count[used[place]].cumsum()
+    starts = np.concatenate(([0], ends[:-1]))
+    return Groups(order, starts, [rows.take(c, place) for c in distinct], khash=khash)
+
+
+def _tells(column: Column) -> bool:
+    """Whether a column's codes tell equal values from others."""
+    return type(column) is not _ndarray and dictionary.is_coded(column) and not column.null_count
+
+
+def _apart(
+    order: Index,
+    khash: Hashes,
+    keys: list[Column],
+    types: Sequence[str],
+    same: npt.NDArray[np.bool_],
+) -> tuple[Index, Hashes, list[Column], npt.NDArray[np.bool_]]:
+    """Brings keys of equal hash and different value apart: the slow path of `group`."""
+    n = len(order)
+    layout = Layout((*types, "bigint"), every(len(types)))
+    ones = np.ones(n, np.int64)
+    apart = collided(layout, [*keys, order], khash, khash, ones, None, same)
+    *keys, order = apart.columns
+    index = np.arange(n - 1)
+    same = np.ones(max(n - 1, 0), bool)
+    for column, type_ in zip(keys, types, strict=True):
+        same &= rows.equal(rows.take(column, index), rows.take(column, index + 1), type_)
+    return order, apart.khash, keys, same
+
+
+def numbered(updates: Updates, probe: Index, types: Sequence[str]) -> Batch:
+    """Rows that were looked up, added up, with the number of their key as a last column."""
+    layout = Layout((*types, "bigint"), (len(types),))
+    return arrange(layout, Updates([*updates.columns, probe.astype(np.int64)], updates.diff))
+
+
+def first_of_keys(batch: Batch) -> Index:
+    """The first row of each distinct key of a batch that is arranged by its layout's key.
+
+    Keys of equal hash may alternate inside a run of that hash, so runs are told apart by value
+    and repetitions dropped.
+    """
+    new = np.ones(len(batch), bool)
+    new[1:] = batch.khash[1:] != batch.khash[:-1]
+    again = (~new).nonzero()[0]
+    if not len(again):
+        return np.arange(len(batch))
+    places = batch.layout.places
+    for place in places:
+        column, type_ = batch.columns[place], batch.layout.types[place]
+        same = rows.equal(rows.take(column, again), rows.take(column, again - 1), type_)
+        new[again[~same]] = True
+    index = new.nonzero()[0]
+    khash = batch.khash[index]
+    if (khash[1:] == khash[:-1]).any():
+        return _without_repeats(batch, places, index)
+    return index
+
+
+def _without_repeats(batch: Batch, places: Sequence[int], index: Index) -> Index:
+    """The slow path of true collisions: each key once, by its canonical encoding."""
+    seen: dict[tuple[bytes, ...], int] = {}
+    types = batch.layout.types
+    parts = [
+        [
+            rows.encode(value, types[place])
+            for value in rows.to_pylist(rows.take(batch.columns[place], index), types[place])
+        ]
+        for place in places
+    ]
+    for at, text in zip(index.tolist(), zip(*parts, strict=True), strict=True):
+        seen.setdefault(text, at)
+    return np.array(sorted(seen.values()), np.int64)

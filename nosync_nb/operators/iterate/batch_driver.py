@@ -1,0 +1,398 @@
+"""One run of a loop: the rounds of an epoch, until nothing changes any more.
+
+Times inside are (epoch, round), nested (epoch, round, round), compared as vectors. In an epoch the
+rounds run in lexicographic order, which extends that order, so what a node is given at a time is
+complete when it runs:
+
+- a variable is its source in round 0, and from then on what the body made in the round before:
+  `source + (result - source)` delayed by one round;
+- a join pairs its change with all that the other side ever held; a pair belongs to the least upper
+  bound of the rounds of both, which may be to come;
+- an operator by key evaluates the keys that changed from scratch, on what they hold at that time,
+  and again at each bound with a time at which their input or output changes later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.operators.base import GROUP, JOIN, Operator, Place, Step
+from nosync_nb.operators.iterate.cost_estimate import FREE_WORK
+from nosync_nb.operators.iterate.divergence import Watch
+from nosync_nb.operators.iterate.keyed_evaluation import Keys, evaluate_keys, key_types, keys_of
+from nosync_nb.operators.iterate.nested_trace import ROUND, State, Time, by_time
+from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader, Scope
+from nosync_nb.operators.joins.join import Join
+from nosync_nb.rows import Column
+from nosync_nb.rows.count_arithmetic import CountError
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
+
+if TYPE_CHECKING:
+    from nosync_nb.operators.iterate.loop import Loop
+
+RUN_ROWS = 1000
+"""What one run of a node costs besides its rows, in rows."""
+
+DENSE = 2
+"""A round is dense if it costs more than so many times what it cost in the last run anew: a change
+has spread over nearly all rows, and all that they ever were is looked through. So it goes on, if
+it happens so often in a row."""
+
+NOTHING_USUAL: Mapping[int, int] = MappingProxyType({})
+
+
+class AbandonedError(Exception):
+    """A run has cost more than it may; nothing of it is kept."""
+
+
+class LoopRun:
+    """One run of a loop.
+
+    Args:
+        states: the traces of its nodes, which it extends.
+        budget: the work after which it gives up; None: it does not.
+        usual: what each round of the outermost loop cost when it was last run anew, if known.
+
+    Attributes:
+        rounds: what each round of the outermost loop cost.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        step: Step,
+        states: Sequence[State],
+        budget: int | None = None,
+        usual: Mapping[int, int] = NOTHING_USUAL,
+    ) -> None:
+        self.plan = loop
+        self.step = step
+        self.states = states
+        self.budget = budget
+        self.usual = usual
+        self.rounds: dict[int, int] = {}
+        self.dense = 0
+        self.began = step.touched
+        self.touched = 0
+        self.runs = 0
+        self.inbox: dict[tuple[int, Time], dict[int, list[Updates]]] = {}
+        self.scheduled: dict[tuple[int, Time], list[Keys]] = {}
+        self.heaps: dict[int, list[Time]] = {id(s): [] for c in loop.scopes.values() for s in c}
+        self.known: set[tuple[int, Time]] = set()
+        self.output: list[Updates] = []
+        self.scope = loop.scope
+        self.time: Time = ()
+
+    def start(self) -> None:
+        """Gives the changes of the epoch to those who read them, in round 0."""
+        for number, delta in enumerate(self.step.deltas):
+            if delta is None or not len(delta.diff):
+                continue
+            updates = Updates(delta.columns, delta.diff)
+            self.touched += len(delta.diff)
+            for reader in self.plan.outside.get(number, ()):
+                self._give(reader, (), updates)
+        if self.step.first:
+            for number, node in enumerate(self.plan.nodes):
+                if node.operator is not None and node.operator.global_row:
+                    time = (0,) * node.depth
+                    self._wake(number, time)
+                    self.scheduled.setdefault((number, time), []).append(Keys.of_all())
+
+    @property
+    def work(self) -> int:
+        """What it has cost until now, in rows: those it touched, and something for each node."""
+        return self.step.touched - self.began + self.touched + RUN_ROWS * self.runs
+
+    def close(self) -> None:
+        """Counts for the epoch what it touched; its work stays what it is."""
+        self.step.add_touched(self.touched)
+        self.began += self.touched
+
+    def loop(self, scope: Scope, prefix: Time) -> None:
+        """Runs the rounds of one loop that begin with `prefix`, until none waits.
+
+        Raises:
+            AbandonedError: if that costs more than the budget.
+        """
+        heap = self.heaps[id(scope)]
+        watch = Watch(self.plan, scope, self.step, self.states)
+        depth = len(prefix)
+        while heap and heap[0][:depth] < prefix:
+            heapq.heappop(heap)  # of rounds around it that were not run any more
+        while heap and heap[0][:depth] == prefix:
+            time = heapq.heappop(heap)
+            before = self.work
+            if scope.rounds is not None and time[-1] >= scope.rounds:
+                continue
+            watch.begin(time)
+            for item in scope.items:
+                self.scope, self.time = scope, time
+                if isinstance(item, Scope):
+                    self.loop(item, time)
+                elif self._node(item, time, watch):
+                    self.runs += 1
+                    if self.budget is not None and self.work > self.budget:
+                        raise AbandonedError
+            self.known.discard((id(scope), time))  # not before: what it makes is of this time too
+            watch.end()
+            if not prefix:
+                self._measure(time[0], self.work - before)
+
+    def _measure(self, number: int, work: int) -> None:
+        """Notes what a round of the outermost loop cost.
+
+        Raises:
+            AbandonedError: if the rounds have become dense; not for work that may always be tried.
+        """
+        self.rounds[number] = work
+        self.dense = self.dense + 1 if work > DENSE * self.usual.get(number, work) else 0
+        if self.budget is not None and self.dense == DENSE and self.work > FREE_WORK:
+            raise AbandonedError
+
+    def _deliver(self, node: int, port: int, time: Time, updates: Updates) -> None:
+        """Gives updates to an input of a node; a node deeper inside gets them in round 0."""
+        depth = self.plan.nodes[node].depth
+        time = time + (0,) * (depth - len(time))
+        self._wake(node, time)
+        self.inbox.setdefault((node, time), {}).setdefault(port, []).append(updates)
+
+    def _wake(self, node: int, time: Time) -> None:
+        """Notes that a node has to run at a time."""
+        for depth, scope in enumerate(self.plan.scopes[node], 1):
+            mark = (id(scope), time[:depth])
+            if mark not in self.known:
+                self.known.add(mark)
+                heapq.heappush(self.heaps[id(scope)], time[:depth])
+
+    def _emit(self, number: int, time: Time, updates: Updates | None) -> None:
+        """Passes on what a node made."""
+        if updates is None or not len(updates.diff):
+            return
+        for reader in self.plan.inside[number]:
+            self._give(reader, time, updates)
+
+    def _give(self, reader: Reader, time: Time, updates: Updates) -> None:
+        """Gives updates of a time to a reader, at the time at which they are for him.
+
+        A variable is its source in round 0 and not any more from round 1 on; then it is what the
+        body made in the round before. What leaves a loop loses its last round.
+        """
+        node, port = reader
+        target = self.plan.nodes[node]
+        if target.kind == LEAVE:
+            updates = tagged(target, self.plan.nodes, port, updates)
+            if not target.depth:
+                self.output.append(updates)
+                return
+        if target.kind != VARIABLE:
+            self._deliver(node, port, time[: target.depth], updates)
+        elif port == 0:
+            around = time + (0,) * (target.depth - 1 - len(time))
+            self._deliver(node, 0, (*around, 0), updates)
+            self._deliver(node, 0, (*around, 1), updates.negated())
+        else:
+            self._deliver(node, port, (*time[:-1], time[-1] + 1), updates)
+
+    def _node(self, number: int, time: Time, watch: Watch) -> bool:
+        """Runs one node at one time, if there is something for it; whether there was."""
+        inbox = self.inbox.pop((number, time), None)
+        node = self.plan.nodes[number]
+        if node.kind == GROUP:
+            keys = self.scheduled.pop((number, time), None)
+            if inbox is None and keys is None:
+                return False
+            self._group(number, node, time, inbox or {}, keys or [])
+            return True
+        if inbox is None:
+            return False
+        if node.kind == JOIN:
+            self._join(number, node, time, inbox)
+        elif node.operator is None:
+            updates = concat_updates([u for each in inbox.values() for u in each], node.types)
+            batch = arrange(Layout(node.types), updates)
+            self.touched += len(batch)
+            if len(batch):
+                if node.kind == VARIABLE:
+                    watch.changed(number, batch)
+                self._emit(number, time, batch.updates)
+        else:
+            self._emit(number, time, self._plain(node.operator, node, inbox))
+        return True
+
+    def _plain(
+        self, operator: Operator, node: Inner, inbox: dict[int, list[Updates]]
+    ) -> Updates | None:
+        """Runs an operator that keeps nothing."""
+        deltas = [
+            self._given(inbox.get(port), operator.layouts[port], self._types(node, port))
+            for port in range(len(node.ports))
+        ]
+        none = [None] * len(deltas)
+        step = Step(deltas, none, none, (), stage=self.step.stage, evaluate=self.step.evaluate)
+        place = self.step.place
+        if place is not None and place.wants(sum(len(d.diff) for d in deltas if d is not None)):
+            types = [self._types(node, port) for port in range(len(node.ports))]
+            output = place.run(operator, step, types)
+        else:
+            output = operator.step(step)
+        self.touched += step.touched
+        return output
+
+    def _given(
+        self, parts: list[Updates] | None, layout: Layout | None, types: tuple[str, ...]
+    ) -> Updates | Batch | None:
+        if not parts:
+            return None
+        updates = concat_updates(parts, types)
+        if layout is None:
+            return updates
+        batch = arrange(layout, updates)
+        return batch if len(batch) else None
+
+    def _types(self, node: Inner, port: int) -> tuple[str, ...]:
+        """The column types of an input."""
+        source = node.ports[port]
+        if not source.outside:
+            return self.plan.nodes[source.number].types
+        operator = node.operator
+        layout = None if operator is None else operator.layouts[port]
+        return node.types if layout is None else layout.types
+
+    # -- joins ---------------------------------------------------------------------------------
+
+    def _join(self, number: int, node: Inner, time: Time, inbox: dict[int, list[Updates]]) -> None:
+        """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
+        operator = node.operator
+        assert isinstance(operator, Join)
+        deltas = []
+        for side in (0, 1):
+            layout = operator.layouts[side]
+            assert layout is not None
+            given = self._given(inbox.get(side), layout, layout.types)
+            deltas.append(given if isinstance(given, Batch) else None)
+        made: dict[Time, list[Updates]] = {}
+        self._pairs(node, operator, 0, deltas[0], time, made)
+        self._keep(node, 0, deltas[0], time)
+        self._pairs(node, operator, 1, deltas[1], time, made, after=True)
+        self._keep(node, 1, deltas[1], time)
+        for at, parts in sorted(made.items()):
+            self._emit(number, at, concat_updates(parts, operator.types))
+
+    def _keep(self, node: Inner, port: int, delta: Batch | None, time: Time) -> None:
+        """Adds a change to the trace of an input, if the node has one for it."""
+        state = node.states[port]
+        if state is not None and delta is not None:
+            self.states[state].append(delta, time)
+
+    def _pairs(
+        self,
+        node: Inner,
+        operator: Join,
+        side: int,
+        delta: Batch | None,
+        time: Time,
+        made: dict[Time, list[Updates]],
+        *,
+        after: bool = False,
+    ) -> None:
+        """Pairs the change of one side with the trace of the other."""
+        if delta is None:
+            return
+        other = 1 - side
+        state = node.states[other]
+        if state is None:  # from outside the loop: complete from round 0 on
+            port = node.ports[other].number
+            early = not any(time) and not after
+            trace = (self.step.before if early else self.step.after)[port]
+            marks: tuple[int, ...] = ()
+        else:
+            trace = self.states[state].trace
+            width = self.states[state].width
+            marks = tuple(range(width, width + self.states[state].depth))
+        if trace is None or not trace.layers:
+            return
+        place = self.step.place
+        pairs: tuple[Updates, list[Column]] | None
+        if place is not None and place.wants(len(delta)):
+            pairs = self._pairs_there(place, operator, side, delta, trace, len(marks))
+        else:
+            pairs = operator.pairs(side, delta, trace, self.step, marks)
+        if pairs is None:
+            return
+        updates, rounds = pairs
+        for at, part in by_time(updates, rounds, time):
+            made.setdefault(at, []).append(part)
+
+    def _pairs_there(
+        self, place: Place, operator: Join, side: int, delta: Batch, trace: Trace, marks: int
+    ) -> tuple[Updates, list[Column]] | None:
+        """Pairs on executors; the rounds of the other side travel as columns."""
+        other = 1 - side
+        deltas: list[Updates | Batch | None] = [None, None]
+        before: list[Trace | None] = [None, None]
+        deltas[side], before[other] = delta, trace
+        step = Step(deltas, before, before, (), stage=self.step.stage)
+        wider = operator.beside(other, (ROUND,) * marks)
+        try:
+            output = place.run(wider, step, [layout.types for layout in wider.layouts])
+        except CountError as error:
+            row = None if error.row is None else error.row[: len(operator.types)]
+            raise CountError(row=row) from None
+        self.touched += step.touched
+        if output is None:
+            return None
+        width = len(operator.types)
+        return Updates(output.columns[:width], output.diff), output.columns[width:]
+
+    # -- by key --------------------------------------------------------------------------------
+
+    def _group(
+        self,
+        number: int,
+        node: Inner,
+        time: Time,
+        inbox: dict[int, list[Updates]],
+        scheduled: list[Keys],
+    ) -> None:
+        """Evaluates the keys that changed or were scheduled, and schedules their later times."""
+        operator = node.operator
+        assert operator is not None
+        keys = list(scheduled)
+        for port in range(len(node.ports)):
+            layout = operator.grouping(port)
+            given = self._given(inbox.get(port), layout, layout.types)
+            if isinstance(given, Batch):
+                self._keep(node, port, given, time)
+                keys.append(keys_of(given))
+        merged = Keys.merged(keys, key_types(operator))
+        if merged is None:
+            return
+        change, later = evaluate_keys(node, merged, time, self.states, self.step)
+        for at, probe in later:
+            self._wake(number, at)
+            waiting = self.scheduled.setdefault((number, at), [])
+            waiting.append(merged.take(probe))
+        if change is not None:
+            self._emit(number, time, change)
+
+
+def tagged(leave: Inner, nodes: Sequence[Inner], port: int, updates: Updates) -> Updates:
+    """The values of several variables as rows of one collection: the number, then all columns."""
+    if len(leave.ports) == 1:
+        return updates
+    n = len(updates.diff)
+    columns: list[Column] = [np.full(n, port, np.int32)]
+    for number, source in enumerate(leave.ports):
+        if number == port:
+            columns += updates.columns
+        else:
+            columns += [rows.full_null(t, n) for t in nodes[source.number].types]
+    return Updates(columns, updates.diff)

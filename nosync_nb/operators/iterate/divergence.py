@@ -1,0 +1,152 @@
+"""Whether a loop settles: finds the ones that never will, and says what goes on changing.
+
+A body is a function of its variables once nothing else comes in. So if the variables ever are what
+they were some rounds before, they will be for ever: a sum of row hashes tells. A loop that never
+repeats is stopped after a number of rounds that no loop of its size should need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.errors import DivergenceError, titled
+from nosync_nb.operators.base import Step
+from nosync_nb.operators.iterate.nested_trace import State, Time
+from nosync_nb.operators.iterate.plan import Scope
+from nosync_nb.rows.count_arithmetic import CountError
+from nosync_nb.trace.batch import Batch
+
+if TYPE_CHECKING:
+    from nosync_nb.operators.iterate.loop import Loop
+
+FREE_ROUNDS = 1000
+"""Rounds of an epoch that are run without watching."""
+
+ROUNDS_MIN, ROUNDS_MAX, ROUNDS_PER_ROW = 10_000, 1_000_000, 100
+_WORD = (1 << 64) - 1
+_SHOWN = 3
+
+
+class Watch:
+    """Watches one loop in one epoch, from its first round of this run on."""
+
+    def __init__(self, loop: Loop, scope: Scope, step: Step, states: Sequence[State]) -> None:
+        self.loop = loop
+        self.scope = scope
+        self.step = step
+        self.states = states
+        self.count = 0
+        self.time: Time = ()
+        self.begun = -1  # rounds after it are those of this epoch alone; -1: not yet known
+        self.sum = (0, 0)
+        self.seen: dict[tuple[int, int], int] = {}
+        self.last: list[tuple[int, Batch]] = []
+
+    def begin(self, time: Time) -> None:
+        """A round begins."""
+        self.count += 1
+        self.time = time
+        self.last = []
+
+    def changed(self, node: int, batch: Batch) -> None:
+        """A variable changes in this round."""
+        if self.count < FREE_ROUNDS:
+            return
+        self.last.append((node, batch))
+
+    def end(self) -> None:
+        """A round is over.
+
+        Raises:
+            DivergenceError: the loop cannot settle, or did not in the rounds that it may take.
+        """
+        if self.scope.rounds is not None or self.count < FREE_ROUNDS:
+            return
+        if self.begun < 0:
+            self.begun = max(self._stored(), self.time[-1])
+        if self.time[-1] <= self.begun:
+            return
+        self._compare()
+        inputs = sum(t.rows_count for t in self.step.after if t is not None)
+        inputs += sum(len(d.diff) for d in self.step.deltas if d is not None)
+        most = min(ROUNDS_MAX, max(ROUNDS_MIN, ROUNDS_PER_ROW * inputs))
+        if self.count > most:
+            raise DivergenceError(
+                f"{self._title()} did not settle in {self.count} rounds; {self._shown()}",
+                hint="bound it, iterate(body, rounds=...), or let the body end: distinct(), min",
+            )
+
+    def _stored(self) -> int:
+        """The last round that earlier epochs know, at any time of the loops around."""
+        place = self.scope.depth - 1
+        inside = set(self.scope.nodes())
+        latest = 0
+        for number in inside:
+            for each in self.loop.nodes[number].states:
+                if each is None or self.states[each].depth <= place:
+                    continue
+                state = self.states[each]
+                for part in state.trace.parts():
+                    if len(part):
+                        latest = max(latest, int(part.columns[state.width + place].max()))
+        return latest
+
+    def _compare(self) -> None:
+        """Adds the change of this round to the sums and looks whether they were there before."""
+        plain, mixed = self.sum
+        for node, batch in self.last:
+            diff = batch.diff.astype(np.uint64)
+            tag = np.uint64(node * 0x9E3779B97F4A7C15 & _WORD)
+            hashes = batch.rhash ^ tag
+            plain = (plain + int((hashes * diff).sum(dtype=np.uint64))) & _WORD
+            other = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            other ^= other >> np.uint64(32)
+            mixed = (mixed + int((other * diff).sum(dtype=np.uint64))) & _WORD
+        self.sum = (plain, mixed)
+        now = self.time[-1]
+        before = self.seen.setdefault(self.sum, now)
+        if before != now:
+            raise DivergenceError(
+                f"{self._title()} never settles: what it held in round {before} comes again in"
+                f" round {now}, every {now - before} rounds; {self._shown()}",
+                hint="make the body monotone, or bound it: iterate(body, rounds=...)",
+            )
+
+    def _title(self) -> str:
+        return _title(self.step.stage, self.time)
+
+    def _shown(self) -> str:
+        """Some rows that still change."""
+        shown = []
+        for node, batch in self.last:
+            types = self.loop.nodes[node].types
+            columns = [rows.slice_(c, 0, _SHOWN) for c in batch.columns]
+            values = [rows.to_pylist(c, t) for c, t in zip(columns, types, strict=True)]
+            shown += [repr(row) for row in zip(*values, strict=True)]
+        return f"rows that still change: {', '.join(shown[:_SHOWN])}"
+
+
+def overflowed(stage: str, time: Time, scope: Scope, error: CountError) -> DivergenceError:
+    """The error of a loop in which the count of a row grew until 64 bits were too few.
+
+    Args:
+        scope: the loop that ran, `time` its round.
+    """
+    row = "a row" if error.row is None else f"row {error.row!r}"
+    bound = "bound it, iterate(body, rounds=...)" if scope.rounds is None else "take fewer rounds"
+    return DivergenceError(
+        f"{_title(stage, time)} does not settle: counts grow, and in round {time[-1]} {row} is"
+        " counted more than 2**63 - 1 times",
+        hint=f"let the body end with distinct() or an aggregate, so that copies do not add up; or"
+        f" {bound}",
+    )
+
+
+def _title(stage: str, time: Time) -> str:
+    """The stage and the loop, for messages."""
+    where = f" (inner loop, at {time[:-1]} of the loops around it)" if len(time) > 1 else ""
+    return f"{titled(stage)}: iterate{where}"

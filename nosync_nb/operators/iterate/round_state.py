@@ -1,0 +1,173 @@
+"""Stepped: what a loop's operators by key hold of each key, round by round, ready to be evaluated.
+
+A mirror's trace has changes; what a key holds at a round is their sum up to it. Who evaluates keys
+asks for that again and again, each round of each epoch, and most of what a key ever held is gone
+by the next round. So the sums themselves are kept, one for each round at which a key changes: to
+look is to find the round, and a change is added to the sums from its round on, at all of which
+the key is evaluated then anyway.
+
+Only in loops that are in no other one: there rounds are in one line. Keys whose sums would take
+far more than their changes keep those instead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+from nosync_nb.operators.iterate.key_cache import Row, Timed
+from nosync_nb.operators.iterate.nested_trace import Time
+from nosync_nb.trace.batch import Layout
+
+Counts = dict[Row, int]
+Changes = dict[tuple[Row, Time], int]
+
+_EMPTY: Counts = {}
+_NOTHING: tuple[Counts, Time | None] = _EMPTY, None
+
+SUMS_MAX = 1 << 12
+"""A key whose sums would take more rows keeps its changes."""
+
+
+class Steps:
+    """What one key holds from each of some rounds on, up to the next of them.
+
+    Attributes:
+        rounds: ascending.
+        sums: for each of them.
+        rows_count: how many rows it takes.
+    """
+
+    __slots__ = ("rounds", "rows_count", "sums")
+
+    def __init__(self, changes: Changes) -> None:
+        by_round: dict[int, list[tuple[Row, int]]] = {}
+        for (row, (at,)), count in changes.items():
+            by_round.setdefault(at, []).append((row, count))
+        self.rounds = sorted(by_round)
+        self.sums: list[Counts] = []
+        sums: Counts = {}
+        for at in self.rounds:
+            sums = dict(sums)
+            for row, count in by_round[at]:
+                sums[row] = sums.get(row, 0) + count
+            sums = {row: count for row, count in sums.items() if count}
+            self.sums.append(sums)
+        self.rows_count = sum(map(len, self.sums))
+
+    @property
+    def changes(self) -> Changes:
+        """The changes that it is the sums of."""
+        made: Changes = {}
+        before: Counts = {}
+        for at, sums in zip(self.rounds, self.sums, strict=True):
+            for row in sums.keys() | before.keys():
+                diff = sums.get(row, 0) - before.get(row, 0)
+                if diff:
+                    made[row, (at,)] = diff
+            before = sums
+        return made
+
+    def add(self, row: Row, diff: int, at: int) -> int:
+        """Adds to the count of a row from a round on; returns how many rows more it takes."""
+        rounds, sums = self.rounds, self.sums
+        place = bisect_left(rounds, at)
+        more = 0
+        if place == len(rounds) or rounds[place] != at:
+            before = sums[place - 1].copy() if place else {}
+            rounds.insert(place, at)
+            sums.insert(place, before)
+            more = len(before)
+        for each in sums[place:] if place else sums:  # no call for each: all changes come by here
+            count = each.get(row)
+            if count is None:
+                each[row] = diff
+                more += 1
+            elif count + diff:
+                each[row] = count + diff
+            else:
+                del each[row]
+                more -= 1
+        self.rows_count += more
+        return more
+
+    def let_go(self, place: int) -> int:
+        """Forgets the rounds from a place on that hold what the one before does.
+
+        Returns:
+            how many rows less it takes.
+        """
+        rounds, sums = self.rounds, self.sums
+        held = sums[place - 1] if place else {}
+        less = 0
+        while place < len(rounds) and sums[place] == held:
+            less += len(held)
+            del rounds[place], sums[place]
+        self.rows_count -= less
+        return less
+
+
+class Stepped(Timed):
+    """A trace of an operator by key, in a loop that is in no other one."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, layout: Layout, depth: int) -> None:
+        super().__init__(layout, depth)
+        self._steps: dict[Row, Steps] = {}
+
+    def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
+        """Counts changes at a time where their keys are known."""
+        key_of, steps_of, at = self.key, self._steps, time[0]
+        rest: list[tuple[Row, int]] = []
+        more = 0
+        for pair in pairs:
+            row, diff = pair
+            key = key_of(row)
+            steps = steps_of.get(key)
+            if steps is None:
+                rest.append(pair)
+                continue
+            more += steps.add(row, diff, at)
+            if steps.rows_count > 2 * SUMS_MAX:
+                changes = self.by_key[key] = steps_of.pop(key).changes
+                more += len(changes) - steps.rows_count
+        self.rows_count += more
+        if rest:
+            super()._count(rest, time)
+
+    def at(self, key: Row, time: Time) -> tuple[Counts, Time | None]:
+        """What a known key holds at a time, not to be changed; and when it holds another next."""
+        steps = self._steps.get(key)
+        if steps is None:
+            changes = self.by_key[key]
+            if not changes:
+                return _NOTHING
+            many = len(changes)
+            if many > SUMS_MAX or many * len({at for _, at in changes}) > SUMS_MAX:
+                return _looked_through(changes, time)
+            steps = self._steps[key] = Steps(changes)
+            self.rows_count += steps.rows_count - many
+            self.by_key[key] = {}
+        rounds, sums = steps.rounds, steps.sums
+        place = bisect_right(rounds, time[0])
+        held = sums[place - 1] if place else _EMPTY
+        if place == len(rounds):
+            return held, None
+        if sums[place] == held:  # what changed there was taken back since
+            self.rows_count -= steps.let_go(place)
+            if place == len(rounds):
+                return held, None
+        return held, (rounds[place],)
+
+
+def _looked_through(changes: Changes, time: Time) -> tuple[Counts, Time | None]:
+    """What changes make at a time, and the next time of one."""
+    sums: Counts = {}
+    after: Time | None = None
+    for (row, at), diff in changes.items():
+        if at <= time:
+            sums[row] = sums.get(row, 0) + diff
+        elif after is None or at < after:
+            after = at
+    return {row: count for row, count in sums.items() if count}, after

@@ -1,0 +1,385 @@
+"""A run of a loop over few changes, row by row in Python; see `run` for what it does and when.
+
+It gives what `run` gives, node by node and time by time, out of a mirror of what the loop holds.
+Whatever is unusual (many rows, counts near an overflow, more rounds than usual) makes it give up;
+then the epoch is run on the traces, as if nothing had been tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.operators.base import GROUP, JOIN, Step
+from nosync_nb.operators.iterate.batch_driver import RUN_ROWS, AbandonedError, LoopRun, tagged
+from nosync_nb.operators.iterate.divergence import FREE_ROUNDS, Watch
+from nosync_nb.operators.iterate.key_cache import (
+    ManyError,
+    Outside,
+    Pairs,
+    Pick,
+    Row,
+    Timed,
+    pairs_of,
+    updates_of,
+)
+from nosync_nb.operators.iterate.key_cache__mirror import Mirror
+from nosync_nb.operators.iterate.keyed_evaluation import from_scratch
+from nosync_nb.operators.iterate.nested_trace import Time
+from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader
+from nosync_nb.operators.iterate.round_state import Stepped
+from nosync_nb.operators.iterate.round_state__sums import (
+    COUNT_MAX,
+    Held,
+    add_pairs,
+    bound,
+    consolidated,
+    without_zeros,
+)
+from nosync_nb.operators.iterate.row_driver__shapes import GroupShape, JoinShape
+from nosync_nb.operators.linear import Concat, Consolidate
+from nosync_nb.trace.batch import Updates, concat_updates
+
+if TYPE_CHECKING:
+    from nosync_nb.operators.iterate.loop import Loop
+
+FEW_ROWS = 64
+"""An epoch that changes more rows of the inputs is not tried."""
+
+ROWS_PER_RUN = 300
+"""So many rows cost in Python what one run of a node costs in numpy, whatever its rows."""
+
+SPARSE_ROWS = 2000
+"""So many rows are touched before they are held against the last run anew. A third of what that
+cost in the same rounds is too much: a change that has spread so far spreads on."""
+
+ENDLESS = 1 << 60
+"""What a round is taken to cost that the last run anew did not have."""
+
+_KNOWN_MAX = 1 << 14
+_DIFF = itemgetter(1)
+
+
+class FewRun(LoopRun):
+    """One run over few changes.
+
+    Raises:
+        ManyError: it is given up; the mirror is of no use any more.
+        AbandonedError: so is following the changes on traces: they have spread over most rows.
+    """
+
+    def __init__(
+        self, loop: Loop, step: Step, mirror: Mirror, budget: int | None, usual: Mapping[int, int]
+    ) -> None:
+        super().__init__(loop, step, (), budget, usual)
+        self.usually = 0
+        self.mirror = mirror
+        self.shape = loop.shape
+        self.boxes: dict[tuple[int, Time], dict[int, Pairs]] = {}
+        self.waiting: dict[tuple[int, Time], set[Row]] = {}
+        self.left: dict[int, Held] = {}
+
+    def start(self) -> None:
+        """Gives the changes of the epoch to those who read them, in round 0."""
+        self.mirror.begin(self.step)
+        for number, delta in enumerate(self.step.deltas):
+            held = self.mirror.outside.get(number)
+            pairs = [] if delta is None else pairs_of(delta.columns, delta.diff)
+            if held is not None:
+                after = self.step.after[number]
+                assert after is not None
+                held.follow(pairs, after)
+            self.touched += len(pairs)
+            if pairs:
+                for reader in self.plan.outside.get(number, ()):
+                    self._hand(reader, (), pairs)
+
+    def result(self) -> Updates | None:
+        """What leaves the loop."""
+        leave = self.plan.nodes[self.plan.output]
+        parts = []
+        for port, held in self.left.items():
+            pairs = [pair for pair in held.items() if pair[1]]
+            if pairs:
+                types = self.plan.nodes[leave.ports[port].number].types
+                updates = updates_of(pairs, types)
+                parts.append(tagged(leave, self.plan.nodes, port, updates))
+        return concat_updates(parts, self.plan.types) if parts else None
+
+    def _measure(self, number: int, work: int) -> None:
+        """Gives up, if it costs too much of what the rounds until now cost when run anew."""
+        self.usually += self.usual.get(number, ENDLESS)
+        rows_count = self.work - RUN_ROWS * self.runs
+        costs = rows_count * RUN_ROWS // ROWS_PER_RUN
+        if rows_count > SPARSE_ROWS and 3 * costs > self.usually:
+            raise AbandonedError
+
+    def _send(self, number: int, time: Time, pairs: Pairs) -> None:
+        """Passes on what a node made."""
+        if pairs:
+            for reader in self.plan.inside[number]:
+                self._hand(reader, time, pairs)
+
+    def _hand(self, reader: Reader, time: Time, pairs: Pairs) -> None:
+        """Gives updates of a time to a reader, as `LoopRun._give`."""
+        node, port = reader
+        target = self.plan.nodes[node]
+        if target.kind == LEAVE and not target.depth:
+            add_pairs(self.left.setdefault(port, {}), pairs)
+        elif target.kind != VARIABLE:
+            self._box(node, port, time[: target.depth], pairs)
+        elif port == 0:
+            around = time + (0,) * (target.depth - 1 - len(time))
+            self._box(node, 0, (*around, 0), pairs)
+            self._box(node, 0, (*around, 1), [(row, -diff) for row, diff in pairs])
+        else:
+            self._box(node, port, (*time[:-1], time[-1] + 1), pairs)
+
+    def _box(self, node: int, port: int, time: Time, pairs: Pairs) -> None:
+        depth = self.plan.nodes[node].depth
+        if len(time) < depth:
+            time = time + (0,) * (depth - len(time))
+        boxes = self.boxes.get((node, time))
+        if boxes is None:
+            boxes = self.boxes[node, time] = {}
+            self._wake(node, time)
+        held = boxes.get(port)
+        if held is None:
+            boxes[port] = list(pairs)
+        else:
+            held += pairs
+
+    def _node(self, number: int, time: Time, watch: Watch) -> bool:
+        """Runs one node at one time, if there is something for it; whether there was."""
+        boxes = self.boxes.pop((number, time), None)
+        node = self.plan.nodes[number]
+        if node.kind == GROUP:
+            keys = self.waiting.pop((number, time), None)
+            if boxes is None and keys is None:
+                return False
+            self._by_key(number, node, time, boxes or {}, keys or set())
+        elif boxes is None:
+            return False
+        elif node.kind == JOIN:
+            self._paired(number, node, time, boxes)
+        elif node.operator is None or isinstance(node.operator, Consolidate):
+            sums = consolidated(pairs for pairs in boxes.values())
+            self.touched += len(sums)
+            self._send(number, time, list(sums.items()))
+        elif isinstance(node.operator, Concat):
+            pairs = [pair for each in boxes.values() for pair in each]
+            self.touched += len(pairs)
+            self._send(number, time, pairs)
+        else:
+            self._send(number, time, self._rowwise(number, node.operator, boxes[0]))
+        work = self.step.touched + self.touched - self.began
+        if work > ROWS_PER_RUN * (10 + self.runs) or watch.count >= FREE_ROUNDS:
+            raise ManyError
+        return True
+
+    def _rowwise(self, number: int, operator: Any, pairs: Pairs) -> Pairs:
+        """Runs a linear operator on the rows that it has not seen lately."""
+        self.touched += len(pairs)
+        pick: Pick | None = self.shape.nodes[number]
+        if pick is not None:
+            return [(pick(row), diff) for row, diff in pairs]
+        known = self.mirror.known.setdefault(number, {})
+        missing = list({row: None for row, _ in pairs if row not in known})
+        if missing:
+            if len(known) > _KNOWN_MAX:
+                known.clear()
+                missing = list({row: None for row, _ in pairs})
+            source = self.plan.nodes[number].ports[0]
+            types = self.plan.nodes[source.number].types
+            # A linear operator carries diffs over, so a diff can say which row it came from.
+            marked = updates_of([(row, i) for i, row in enumerate(missing, 1)], types)
+            step = Step([marked], [None], [None], (), stage=self.step.stage)
+            output = operator.step(step)
+            for row in missing:
+                known[row] = []
+            if output is not None:
+                for made, mark in pairs_of(output.columns, output.diff):
+                    known[missing[abs(mark) - 1]].append((made, 1 if mark > 0 else -1))
+        return [(made, sign * diff) for row, diff in pairs for made, sign in known[row]]
+
+    def _paired(self, number: int, node: Inner, time: Time, boxes: dict[int, Pairs]) -> None:
+        """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
+        made: dict[Time, Pairs] = {}
+        for side in (0, 1):
+            delta = consolidated([boxes[side]]) if side in boxes else None
+            if not delta:
+                continue
+            self._pair_side(number, node, side, delta, time, made)
+            state = node.states[side]
+            if state is not None:
+                self.mirror.states[state].add(delta, time)
+        for at, pairs in sorted(made.items()):
+            self._send(number, at, pairs)
+
+    def _pair_side(
+        self, number: int, node: Inner, side: int, delta: Held, time: Time, made: dict[Time, Pairs]
+    ) -> None:
+        shape: JoinShape = self.shape.nodes[number]
+        other = 1 - side
+        state = node.states[other]
+        pick, output = shape.keys[side], shape.output
+        keys = [key for key in map(pick, delta) if None not in key]
+        touched = len(delta)
+        if state is None:
+            outside = self.mirror.outside[node.ports[other].number]
+            outside.learn(keys)
+            before = side == 0 and not any(time)
+            pairs = made.setdefault(time, [])
+            for row, diff in delta.items():
+                key = pick(row)
+                if None in key:
+                    continue
+                theirs = outside.at(key, before=before)
+                touched += len(theirs)
+                if side == 0:
+                    pairs += [(output(row + each), diff * n) for each, n in theirs.items()]
+                else:
+                    pairs += [(output(each + row), diff * n) for each, n in theirs.items()]
+        else:
+            trace = self.mirror.states[state]
+            trace.learn(keys)
+            bounds: dict[Time, Time] = {}
+            for row, diff in delta.items():
+                key = pick(row)
+                if None in key:
+                    continue
+                held = trace.by_key[key]
+                touched += len(held)
+                for (each, at), count in held.items():
+                    least = bounds.get(at)
+                    if least is None:
+                        least = bounds[at] = bound(time, at)
+                    there = made.get(least)
+                    if there is None:
+                        there = made[least] = []
+                    there.append((output(row + each if side == 0 else each + row), diff * count))
+        self.step.touched += touched
+        for pairs in made.values():
+            if pairs and max(map(abs, map(_DIFF, pairs))) > COUNT_MAX:
+                raise ManyError
+
+    def _by_key(
+        self, number: int, node: Inner, time: Time, boxes: dict[int, Pairs], keys: set[Row]
+    ) -> None:
+        """Evaluates the keys that changed or were scheduled, and schedules their later times."""
+        shape: GroupShape = self.shape.nodes[number]
+        changed = {port: consolidated([pairs]) for port, pairs in boxes.items()}
+        for port, sums in changed.items():
+            keys.update(map(shape.keys[port], sums))
+        if not keys:
+            return
+        inputs, output = self._held(node)
+        for each in (*inputs, output):
+            each.learn(keys)
+        for port, sums in changed.items():
+            into = inputs[port]
+            if isinstance(into, Timed):
+                into.add(sums, time)
+        asked: list[Held] = [{} for _ in node.ports]
+        change: Held = {}
+        bounds: dict[Time, Time] = {}
+        touched = len(keys)
+        result, wait = shape.result, self._wait
+        for key in keys:
+            counts = []
+            for each in inputs:
+                if isinstance(each, Stepped):
+                    held, after = each.at(key, time)
+                    if after is not None:
+                        wait(number, after, key)  # evaluated then, it waits for the next one
+                elif isinstance(each, Timed):
+                    held = self._at(number, key, each, time, bounds)
+                else:
+                    held = each.at(key, before=False)
+                touched += len(held)
+                counts.append(held)
+            new = None if result is None else result(key, counts)
+            if isinstance(output, Stepped):
+                old, after = output.at(key, time)
+                if after is not None:
+                    wait(number, after, key)
+            else:
+                old = self._at(number, key, output, time, bounds)
+            if new == old:
+                continue
+            if new is None:
+                for every, held in zip(asked, counts, strict=True):
+                    every.update(held)
+            else:
+                for row, count in new.items():
+                    change[row] = change.get(row, 0) + count
+            for row, count in old.items():
+                change[row] = change.get(row, 0) - count
+        self.step.touched += touched
+        if any(asked):
+            self._ask(node, asked, change)
+        made = without_zeros(change)
+        output.add(made, time)
+        self._send(number, time, list(made.items()))
+
+    def _held(self, node: Inner) -> tuple[list[Timed | Outside], Timed]:
+        """What is known of what a node reads, and of what it made."""
+        states, outside = self.mirror.states, self.mirror.outside
+        *reads, own = node.states
+        assert own is not None
+        ports = zip(reads, node.ports, strict=True)
+        return [outside[p.number] if s is None else states[s] for s, p in ports], states[own]
+
+    def _at(
+        self, number: int, key: Row, state: Timed, time: Time, bounds: dict[Time, Time]
+    ) -> Held:
+        """What a trace holds at a time for a key; schedules the key where it changes later.
+
+        Args:
+            bounds: the least upper bounds with `time` that are known; grows.
+
+        Returns:
+            what is not to be changed.
+        """
+        counts: Held = {}
+        held = state.by_key[key]
+        if not held:
+            return counts
+        late = 0
+        later: set[Time] = set()
+        for (row, at), count in held.items():
+            least = bounds.get(at)
+            if least is None:
+                least = bound(time, at)
+                least = bounds[at] = time if least == time else least
+            if least is time:
+                counts[row] = counts.get(row, 0) + count
+            else:
+                later.add(least)
+                late += 1
+        if later:
+            self.step.touched += late
+            for at in later:
+                self._wait(number, at, key)
+        return without_zeros(counts)
+
+    def _wait(self, number: int, time: Time, key: Row) -> None:
+        """Has a key evaluated at a later time."""
+        waiting = self.waiting.get((number, time))
+        if waiting is None:
+            waiting = self.waiting[number, time] = set()
+            self._wake(number, time)
+        waiting.add(key)
+
+    def _ask(self, node: Inner, asked: list[Held], change: Held) -> None:
+        """Adds the output of the operator over some keys."""
+        operator = node.operator
+        assert operator is not None
+        inputs = []
+        for port, held in enumerate(asked):
+            types = operator.grouping(port).types
+            inputs.append(updates_of(held.items(), types) if held else None)
+        output = from_scratch(operator, inputs, self.step)
+        if output is not None:
+            add_pairs(change, pairs_of(output.columns, output.diff))

@@ -1,0 +1,1 @@
+"""Equi-joins of two or many collections, as-of joins."""

@@ -1,0 +1,173 @@
+"""The as-of join: each left row beside the latest right row of its key at or before its time.
+
+Both sides are ordered by time inside each key. A changed left row looks up its neighbour; a changed
+right row concerns the left rows from its time on until that of the next right row, and these are
+read before and after. So an epoch costs O(layers) rows for each changed one and the left rows
+whose neighbour may be another, for a key of any size. A negative count is no presence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.joins.asof_lookup import neighbours, union
+from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
+from nosync_nb.trace.stats import place_in
+
+_LAST = 2**64 - 1
+
+
+class AsOf(Operator):
+    """Joins by time.
+
+    Args:
+        left: column types of the left input.
+        right: those of the right one: keys, time, others; no key and no time is null.
+        left_key: positions of the left key columns, in the order of the right ones.
+        at: the position of the left time.
+        further: positions of the right columns that follow the left ones in the output.
+        tolerance: how far back the right time may be, in units of the type; None: any distance.
+    """
+
+    name = "asof"
+
+    def __init__(
+        self,
+        left: Sequence[str],
+        right: Sequence[str],
+        left_key: Sequence[int],
+        at: int,
+        further: Sequence[int],
+        tolerance: int | None,
+    ) -> None:
+        self.keys = self.output_key = tuple(left_key)
+        self.at = at
+        self.further = tuple(further)
+        self.reach = _LAST if tolerance is None else min(tolerance, _LAST)
+        self.types = (*left, *(right[i] for i in further))
+        count = len(self.keys)
+        self.right = Layout(tuple(right), tuple(range(count)), count)
+        self.layouts = (Layout(tuple(left), self.keys, at), self.right)
+
+    def step(self, step: Step) -> Updates | None:
+        left, right = (d if d is not None and len(d.diff) else None for d in step.deltas)
+        assert left is None or isinstance(left, Batch)
+        assert right is None or isinstance(right, Batch)
+        if left is None and right is None:
+            return None
+        until = None if right is None else self._until(right, step)
+        parts = []
+        for mine, theirs, sign in (
+            (step.before[0], step.before[1], -1),
+            (step.after[0], step.after[1], 1),
+        ):
+            if mine is not None and mine.layers:
+                held = self._concerned(mine, left, right, until)
+                step.add_touched(len(held))
+                if len(held):
+                    pairs = self._beside(held, theirs, step)
+                    parts.append(Updates(pairs.columns, sign * pairs.diff))
+        if not parts:
+            return None
+        return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
+
+    def _until(self, right: Batch, step: Step) -> Hashes:
+        """The code of the last time which each changed right row may be beside."""
+        assert right.code is not None
+        step.add_touched(len(right))
+        reach = np.uint64(self.reach)
+        until = np.where(
+            right.code > np.uint64(_LAST) - reach, np.uint64(_LAST), right.code + reach
+        )
+        after = step.after[1]
+        if after is not None:
+            keys = right.columns[: len(self.keys)]
+            nearest = neighbours(after, right.khash, keys, right.code, step, after=True)
+            until[nearest.which] = np.minimum(until[nearest.which], nearest.code - np.uint64(1))
+        return until
+
+    def _concerned(
+        self, trace: Trace, left: Batch | None, right: Batch | None, until: Hashes | None
+    ) -> Batch:
+        """The left rows that changed or whose neighbour may have, as often as they are there."""
+        taken = []
+        for part in trace.parts():
+            spans = []
+            if left is not None:
+                spans.append(_equal(part, left))
+            if right is not None and until is not None:
+                spans.append(_between(part, right, until))
+            index = union(*(np.concatenate(ends) for ends in zip(*spans, strict=True)))
+            if len(index):
+                taken.append(part.updates.take(index))
+        none = Updates([rows.empty(t) for t in trace.layout.types], np.zeros(0, np.int64))
+        return arrange(trace.layout, concat_updates(taken, trace.layout.types) if taken else none)
+
+    def _beside(self, held: Batch, theirs: Trace | None, step: Step) -> Updates:
+        """Left rows with their neighbours in the right trace."""
+        present = (held.diff > 0).nonzero()[0]
+        own, diff = [rows.take(c, present) for c in held.columns], held.diff[present]
+        n = len(present)
+        place = np.full(n, -1, np.int64)
+        others = [rows.empty(self.right.types[i]) for i in self.further]
+        if theirs is not None and theirs.layers and n:
+            assert held.code is not None
+            code = held.code[present]
+            keys = [own[i] for i in self.keys]
+            nearest = neighbours(theirs, held.khash[present], keys, code, step, after=False)
+            good = code[nearest.which] - nearest.code <= np.uint64(self.reach)
+            missing = rows.null_mask(own[self.at])
+            if missing is not None:
+                good &= ~missing[nearest.which]
+            kept = good.nonzero()[0]
+            place[nearest.which[kept]] = np.arange(len(kept))
+            others = [rows.take(nearest.columns[i], kept) for i in self.further]
+        alone = place < 0
+        if alone.any():
+            place[alone] = len(others[0]) if others else 0
+            types = (self.right.types[i] for i in self.further)
+            others = [
+                rows.concat([c, rows.full_null(t, 1)], t)
+                for c, t in zip(others, types, strict=True)
+            ]
+        return Updates([*own, *(rows.take(c, place) for c in others)], diff)
+
+
+def _equal(part: Batch, wanted: Batch) -> tuple[Index, Index]:
+    """Where in a part rows stand whose key, time and row have the hashes wanted."""
+    assert part.code is not None
+    assert wanted.code is not None
+    first = part.khash.searchsorted(wanted.khash)
+    last = part.khash.searchsorted(wanted.khash, "right")
+    low = place_in(part.code, first, last, wanted.code)
+    high = place_in(part.code, first, last, wanted.code, after=1)
+    if part.rhash is part.khash:
+        return low, high
+    start = place_in(part.rhash, low, high, wanted.rhash)
+    return start, place_in(part.rhash, low, high, wanted.rhash, after=1)
+
+
+def _between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
+    """Where in a part the rows of some keys stand, from a time up to another."""
+    assert part.code is not None
+    assert right.code is not None
+    first = part.khash.searchsorted(right.khash)
+    last = part.khash.searchsorted(right.khash, "right")
+    low = place_in(part.code, first, last, right.code)
+    return low, place_in(part.code, first, last, until, after=1)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    left, right = (each.schema.types for each in part.inputs)
+    p = part.params
+    return AsOf(left, right, p["left"], p["at"], p["further"], p["tolerance"])
+
+
+SPEC = Spec("asof", every_column, build=_build, key=lambda _, below: below[0])

@@ -1,0 +1,204 @@
+"""The equi-join of two collections: every pair of updates with equal keys exactly once.
+
+With A, B the inputs before the epoch and dA, dB their changes, the change of the join is
+`dA x B + (A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
+compositions of this one with `distinct` (see `nosync_nb.collections.joins`).
+
+A cross join is one by no columns: all rows have the same key. What it gives grows with the product
+of its sides, so an epoch of it is bounded, and refused before it takes the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.errors import StageError, titled
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import JOIN, Operator, Step
+from nosync_nb.operators.spec import Fit, Key, Part, Places, Remains, Spec
+from nosync_nb.rows import Column
+from nosync_nb.rows.count_arithmetic import CountError, products
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates, row_of
+
+CROSS_ROWS_MAX = 5_000_000
+"""How many rows a cross join may give at once, for what changed on one side in an epoch: some
+hundred megabytes of pairs."""
+
+
+class Join(Operator):
+    """Joins on key columns of one type.
+
+    Args:
+        left, right: column types of the inputs.
+        left_key, right_key: positions of the key columns, pairwise; none: a cross join.
+        outputs: the output columns as (side, position), side 0 the left input.
+    """
+
+    name = "join"
+    sorts = False
+    additive = True
+    in_loop = JOIN
+
+    def __init__(
+        self,
+        left: Sequence[str],
+        right: Sequence[str],
+        left_key: Sequence[int],
+        right_key: Sequence[int],
+        outputs: Sequence[tuple[int, int]],
+    ) -> None:
+        self.keys = (tuple(left_key), tuple(right_key))
+        self.layouts: tuple[Layout, Layout] = (
+            Layout(tuple(left), tuple(left_key)),
+            Layout(tuple(right), tuple(right_key)),
+        )
+        self.outputs = tuple(outputs)
+        sides = (left, right)
+        self.types = tuple(sides[s][i] for s, i in outputs)
+        self.needs = tuple(tuple(i for s, i in outputs if s == side) for side in (0, 1))
+
+    def step(self, step: Step) -> Updates | None:
+        parts = [
+            part[0]
+            for side, trace in ((0, step.before[1]), (1, step.after[0]))
+            if (part := self.pairs(side, step.deltas[side], trace, step)) is not None
+        ]
+        if not parts:
+            return None
+        return concat_updates(parts, self.types)
+
+    def used(self, port: int) -> frozenset[int]:
+        return frozenset({*self.keys[port], *self.needs[port]})
+
+    def beside(self, side: int, types: Sequence[str]) -> Join:
+        """The same join where side `side` has more columns, which follow the output."""
+        left, right = (list(layout.types) for layout in self.layouts)
+        wider = (left, right)[side]
+        more = [(side, len(wider) + i) for i in range(len(types))]
+        wider += types
+        return Join(left, right, *self.keys, [*self.outputs, *more])
+
+    def pairs(
+        self,
+        side: int,
+        delta: Updates | Batch | None,
+        other: Trace | None,
+        step: Step,
+        beside: tuple[int, ...] = (),
+    ) -> tuple[Updates, list[Column]] | None:
+        """Pairs the change of one side with the trace of the other.
+
+        Args:
+            beside: positions of columns of the trace that are wanted beside the output.
+        """
+        if delta is None or other is None or not other.layers:
+            return None
+        assert isinstance(delta, Batch)
+        if not self.keys[0]:
+            _check_cross(len(delta), other.rows_count, step)
+        step.add_touched(len(delta))
+        columns, khash, diff = delta.columns, delta.khash, delta.diff
+        keys = [columns[i] for i in self.keys[side]]
+        present = _present(keys)
+        if present is not None:
+            columns = [rows.take(c, present) for c in columns]
+            keys = [columns[i] for i in self.keys[side]]
+            khash, diff = khash[present], diff[present]
+        matches = other.lookup(khash, keys, (*self.needs[1 - side], *beside))
+        if matches is None:
+            return None
+        step.add_touched(len(matches.diff))
+        theirs = iter(matches.columns)
+        output: list[Column] = []
+        for s, i in self.outputs:
+            output.append(rows.take(columns[i], matches.probe) if s == side else next(theirs))
+        try:
+            made = products(diff[matches.probe], matches.diff)
+        except CountError as error:
+            one = [rows.slice_(c, error.at, error.at + 1) for c in output]
+            raise CountError(row=row_of(one, self.types)) from None
+        return Updates(output, made), list(theirs)
+
+
+def _check_cross(changed: int, held: int, step: Step) -> None:
+    """Refuses a cross join of changed rows that would give too many rows.
+
+    Raises:
+        StageError: if it would give more than `CROSS_ROWS_MAX`; names the sizes.
+    """
+    if changed * held > CROSS_ROWS_MAX:
+        raise StageError(
+            f"{titled(step.stage)}: a cross join of {changed:,} changed rows of one side with"
+            f" {held:,} of the other would give {changed * held:,} rows, more than"
+            f" {CROSS_ROWS_MAX:,}",
+            hint="join on a key, filter or aggregate the sides first, or insert fewer rows a time",
+            stage=step.stage,
+        )
+
+
+def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+    """Rows whose keys are all non-null, or None if no key is null."""
+    mask = None
+    for column in keys:
+        null = rows.null_mask(column)
+        if null is not None:
+            mask = null if mask is None else mask | null
+    if mask is None or not mask.any():
+        return None
+    return (~mask).nonzero()[0]
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    left, right = (each.schema.types for each in part.inputs)
+    outputs = [(side, place) for side, place in part.params["outputs"]]
+    return Join(left, right, part.params["left"], part.params["right"], outputs)
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs its keys; passes on the rest."""
+    left, right = inputs[0].moved(part.params["left"]), inputs[1].moved(part.params["right"])
+    outputs, lost = [], {}
+    for i, (side, place) in enumerate(part.params["outputs"]):
+        gone = inputs[side].lost.get(place)
+        if gone is None:
+            outputs.append([side, *inputs[side].moved([place])])
+        else:
+            lost[i] = gone
+    return Fit({"left": left, "right": right, "outputs": outputs}, lost)
+
+
+def _key(part: Part, below: Sequence[Key]) -> Key:
+    """That of the side of which each row has one partner at most; else what is joined by."""
+    outputs = [tuple(each) for each in part.params["outputs"]]
+    sides = part.params["left"], part.params["right"]
+    wanted = [(0, place) for place in sides[0]]
+    for side, other in ((0, 1), (1, 0)):
+        single, own = below[other], below[side]
+        if single is not None and own is not None and set(single) <= set(sides[other]):
+            wanted = [(side, place) for place in own]
+            break
+    # A key column of the right is there under the left name.
+    same = {(1, b): (0, a) for a, b in zip(*sides, strict=True)}
+    found = [each if each in outputs else same.get(each, each) for each in wanted]
+    return tuple(map(outputs.index, found)) if all(each in outputs for each in found) else None
+
+
+def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """Its keys, and what is wanted of each side."""
+    outputs = [part.params["outputs"][i] for i in wanted]
+    keys = part.params["left"], part.params["right"]
+    return [
+        frozenset({*keys[side], *(place for of, place in outputs if of == side)}) for side in (0, 1)
+    ]
+
+
+def _narrowed(part: Part, kept: Sequence[int]) -> Mapping[str, Any]:
+    return {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
+
+
+SPEC = Spec("join", _fit, build=_build, key=_key, reads=_reads, narrowed=_narrowed)

@@ -1,0 +1,357 @@
+"""The equi-join of many collections: a lookup in each of the others, and nothing kept between.
+
+With A, B, C the inputs before the epoch, A', B', C' after it and dA, dB, dC their changes, the
+change of the join is `dA x B x C + A' x dB x C + A' x B' x dC`: every combination once. In each of
+the three a change is looked up in one other input after another, always in the smallest that it has
+a key for. An input has a port for each key by which it is looked up.
+
+Columns that are joined are equal in what comes out, so any of them may stand for the others; null
+is equal to nothing. A predicate is asked as soon as its columns are there: none of them can raise.
+
+Source: McSherry, "Delta queries"; Materialize's delta joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.expressions import Expression, Types, compile_expression, of_params
+from nosync_nb.operators.base import Hop, Leg, Operator, Row, Step
+from nosync_nb.operators.joins.join import Join
+from nosync_nb.operators.linear import truth
+from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.rows import Column, Schema
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import (
+    NO_HASHES,
+    UNORDERED,
+    Batch,
+    Index,
+    Layout,
+    Updates,
+    concat_updates,
+)
+
+_ORDERS_MAX = 1 << 10
+"""So many orders are remembered: which one is taken changes with the sizes, slowly."""
+
+Spot = tuple[int, int]
+"""A column of an input: the number of the input, and the column's place in it."""
+
+
+class Test(NamedTuple):
+    """A predicate over columns of several inputs, which cannot raise."""
+
+    predicate: Expression
+    places: tuple[Spot, ...]
+
+
+class Keyed(NamedTuple):
+    """A key by which an input is looked up."""
+
+    input: int
+    key: tuple[int, ...]
+
+
+class Sieve(Row):
+    """Keeps the rows of which some columns are equal, and some predicates true.
+
+    Args:
+        same: pairs of places that must be equal, and not null, each with their type.
+        tests: predicates, each with the places of the columns of its schema.
+    """
+
+    name = "sieve"
+
+    def __init__(
+        self,
+        same: Sequence[tuple[int, int, str]],
+        tests: Sequence[tuple[Expression, tuple[int, ...]]],
+    ) -> None:
+        self.same = same
+        self.tests = tests
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        index = self.index(updates.columns, len(updates.diff))
+        return updates if index is None else updates.take(index)
+
+    def of_batch(self, batch: Batch) -> Batch:
+        """The same of a batch, which keeps the hashes of its keys."""
+        index = self.index(batch.columns, len(batch.diff))
+        if index is None:
+            return batch
+        columns = [rows.take(column, index) for column in batch.columns]
+        return Batch(UNORDERED, columns, batch.khash[index], NO_HASHES, batch.diff[index])
+
+    def index(self, columns: Sequence[Column], n: int) -> Index | None:
+        """The rows that it keeps; None: all."""
+        mask = np.ones(n, bool)
+        for one, other, type_ in self.same:
+            null = rows.null_mask(columns[one])
+            mask &= rows.equal(columns[one], columns[other], type_)
+            if null is not None:
+                mask &= ~null
+        for predicate, places in self.tests:
+            mask &= truth(predicate.evaluate([columns[place] for place in places], n))
+        return None if mask.all() else mask.nonzero()[0]
+
+
+class Visit(NamedTuple):
+    """One lookup on a route: in the trace of a port, by a join of what is carried with it."""
+
+    port: int
+    join: Join
+    sieve: Sieve | None
+
+
+class Route(NamedTuple):
+    """The way of one input's change through the others.
+
+    Attributes:
+        start: what its own rows are asked first.
+        outputs: the places of the output's columns in what the last hop gives.
+    """
+
+    start: Sieve | None
+    hops: tuple[Visit, ...]
+    outputs: tuple[int, ...]
+
+
+class Joins(Operator):
+    """Joins any number of inputs on columns of one type.
+
+    Args:
+        inputs: the column types of each.
+        ports: what it looks into, at least one for each input.
+        same: columns that are equal in every row of the output, as disjoint sets.
+        tests: predicates that hold for every row of the output.
+        outputs: the columns of the output.
+    """
+
+    name = "joins"
+    sorts = False
+
+    def __init__(
+        self,
+        inputs: Sequence[Sequence[str]],
+        ports: Sequence[Keyed],
+        same: Iterable[Iterable[Spot]],
+        tests: Sequence[Test],
+        outputs: Sequence[Spot],
+    ) -> None:
+        self.inputs = tuple(map(tuple, inputs))
+        self.ports = tuple(ports)
+        self.tests = tuple(tests)
+        self.outputs = tuple(outputs)
+        self.types = tuple(inputs[i][place] for i, place in outputs)
+        self.layouts = tuple(Layout(self.inputs[port.input], port.key) for port in ports)
+        self.same = {place: number for number, places in enumerate(same) for place in places}
+        self._routes: dict[tuple[int, ...], Route] = {}
+        self._orders: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+
+    def step(self, step: Step) -> Updates | None:
+        parts = [
+            part
+            for leg in self.legs(step.deltas, step)
+            if (part := self.walk(leg, step)) is not None
+        ]
+        return concat_updates(parts, self.types) if parts else None
+
+    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[Leg]:
+        """For each input that has changed the way of its change through the others."""
+        legs = []
+        for source in range(len(self.inputs)):
+            own = [at for at, port in enumerate(self.ports) if port.input == source]
+            if changed[own[0]] is None:
+                continue
+            traces = self._seen(source, step)
+            order = self.order(source, [0 if t is None else t.rows_count for t in traces])
+            if not order:
+                continue
+            route = self.route(source, order)
+            first = route.hops[0].join.keys[0]
+            port = next((at for at in own if self.ports[at].key == first), own[0])
+            hops = [
+                Hop(each.port, each.join, trace, each.sieve)
+                for each in route.hops
+                if (trace := traces[each.port]) is not None
+            ]
+            legs.append(Leg(port, route.start, tuple(hops), route.outputs))
+        return legs
+
+    def walk(self, leg: Leg, step: Step) -> Updates | None:
+        """The combinations of what has changed in one input; None if there are none."""
+        delta = step.deltas[leg.port]
+        assert isinstance(delta, Batch)
+        carried = delta
+        if leg.start is not None:
+            assert isinstance(leg.start, Sieve)
+            carried = leg.start.of_batch(delta)
+        for number, hop in enumerate(leg.hops):
+            if not len(carried.diff):
+                return None
+            join = hop.operator
+            assert isinstance(join, Join)
+            if number or join.keys[0] != self.ports[leg.port].key:
+                carried = _hashed(carried, join.layouts[0])
+            paired = join.pairs(0, carried, hop.trace, step)
+            if paired is None:
+                return None
+            updates = paired[0] if hop.sieve is None else hop.sieve.apply(paired[0], step)
+            carried = Batch(UNORDERED, updates.columns, NO_HASHES, NO_HASHES, updates.diff)
+        if not len(carried.diff):
+            return None
+        return Updates([carried.columns[i] for i in leg.outputs], carried.diff)
+
+    def _seen(self, source: int, step: Step) -> list[Trace | None]:
+        """For each port the trace that an input's change is joined with.
+
+        Of inputs before it as they are now, of those after it as they were.
+        """
+        both = zip(self.ports, step.before, step.after, strict=True)
+        return [after if port.input < source else before for port, before, after in both]
+
+    def visited(self, port: int, sizes: Sequence[int]) -> Sequence[int]:
+        return self.order(self.ports[port].input, sizes)
+
+    def order(self, source: int, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The ports at which an input's change is looked up; none if one of them has no rows."""
+        ports = self.ports
+        if 0 in sizes and any(
+            not n for n, port in zip(sizes, ports, strict=True) if port.input != source
+        ):
+            return ()
+        # What is smaller goes first; of the same size what has more columns to go by.
+        first = tuple(sorted(range(len(ports)), key=lambda at: (sizes[at], -len(ports[at].key))))
+        order = self._orders.get((source, first))
+        if order is None:
+            if len(self._orders) >= _ORDERS_MAX:
+                self._orders.clear()
+            order = self._orders[source, first] = self._ordered(source, first)
+        return order
+
+    def _ordered(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
+        """The same, of ports by how soon they are to be looked into."""
+        bound, known, order = {source}, self._known(source), list[int]()
+        while len(bound) < len(self.inputs):
+            at = next(
+                at
+                for at in first
+                if self.ports[at].input not in bound
+                and known.issuperset(self.same[self.ports[at].input, k] for k in self.ports[at].key)
+            )
+            order.append(at)
+            bound.add(self.ports[at].input)
+            known |= self._known(self.ports[at].input)
+        return tuple(order)
+
+    def _known(self, number: int) -> set[int]:
+        """The sets of equal columns in which an input has one."""
+        return {each for (i, _), each in self.same.items() if i == number}
+
+    def route(self, source: int, order: tuple[int, ...]) -> Route:
+        """How the change of an input goes through the ports of an order."""
+        route = self._routes.get((source, *order))
+        if route is None:
+            route = self._routes[(source, *order)] = self._routed(source, order)
+        return route
+
+    def _routed(self, source: int, order: tuple[int, ...]) -> Route:
+        have = [(source, place) for place in range(len(self.inputs[source]))]
+        waiting = [*self.tests]
+        start = self._sieve(have, self._checks(source, (), []), waiting)
+        hops: list[Visit] = []
+        for at, port in enumerate(order):
+            number, key = self.ports[port]
+            left = [self._stand_in(have, self.same[number, k]) for k in key]
+            checks = self._checks(number, key, have)
+            ahead = {self.ports[later].input for later in order[at + 1 :]}
+            new = [(number, place) for place in range(len(self.inputs[number]))]
+            wanted = self._wanted([*have, *new], ahead, waiting)
+            wanted.update(place for pair in checks for place in pair)
+            outputs = [(0, i) for i, place in enumerate(have) if place in wanted]
+            outputs += [(1, place) for _, place in new if (number, place) in wanted]
+            types = [self.inputs[i][place] for i, place in have]
+            join = Join(types, self.inputs[number], left, key, outputs)
+            have = [have[i] if side == 0 else (number, i) for side, i in outputs]
+            hops.append(Visit(port, join, self._sieve(have, checks, waiting)))
+        return Route(start, tuple(hops), tuple([have.index(place) for place in self.outputs]))
+
+    def _stand_in(self, have: Sequence[Spot], number: int) -> int:
+        """Where the first column of a set of equal ones is among those that are carried."""
+        return next(i for i, place in enumerate(have) if self.same.get(place) == number)
+
+    def _checks(
+        self, number: int, key: Sequence[int], have: Sequence[Spot]
+    ) -> list[tuple[Spot, Spot]]:
+        """The pairs of columns that are to be equal once an input is there, beside its key."""
+        first = {self.same[place]: place for place in reversed(have) if place in self.same}
+        checks = []
+        for place in range(len(self.inputs[number])):
+            own = self.same.get((number, place))
+            if own is None or place in key:
+                continue
+            other = first.setdefault(own, (number, place))
+            if other != (number, place):
+                checks.append((other, (number, place)))
+        return checks
+
+    def _wanted(self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[Test]) -> set[Spot]:
+        """The columns of those that are there that somebody reads from here on."""
+        wanted = {*self.outputs, *(place for test in waiting for place in test.places)}
+        for number in {each for (i, _), each in self.same.items() if i in ahead}:
+            wanted.update([p for p in there if self.same.get(p) == number][:1])
+        return wanted
+
+    def _sieve(
+        self,
+        have: Sequence[Spot],
+        checks: Sequence[tuple[Spot, Spot]],
+        waiting: list[Test],
+    ) -> Sieve | None:
+        """What is asked of rows of some columns; what can be asked waits no more."""
+        ready = [test for test in waiting if {*test.places} <= {*have}]
+        waiting[:] = [test for test in waiting if test not in ready]
+        if not checks and not ready:
+            return None
+        at = {place: i for i, place in enumerate(have)}
+        same = [(at[a], at[b], self.inputs[a[0]][a[1]]) for a, b in checks]
+        tests = [(test.predicate, tuple(at[place] for place in test.places)) for test in ready]
+        return Sieve(same, tests)
+
+
+def _hashed(batch: Batch, layout: Layout) -> Batch:
+    """Rows in any order with the hashes of a key."""
+    keys = [batch.columns[i] for i in layout.places]
+    types = [layout.types[i] for i in layout.places]
+    khash = rows.hash_columns(keys, types, len(batch.diff))
+    return Batch(UNORDERED, batch.columns, khash, NO_HASHES, batch.diff)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    params = part.params
+    numbers: list[int] = params["inputs"]
+    ports = [Keyed(i, tuple(key)) for i, key in zip(numbers, params["keys"], strict=True)]
+    schemas = {i: each.schema.types for i, each in zip(numbers, part.inputs, strict=True)}
+    tests = []
+    for each in params["tests"]:
+        schema = Schema([(name, type_) for name, type_ in each["schema"]])
+        settings = of_params(each)
+        predicate = compile_expression(
+            each["predicate"], schema, types=lambda *_: ["boolean"], settings=settings
+        )
+        tests.append(Test(predicate, _places(each["places"])))
+    same = [_places(each) for each in params["same"]]
+    inputs = [schemas[i] for i in range(len(schemas))]
+    return Joins(inputs, ports, same, tests, _places(params["outputs"]))
+
+
+def _places(pairs: Iterable[Sequence[int]]) -> tuple[Spot, ...]:
+    return tuple((number, place) for number, place in pairs)
+
+
+SPEC = Spec("joins", every_column, build=_build)

@@ -1,0 +1,119 @@
+"""All operators, by their word in definitions; what builds them asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from nosync_nb import expressions
+from nosync_nb.errors import ExpressionError, StageError
+from nosync_nb.expressions import Types
+from nosync_nb.operators import explode, linear_specs, ordering, reduce, session_windows, top_k
+from nosync_nb.operators.aggregates import spec as aggregates
+from nosync_nb.operators.base import Operator
+from nosync_nb.operators.distinct import SPECS as THRESHOLDS
+from nosync_nb.operators.joins import asof_join, join, multiway_join
+from nosync_nb.operators.linear import Linear
+from nosync_nb.operators.spec import Key, Part, Spec
+
+SPECS: dict[str, Spec] = {
+    spec.op: spec
+    for spec in (
+        *linear_specs.SPECS,
+        *THRESHOLDS,
+        aggregates.SPEC,
+        asof_join.SPEC,
+        explode.SPEC,
+        join.SPEC,
+        multiway_join.SPEC,
+        ordering.SPEC,
+        reduce.SPEC,
+        session_windows.SPEC,
+        top_k.SPEC,
+    )
+}
+
+COMPILED = frozenset(("ref", "iterate", "variable"))
+"""Words that are no operator: a name, a loop and its variable, which the compiler reads itself."""
+
+
+def expressions_of(part: Part) -> Iterable[str]:
+    """The expressions of one operator, as they are compiled."""
+    spec = SPECS.get(part.op)
+    return () if spec is None else spec.expressions(part)
+
+
+def differs(parts: Iterable[Part]) -> bool:
+    """Whether a row-wise expression of a definition may give something else next time."""
+    return any(
+        not expressions.kept(part.params).stable
+        or any(expressions.differs(sql, part.inputs[0].schema) for sql in expressions_of(part))
+        for part in parts
+        if is_linear(part)
+    )
+
+
+def waiting(part: Part) -> list[str]:
+    """The expressions of one operator that wait for Spark, each with what only Spark knows."""
+    said = []
+    for sql in expressions_of(part):
+        schema, settings = part.inputs[0].schema, expressions.of_params(part.params)
+        try:
+            why = expressions.waits(sql, schema, settings)
+        except ExpressionError:  # an aggregate, whose arguments are expressions of their own
+            continue
+        if why is not None:
+            said.append(f"{sql!r} ({why})")
+    return said
+
+
+def key_of(parts: Iterable[Part], named: Callable[[str], Key]) -> Key:
+    """The columns by which the rows of a definition are told apart, by place.
+
+    Args:
+        parts: all of it, inputs first; the last one is what is asked for.
+        named: the same of a collection that it reads by name.
+    """
+    keys: dict[int, Key] = {}
+    key: Key = None
+    for part in parts:
+        if part.op == "ref":
+            key = named(part.params["name"])
+        else:
+            spec = SPECS.get(part.op)
+            key = spec.key(part, [keys[id(each)] for each in part.inputs]) if spec else None
+        keys[id(part)] = key
+    return key
+
+
+def is_linear(part: Part) -> bool:
+    """Whether an operator works row by row and can be fused with its neighbours."""
+    spec = SPECS.get(part.op)
+    return spec is not None and spec.piece is not None
+
+
+def chain(parts: Sequence[Part], types: Types | None = None) -> Linear:
+    """One operator for a chain of row-wise parts, first one first."""
+    pieces = [piece(part, types) for part in parts if (piece := SPECS[part.op].piece) is not None]
+    return Linear(pieces, parts[-1].schema.types)
+
+
+def operator(part: Part, types: Types | None = None) -> Operator:
+    """The operator of one part of a definition.
+
+    Raises:
+        StageError: if this version of NoSync has no such operator.
+    """
+    if is_linear(part):
+        return chain([part], types)
+    if part.op == "variable":
+        raise StageError(
+            "the variable of a loop is used outside of it",
+            hint="its last value is what iterate() returns",
+        )
+    spec = SPECS.get(part.op)
+    if spec is None or spec.build is None:
+        raise StageError(
+            f"operator '{part.op}' is unknown to this version",
+            hint="the log was written by a newer version; install it",
+        )
+    return spec.build(part, types)

@@ -1,0 +1,131 @@
+"""How often rows are in a trace: what tells whether they appear, go, or were there all the time.
+
+Cost: a search for each row in each part, O(log rows), also in a group of a million.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.operators.base import Step
+from nosync_nb.rows import Column
+from nosync_nb.rows.count_arithmetic import add_at
+from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace.batch import Batch, Index
+from nosync_nb.trace.small_consolidation import PLAIN_TYPES
+
+_FEW = 16
+"""Up to so many rows Python compares values: a search of numpy for each layer is left."""
+
+_LIMIT = 1 << 62
+_ndarray = np.ndarray
+
+
+def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
+    """How often a trace holds each row of a batch of its layout, no two of which are equal.
+
+    Args:
+        step: counts the rows that are read.
+    """
+    count = np.zeros(len(batch), np.int64)
+    if trace is None:
+        return count
+    touched = 0
+    if trace.layout.key is None:
+        if len(batch) <= _FEW and PLAIN_TYPES.issuperset(batch.layout.types):
+            few = _few_counts(trace, batch)
+            if few is not None:
+                if step is not None:
+                    step.add_touched(few[1])
+                return few[0]
+        matches = trace.lookup(batch.khash, batch.columns, ())
+        if matches is not None:
+            add_at(count, matches.probe, matches.diff)
+            touched = len(matches.diff)
+    else:
+        for part in trace.parts():
+            touched += _counted(part, batch, count)
+    if step is not None:
+        step.add_touched(touched)
+    return count
+
+
+def _few_counts(trace: Trace, batch: Batch) -> tuple[Index, int] | None:
+    """The same for few rows, which Python compares; and how many rows it read.
+
+    None if a count is near the limit of 64 bits.
+    """
+    hashes, counts = batch.khash.tolist(), [0] * len(batch)
+    read = 0
+    for part in trace.parts():
+        held = part.khash
+        size = len(held)
+        for row, at in enumerate(held.searchsorted(batch.khash).tolist()):
+            while at < size and held.item(at) == hashes[row]:
+                if _is_same(part, at, batch, row):
+                    counts[row] += part.diff.item(at)
+                    read += 1
+                at += 1
+    if any(abs(count) > _LIMIT for count in counts):
+        return None
+    return np.array(counts, np.int64), read
+
+
+def _is_same(part: Batch, at: int, batch: Batch, row: int) -> bool:
+    """Whether a row of a part is a row of a batch."""
+    for held, asked, type_ in zip(part.columns, batch.columns, batch.layout.types, strict=True):
+        if type(held) is _ndarray and type(asked) is _ndarray:
+            if held.item(at) != asked.item(row):
+                return False
+        elif not rows.equal(_one(held, at), _one(asked, row), type_).item():
+            return False
+    return True
+
+
+def _one(column: Column, at: int) -> Column:
+    return rows.take(column, np.array([at]))
+
+
+def _counted(part: Batch, batch: Batch, count: Index) -> int:
+    """Adds how often a part holds each row, of those of its key; returns how many were read."""
+    low = part.khash.searchsorted(batch.khash)
+    high = part.khash.searchsorted(batch.khash, "right")
+    if part.code is not None and batch.code is not None:
+        low, high = _narrowed(part.code, batch.code, low, high)
+    low, high = _narrowed(part.rhash, batch.rhash, low, high)
+    index = ranges(low, high - low)
+    if len(index):
+        probe = np.arange(len(batch)).repeat(high - low)
+        same = np.ones(len(index), bool)
+        for held, asked, type_ in zip(part.columns, batch.columns, batch.layout.types, strict=True):
+            same &= rows.equal(rows.take(held, index), rows.take(asked, probe), type_)
+        add_at(count, probe[same], part.diff[index][same])
+    return len(index)
+
+
+def _narrowed(
+    held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index
+) -> tuple[Index, Index]:
+    """Cuts ranges of rows, sorted inside each range, to those that hold what is wanted."""
+    first = _bisected(held, wanted, low, high, right=False)
+    return first, _bisected(held, wanted, first, high, right=True)
+
+
+def _bisected(
+    held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index, *, right: bool
+) -> Index:
+    """The first row of each range that is not below (`right`: that is above) what is wanted."""
+    low, high = low.copy(), high.copy()
+    while True:
+        open_ = (low < high).nonzero()[0]
+        if not len(open_):
+            return low
+        middle = (low[open_] + high[open_]) >> 1
+        value = held[middle]
+        below = value <= wanted[open_] if right else value < wanted[open_]
+        low[open_[below]] = middle[below] + 1
+        high[open_[~below]] = middle[~below]

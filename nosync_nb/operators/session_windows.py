@@ -1,0 +1,208 @@
+"""Sessions: rows of a key with no more than a gap of time from one to the next.
+
+Rows are ordered by time inside each key. A changed time concerns the sessions within the gap of it:
+from there looks go both ways, further while no gap is found, and these sessions are compared before
+and after. That costs O(layers) rows beside the rows of these sessions, for a key of any size.
+A negative count is no presence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.errors import StageError, titled
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.grouping import group
+from nosync_nb.operators.joins.asof_lookup import union
+from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.rows import Column
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import (
+    Batch,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+    no_updates,
+)
+from nosync_nb.trace.stats import place_in
+
+_LOOK = 8  # rows looked at on either side of a time in each part
+_FURTHER = 8  # times as many at the next look
+_SIGN = np.uint64(1 << 63)
+_LAST = np.uint64(2**64 - 1)
+_ZERO = np.uint64(0)
+_END = np.uint64((1 << 63) + 253_402_300_799_999_999)  # the last microsecond of the year 9999
+
+
+class Sessions(Operator):
+    """Appends the start of each row's session, and its last time plus the gap.
+
+    Args:
+        types: columns of the input.
+        at: the position of the time, which is null in no row.
+        gap: in units of the time.
+    """
+
+    name = "sessions"
+
+    def __init__(self, types: Sequence[str], keys: Sequence[int], at: int, gap: int) -> None:
+        self.inputs = tuple(types)
+        self.keys = self.output_key = tuple(keys)
+        self.gap = np.uint64(min(gap, 1 << 62))
+        self.types = (*types, types[at], types[at])
+        self.layouts = (Layout(self.inputs, self.keys, at),)
+
+    def step(self, step: Step) -> Updates | None:
+        delta = step.deltas[0]
+        if delta is None or not len(delta.diff):
+            return None
+        assert isinstance(delta, Batch)
+        step.add_touched(len(delta))
+        parts = []
+        for trace, sign in ((step.before[0], -1), (step.after[0], 1)):
+            if trace is not None and trace.layers:
+                around = self._around(trace, delta, step)
+                parts.append(Updates(around.columns, sign * around.diff))
+        if not parts:
+            return None
+        return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
+
+    def _around(self, trace: Trace, delta: Batch, step: Step) -> Updates:
+        """The sessions within the gap of changed times."""
+        assert delta.code is not None
+        pending = np.arange(len(delta))
+        look = _LOOK
+        types = (*self.types, "bigint")
+        shown = []
+        while len(pending):
+            keys = [rows.take(delta.columns[i], pending) for i in self.keys]
+            some, open_ = self._look(trace, delta, pending, keys, look, step)
+            # two looks may find one session: a row stands there once, with its count beside it
+            counted = [*some.columns, some.diff]
+            shown.append(Updates(counted, np.ones(len(some.diff), np.int64)))
+            pending = pending[open_]
+            look *= _FURTHER
+        *columns, diff = arrange(Layout(types), concat_updates(shown, types)).columns
+        return Updates(columns, np.asarray(diff))
+
+    def _look(
+        self,
+        trace: Trace,
+        delta: Batch,
+        pending: Index,
+        keys: Sequence[Column],
+        look: int,
+        step: Step,
+    ) -> tuple[Updates, Index]:
+        """The sessions that a look shows as a whole, and which times it did not suffice for."""
+        assert delta.code is not None
+        khash, code, n = delta.khash[pending], delta.code[pending], len(pending)
+        held, low, less, high, more = _read(trace, khash, code, look)
+        step.add_touched(len(held))
+        there = (held.diff > 0).nonzero()[0]
+        owner, probe = self._numbers(held, there, keys, n)
+        assert held.code is not None
+        order = np.lexsort((held.code[there], owner))
+        there, owner = there[order], owner[order]
+        codes = held.code[there]
+        new = np.ones(len(there), bool)
+        new[1:] = (owner[1:] != owner[:-1]) | (codes[1:] - codes[:-1] > self.gap)
+        starts = new.nonzero()[0]
+        ends = np.append(starts[1:], len(there))[: len(starts)]
+        of_row = new.cumsum() - 1
+        # the rows within the gap of each time, and the bounds of their sessions
+        floor = np.where(code > self.gap, code - self.gap, _ZERO)
+        ceiling = np.where(code < _LAST - self.gap, code + self.gap, _LAST)
+        first, last = owner.searchsorted(probe), owner.searchsorted(probe, "right")
+        begin = place_in(codes, first, last, floor)
+        end = place_in(codes, first, last, ceiling, after=1)
+        some = (end > begin).nonzero()[0]
+        left, right = of_row[begin[some]], of_row[end[some] - 1]
+        earliest = codes[starts[left]]
+        floor[some] = np.where(earliest > self.gap, earliest - self.gap, _ZERO)
+        latest = codes[ends[right] - 1]
+        ceiling[some] = np.where(latest < _LAST - self.gap, latest + self.gap, _LAST)
+        floor, ceiling = np.minimum(floor, code), np.maximum(ceiling, code)
+        open_ = (less & (floor <= low)) | (more & (ceiling >= high))
+        done = ~open_[some]
+        shown = union(starts[left[done]], ends[right[done]])
+        session = of_row[shown]
+        until = codes[ends[session] - 1] + self.gap
+        if len(until) and until.max() > _END:
+            raise StageError(
+                f"{titled(step.stage)}: a session ends after the year 9999",
+                hint="take a shorter gap, or leave such times out",
+                stage=step.stage,
+            )
+        columns = [rows.take(c, there[shown]) for c in held.columns]
+        times = [(each ^ _SIGN).view(np.int64) for each in (codes[starts[session]], until)]
+        return Updates([*columns, *times], held.diff[there[shown]]), open_.nonzero()[0]
+
+    def _numbers(
+        self, held: Batch, there: Index, keys: Sequence[Column], n: int
+    ) -> tuple[Index, Index]:
+        """Numbers of the keys of rows and of the `n` times looked for, equal where keys are."""
+        types = [self.inputs[i] for i in self.keys]
+        own = [rows.take(held.columns[i], there) for i in self.keys]
+        both = [rows.concat([a, b], t) for a, b, t in zip(own, keys, types, strict=True)]
+        count = len(there) + n
+        groups = group(both, types, count)
+        number = np.empty(count, np.int64)
+        sizes = np.diff(np.append(groups.starts, count))
+        number[groups.order] = np.arange(len(sizes)).repeat(sizes)
+        return number[: len(there)], number[len(there) :]
+
+
+class _Read(NamedTuple):
+    """Rows read around times, added up.
+
+    Attributes:
+        low, high: the codes up to which a time may not have been shown all rows,
+        less, more: if there are rows before or after those that were read.
+    """
+
+    held: Batch
+    low: Hashes
+    less: npt.NDArray[np.bool_]
+    high: Hashes
+    more: npt.NDArray[np.bool_]
+
+
+def _read(trace: Trace, khash: Hashes, code: Hashes, look: int) -> _Read:
+    """Reads up to `look` rows on both sides of each time in each part."""
+    n = len(code)
+    low, high = np.full(n, _ZERO), np.full(n, _LAST)
+    less, more = np.zeros(n, bool), np.zeros(n, bool)
+    taken = [no_updates(trace.layout.types)]
+    for part in trace.parts():
+        assert part.code is not None
+        first = part.khash.searchsorted(khash)
+        last = part.khash.searchsorted(khash, "right")
+        at = place_in(part.code, first, last, code)
+        start, stop = np.maximum(first, at - look), np.minimum(last, at + look)
+        cut = start > first
+        low[cut] = np.maximum(low[cut], part.code[start[cut]])
+        less |= cut
+        cut = stop < last
+        high[cut] = np.minimum(high[cut], part.code[stop[cut] - 1])
+        more |= cut
+        taken.append(part.updates.take(union(start, stop)))
+    held = arrange(trace.layout, concat_updates(taken, trace.layout.types))
+    return _Read(held, low, less, high, more)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    p = part.params
+    return Sessions(part.inputs[0].schema.types, p["keys"], p["at"], p["gap"])
+
+
+SPEC = Spec("sessions", every_column, build=_build)

@@ -1,0 +1,232 @@
+"""top: the first copies of each group by an order, from a trace ordered by it inside each key.
+
+For each group that an epoch touches, the copies at its head before and after are read and
+compared; so a retraction among them brings up the next row. That costs O(layers x (offset + k))
+rows for a group of any size, and grows only with rows whose codes are equal to the last one's
+(operators/ordering.py) and while what is found cancels. A negative count is no presence.
+
+Most changes of a large group are behind its head. So the code of the last copy of each head is
+remembered beside the trace, as a memo (aggregates/memo.py): what is behind it is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.expressions import Types
+from nosync_nb.operators.aggregates.slot_cache import GROUPS_MAX
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.group_prefix import heads
+from nosync_nb.operators.grouping import group, key_values, numbered
+from nosync_nb.operators.ordering import By, placed, ranks
+from nosync_nb.operators.spec import Fit, Key, Part, Remains, Spec, refuse_retyped
+from nosync_nb.rows import Column
+from nosync_nb.rows.count_arithmetic import add_at
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import (
+    Batch,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+    no_updates,
+)
+
+_END = 2**63 - 1
+_MORE = 4  # rows looked at beyond those wanted, since some cancel
+_FURTHER = 8  # times as many at the next look
+
+
+class Top(Operator):
+    """The copies `[offset, offset + k)` of each group; ties are broken by the whole row.
+
+    Args:
+        types: columns of the input: own ones, computed ones to order by, the order code.
+        width: the number of own columns, which are the output.
+        by: what to order by, in exact terms.
+        rank: adds a last column, 1 + the copies of the group that come strictly before by `by`.
+    """
+
+    name = "top"
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        width: int,
+        keys: Sequence[int],
+        by: Sequence[By],
+        k: int,
+        offset: int,
+        rank: bool,
+    ) -> None:
+        self.inputs = tuple(types)
+        self.width = width
+        self.keys = self.output_key = tuple(keys)
+        self.by = tuple(by)
+        self.first = offset
+        self.last = offset + k
+        self.rank = rank
+        self.types = (*types[:width], "int") if rank else tuple(types[:width])
+        self.layouts = (Layout(self.inputs, self.keys, len(types) - 1),)
+
+    def step(self, step: Step) -> Updates | None:
+        delta = step.deltas[0]
+        if delta is None or not len(delta.diff):
+            return None
+        assert isinstance(delta, Batch)
+        step.add_touched(len(delta))
+        n, types = len(delta), [self.inputs[i] for i in self.keys]
+        keys = [delta.columns[i] for i in self.keys]
+        before, after = step.before[0], step.after[0]
+        values = key_values(keys, types, n) if keys else [()]
+        bounds = _bounds_of(before, self.last)
+        if values is None or len(bounds.codes) > GROUPS_MAX:
+            bounds.codes.clear()
+        near = bounds.reached(delta.columns[len(self.inputs) - 1], values or ())
+        if len(near) < n:
+            keys, n = [rows.take(key, near) for key in keys], len(near)
+        parts: list[Updates] = []
+        if n:
+            groups = group(keys, types, n)
+            for trace, sign in ((before, -1), (after, 1)):
+                ends: dict[int, int] = {}
+                if trace is not None and trace.layers:
+                    window, ends = self._window(trace, groups.khash, groups.keys, step)
+                    parts.append(Updates(window.columns, sign * window.diff))
+            if values is not None:
+                first = near[groups.order[groups.starts]].tolist() if keys else [0]
+                bounds.keep([values[at] for at in first], ends)
+        if after is not None:
+            after.leave_memo(bounds)
+        if not parts:
+            return None
+        return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
+
+    def _window(
+        self, trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step
+    ) -> tuple[Updates, dict[int, int]]:
+        """The output of some groups: looks at their heads, further while too little is found.
+
+        Returns:
+            it, and of each group that has enough copies the order code of the last one.
+        """
+        pending = np.arange(len(khash))
+        whole: list[Updates] = []
+        look = self.last + _MORE
+        types = (*self.inputs, "bigint")
+        while len(pending):
+            taken = [rows.take(k, pending) for k in keys]
+            head, probe, open_ = heads(trace, khash[pending], taken, look, step, last=False)
+            batch = numbered(head, probe, self.inputs)
+            there = (batch.diff > 0).nonzero()[0]
+            copies = Updates(batch.columns, np.minimum(batch.diff, self.last)).take(there)
+            probe = np.asarray(copies.columns[-1])
+            count = np.zeros(len(pending), np.int64)
+            add_at(count, probe, copies.diff)
+            done = ~open_ | (count >= self.last)
+            copies = copies.take(done[probe].nonzero()[0])
+            group_of = pending[np.asarray(copies.columns[-1])]
+            whole.append(Updates([*copies.columns[:-1], group_of], copies.diff))
+            pending = pending[~done]
+            look *= _FURTHER
+        return self._cut(concat_updates(whole, types)) if whole else (no_updates(self.types), {})
+
+    def _cut(self, head: Updates) -> tuple[Updates, dict[int, int]]:
+        """The copies between offset and offset + k of each group, of rows that begin it."""
+        if not head:
+            return no_updates(self.types), {}
+        own, types = head.columns[: self.width], self.inputs[: self.width]
+        place = np.empty(len(head.diff), np.int64)
+        place[rows.sort_indices(own, types)] = np.arange(len(place))
+        numbers = ranks(head.columns, self.inputs, self.by)
+        probe = np.asarray(head.columns[-1])
+        order = np.lexsort((place, *reversed(numbers), probe))
+        probe, diff = probe[order], head.diff[order]
+        new = np.ones(len(order), bool)
+        new[1:] = probe[1:] != probe[:-1]
+        end = diff.cumsum()
+        base = (end - diff)[new][new.cumsum() - 1]
+        end -= base
+        begin = end - diff
+        kept = np.minimum(end, self.last) - np.maximum(begin, self.first)
+        some = (kept > 0).nonzero()[0]
+        edge = ((begin < self.last) & (end >= self.last)).nonzero()[0]
+        codes = np.asarray(head.columns[len(self.inputs) - 1])[order[edge]]
+        ends = dict(zip(probe[edge].tolist(), codes.tolist(), strict=True))
+        columns = [rows.take(c, order[some]) for c in own]
+        if self.rank:
+            for number in numbers:
+                new[1:] |= number[order][1:] != number[order][:-1]
+            rank = begin[new][new.cumsum() - 1] + 1
+            columns.append(rank[some].astype(np.int32))
+        return Updates(columns, kept[some]), ends
+
+
+class _Bounds:
+    """Up to where heads of groups reach, as their trace has them: a memo of it.
+
+    Attributes:
+        last: how many copies a head has.
+        codes: the order code of the last of them, by the group's key, where there are so many.
+    """
+
+    __slots__ = ("codes", "last")
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.codes: dict[object, int] = {}
+
+    def reached(self, codes: Column, groups: Sequence[object]) -> Index:
+        """Which rows of some order codes may be in the head of their group.
+
+        Args:
+            groups: the key of each row, or one for all; none: nothing is known of them.
+        """
+        known = [self.codes.get(key, _END) for key in groups] if self.codes else []
+        if not known:
+            return np.arange(len(codes))
+        index: Index = (np.asarray(codes) <= np.array(known)).nonzero()[0]
+        return index
+
+    def keep(self, groups: Sequence[object], ends: Mapping[int, int]) -> None:
+        """Keeps the ends of some groups, by their numbers; those without one are not full."""
+        for number, key in enumerate(groups):
+            self.codes.pop(key, None)
+            if number in ends:
+                self.codes[key] = ends[number]
+
+
+def _bounds_of(trace: Trace | None, last: int) -> _Bounds:
+    """What is known of a trace's heads of so many copies; nobody else has it from now on."""
+    memo = None if trace is None else trace.take_memo()
+    return memo if isinstance(memo, _Bounds) and memo.last == last else _Bounds(last)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    p = part.params
+    by = [By(*each) for each in p["by"]]
+    inputs = part.inputs[0].schema.types
+    return Top(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs its keys and its order; compares rows, where that leaves them equal."""
+    refuse_retyped(inputs[0].lost)
+    keys = inputs[0].moved(part.params["keys"])
+    width = part.params["width"] - len(inputs[0].lost)
+    by = placed(part.params["by"], inputs[0])
+    return Fit({**part.params, "keys": keys, "by": by, "width": width}, inputs[0].lost)
+
+
+def _key(part: Part, below: Sequence[Key]) -> Key:
+    """That of the rows; of groups of which one row is left, that of the group."""
+    keys: list[int] = part.params["keys"]
+    return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]
+
+
+SPEC = Spec("top", _fit, build=_build, key=_key)

@@ -1,0 +1,1 @@
+"""User data to columns: shapes, types, libraries, file formats."""

@@ -1,0 +1,1 @@
+"""Brings stages to the current epoch: plan, execution, background."""

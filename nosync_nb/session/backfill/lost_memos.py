@@ -1,0 +1,143 @@
+"""Stops the nondeterministic stages whose memoised results are lost.
+
+An operator that memoises results of functions cannot be run again for them: it would give other
+results than the stage has logged, and retract rows that the stage never had. All other operators
+are run again over what they read. Nothing is lost if such an operator has no input at that epoch,
+or if its stage is computed from scratch.
+
+Failure: 1. Two stages of one cell share a part that memoises. 2. It is lost, and the stage that it
+is compiled for stops. 3. The part is compiled for the other one, and run again. Hence every stage
+that a lost part feeds stops.
+
+Failure: 1. A stage is computed from scratch on a branch, as it was defined later. 2. What it reads
+has lost its results, so it stops before it has any row. 3. It is read at its last epoch, as empty.
+Hence a stage that stops without rows is marked as one that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import NamedTuple
+
+from nosync_nb.dataflow.graph import UNMADE, Graph, Node
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import CorruptLogError
+
+
+class Compiled(NamedTuple):
+    """The graph that a log has, and the one that is compiled over it."""
+
+    old: Graph
+    graph: Graph
+
+
+Compile = Callable[[Mapping[str, Stage]], Compiled]
+"""Compiles a catalog. It is called again after a stage was stopped."""
+
+
+def stop(
+    catalog: dict[str, Stage], compiled: Compile, version: Version, absent: AbstractSet[str]
+) -> Compiled:
+    """Stops the stages that have lost memoised results, and those that read them.
+
+    Args:
+        catalog: is changed.
+        version: what the log has of the old graph.
+        absent: the stages that have no rows there: they are computed from scratch.
+
+    Returns:
+        the graphs of the changed catalog; no part of the new one has lost a result.
+    """
+    while True:
+        graphs = compiled(catalog)
+        lost = _Lost(catalog, graphs, version, absent).stages()
+        for name, why in lost.items():
+            stage = catalog[name].stopped(why, version.epoch)
+            catalog[name] = replace(stage, held=why)
+        for name in lost:
+            for reader in graphs.graph.dependants(name):
+                if catalog[reader].live:
+                    why = f"it reads '{name}', which is stale"
+                    catalog[reader] = _stopped(catalog[reader], why, version.epoch, absent)
+        if not lost:
+            return graphs
+
+
+def _stopped(stage: Stage, why: str, epoch: int, absent: AbstractSet[str]) -> Stage:
+    if stage.name in absent:
+        return replace(stage, begin=0).forgotten(why, epoch)
+    return stage.stopped(why, epoch)
+
+
+class _Lost:
+    """Finds the stages that have lost results, of one compilation."""
+
+    def __init__(
+        self,
+        catalog: Mapping[str, Stage],
+        graphs: Compiled,
+        version: Version,
+        absent: AbstractSet[str],
+    ) -> None:
+        self.catalog, self.version, self.absent = catalog, version, absent
+        self.old, self.graph = graphs
+        self._empty: dict[int, bool] = {}
+
+    def stages(self) -> dict[str, str]:
+        """By stage, why it stops."""
+        stages: dict[str, str] = {}
+        for node in self.graph:
+            if node.id in self.old.nodes or not node.state or node.operator is None:
+                continue
+            if node.operator.memoises and self.catalog[node.stage].live:
+                fed = [name for name in self._fed(node) if name not in self.absent]
+                if fed and not all(self._is_empty(self.graph.nodes[i]) for i in node.inputs):
+                    stages.update((name, self._why(node)) for name in fed)
+        return stages
+
+    def _why(self, node: Node) -> str:
+        """Why a node has lost its results: another release plans it otherwise, or a past epoch."""
+        same = (each for each in self.old if each.fingerprint == node.fingerprint)
+        before = next((each for each in same if each.name == node.name), None)
+        if before is not None and before.plan not in ("", UNMADE, node.plan):
+            return "its memoised results are not in the form of this release: run the stage's cell"
+        epoch = self.version.epoch
+        return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
+
+    def _fed(self, node: Node) -> list[str]:
+        """The stages that a node is a part of."""
+        if node.name is not None:
+            return [node.name]
+        reached, names = {node.id}, []
+        for each in self.graph:
+            if not reached.isdisjoint(each.inputs):
+                if each.name is None:
+                    reached.add(each.id)
+                else:
+                    names.append(each.name)
+        return names
+
+    def _is_empty(self, node: Node) -> bool:
+        """True if a node has no rows at the epoch."""
+        if node.id not in self._empty:
+            self._empty[node.id] = self._looked(node)
+        return self._empty[node.id]
+
+    def _looked(self, node: Node) -> bool:
+        if node.name is None:
+            before = self.old.nodes.get(node.id)
+        else:
+            before = None if node.name in self.absent else self.old.named.get(node.name)
+        if before is not None and before.traces:
+            traces = (self.version.traces.get(number) for number in before.traces.values())
+            trace = next((each for each in traces if each is not None), None)
+            try:
+                return trace is None or not (trace.rows_count and len(trace.consolidated()))
+            except CorruptLogError:  # a file is missing, so there were rows
+                return False
+        if node.operator is None or node.operator.global_row:
+            return False
+        return all(self._is_empty(self.graph.nodes[i]) for i in node.inputs)

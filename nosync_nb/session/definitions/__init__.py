@@ -1,0 +1,1 @@
+"""Stages and inputs: defined, changed, renamed, signed."""

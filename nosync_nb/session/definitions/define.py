@@ -1,0 +1,408 @@
+"""Defining: inputs, stages, their versions; how the catalog changes and what follows from it.
+
+A definition changes the graph without advancing the epoch, all stages of a call or none. It is
+decided by fingerprint: equal ones change nothing. An edited stage becomes a new version; the old
+one stays readable as `name@version`. Stages that read it follow by name: they are compiled over
+the new version, or, if a column they need is gone, become stale and say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.definition import Definition, check_name, reference, replaced
+from nosync_nb.collections.session_protocol import Host, definition_of
+from nosync_nb.dataflow.snapshot import unknown
+from nosync_nb.dataflow.stage import Options, Stage
+from nosync_nb.dataflow.state_reader import rows_count
+from nosync_nb.errors import CorruptLogError, StageError, enough_memory
+from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.definitions import rename as renaming
+from nosync_nb.session.durability import levels
+from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.planning import definition_diff, replay
+from nosync_nb.session.planning.replay import Afresh
+from nosync_nb.session.recovery.repair_and_retry import Repairs
+from nosync_nb.session.report import RecoveryReport, StageReport
+from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.transactions import Transactions
+from nosync_nb.session.state.writer_lock import Gate, Outcome
+from nosync_nb.spark.connection import Link
+from nosync_nb.spark.sql_settings import SparkTypes
+
+
+class Definitions:
+    """Defines, drops and renames the stages of a session; owns nothing but how it is done.
+
+    Args:
+        report: what the opening found, which is told what became of it.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        installation: Installation,
+        names: Names,
+        transactions: Transactions,
+        listeners: Listeners,
+        link: Link,
+        types: SparkTypes,
+        host: Host,
+        report: RecoveryReport,
+        repairs: Repairs,
+        replication: Replication,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._installation = installation
+        self._names = names
+        self._transactions = transactions
+        self._listeners = listeners
+        self._link = link
+        self._types = types
+        self._host = host
+        self._report = report
+        self._repairs = repairs
+        self._replication = replication
+
+    @enough_memory(
+        lambda self, collections, **_: self.outcome_of(collections),
+        "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
+    )
+    def define(
+        self,
+        collections: Mapping[str, Collection],
+        *,
+        on: str = "auto",
+        persist: str | None = None,
+        replay: int | None = None,
+        nondeterministic: bool = False,
+        again: bool = False,
+    ) -> list[StageReport]:
+        """Defines several stages, all or none; they refer to each other by name.
+
+        Args:
+            on: where to run them: auto, local or spark.
+            persist: where they are kept, see `levels`; None: as they are, new ones: the highest.
+            replay: the epoch from which a new version is computed for the past as well; a stage
+                that is equal, but not readable from there on though what it reads is, is too.
+            nondeterministic: what functions give is kept; see `Session.stage`.
+            again: computes them anew even if nothing changed.
+        """
+        options = levels.options(on, persist, self._replication, kept=nondeterministic)
+        return self.put(collections, options, replay=replay, again=again)
+
+    def put(
+        self,
+        collections: Mapping[str, Collection],
+        options: Options,
+        *,
+        replay: int | None = None,
+        again: bool = False,
+    ) -> list[StageReport]:
+        """Defines several stages, of which is decided how they are kept."""
+        outcome = Outcome()
+        try:
+            try:
+                return self._define(collections, options, replay, outcome, again=again)
+            except CorruptLogError as error:
+                if outcome.stands:
+                    raise
+                return self._repairs.again(
+                    error,
+                    lambda: self._define(collections, options, replay, outcome, again=again),
+                )
+        except BaseException as error:
+            self._gate.settle(error, outcome, _defined(collections))
+            raise
+
+    def outcome_of(self, collections: Mapping[str, Collection]) -> str:
+        """What a definition has done that had not enough memory."""
+        names = self._names
+        if all(names.given(definition_of(n, each)) == n for n, each in collections.items()):
+            return _defined(collections)
+        return f"{', '.join(collections)}: not defined, and every stage is as it was"
+
+    def demote(self, name: str) -> None:
+        """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
+        stage = self._publisher.snapshot.catalog[name]
+        assert stage.definition is not None
+        options = Options(stage.options.on, nondeterministic=True, demoted=True)
+        collections = {name: Collection(self._host, stage.definition)}
+        self.put(collections, options)
+
+    def _define(
+        self,
+        collections: Mapping[str, Collection],
+        options: Options,
+        first: int | None,
+        outcome: Outcome,
+        *,
+        again: bool,
+    ) -> list[StageReport]:
+        start = time.perf_counter()
+        described = self._described(collections)
+        for tree in described.values():  # before the lock, because Spark may have to start
+            self._types.confirm(tree)
+        with self._gate.lock:
+            self._gate.turn("define")
+            snapshot = self._publisher.snapshot
+            _refuse_inputs(snapshot.catalog, collections)
+            self._listeners.refuse_unnamed(described)
+            trees = self._trees(snapshot.catalog, described)
+            redone = set(trees) if again else set()
+            if first is not None and not again:  # those that are short of a past
+                redone = replay.lacking(snapshot, trees, first)
+            decision = self._decision(trees, options, redone)
+            copied = bool(self._replication.settings.replicas)
+            moved = levels.moved(snapshot.catalog, decision, copied=copied)
+            risen = {n: stage for n, stage in moved.items() if snapshot.catalog[n].in_memory}
+            decision = levels.held(decision, {n: snapshot.catalog[n] for n in risen})
+            status = decision.status
+            names = {definition: name for name, definition in described.items()}
+            changes = decision.changes(snapshot.catalog)
+            if changes or moved.keys() - risen.keys():
+                self._decided(decision, first, names=names, outcome=outcome)
+            else:
+                for definition, name in names.items():
+                    self._names.call(definition, name)
+            self._rise(risen)
+        seconds = time.perf_counter() - start
+        self._say(decision.notices if changes else ())
+        self._link.follow()
+        wanted = [n for n in status if n in trees or status[n] != "unchanged"]
+        return [self._told(n, status[n], seconds, trees, first) for n in wanted]
+
+    def _decision(
+        self, trees: Mapping[str, Definition], options: Options, again: AbstractSet[str]
+    ) -> definition_diff.Decision:
+        """What definitions change, of what there is now."""
+        seen = self._publisher.snapshot
+        catalog = definition_diff.asked(seen, trees, options, again=again)
+        return definition_diff.decided(seen, self._types, catalog, trees.keys(), again=again)
+
+    def _rise(self, risen: Mapping[str, Stage]) -> None:
+        """Brings stages to their level that were in memory alone: they are computed once more.
+
+        They come last, as what they run has run before, and what else is defined may fail.
+        """
+        with levels.rising(risen) as rose:
+            for name, stage in risen.items():
+                catalog = dict(self._publisher.snapshot.catalog)
+                catalog[name] = replace(catalog[name], options=stage.options)
+                anew = Afresh(name, first=stage.begin)
+                self._installation.install(
+                    definition_diff.kept(catalog), afresh=anew, outcome=rose[name]
+                )
+
+    def resume(self, *, extend: bool, differs: bool) -> None:
+        """Writes which stages go on after a recovery and which do not.
+
+        Args:
+            extend: brings those to now that have missed epochs and can have them.
+            differs: not the stages go on that the log says.
+        """
+        decision = definition_diff.resumed(self._publisher.snapshot, self._types, extend=extend)
+        if decision.extended or differs:
+            self._decided(decision, None)
+            self._say(decision.notices)
+        while extend and (woken := levels.woken(self._publisher.snapshot, self._types)) is not None:
+            self._installation.install(woken.decision, afresh=woken.afresh)
+            self._report.remembered(woken.names, "what it reads has what it missed")
+            decision = definition_diff.resumed(self._publisher.snapshot, self._types, extend=True)
+            self._decided(decision, None)
+
+    def _decided(
+        self, decision: definition_diff.Decision, replay_from: int | None, **more: Any
+    ) -> None:
+        """Installs a decision, and notes what became of stages that had stopped."""
+        missed = self._installation.install(decision, replay_from=replay_from, **more)
+        work = [draft.work for draft in missed]
+        self._report.resumed(decision.extended, decision.lost, work)
+
+    def _say(self, notices: Iterable[str]) -> None:
+        for text in notices:
+            self._listeners.say(text)
+
+    def _described(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
+        """What collections of this session describe, each under the name that it is to have."""
+        for name in collections:
+            check_name(name, "stage")
+        argument = "the collection"
+        return {
+            name: definition_of(f"stage '{name}'", each, self._host, argument, stage=name)
+            for name, each in collections.items()
+        }
+
+    def _trees(
+        self, catalog: Mapping[str, Stage], described: Mapping[str, Definition]
+    ) -> dict[str, Definition]:
+        """The definitions with references by name, ordered so that what is read comes first."""
+        by_id: dict[int, Definition] = {}
+        for name, tree in described.items():
+            if not tree.is_ref:
+                by_id[id(tree)] = reference(name, tree.schema)
+        for tree in described.values():
+            for part in tree.walk():
+                known = self._names.given(part)
+                if id(part) not in by_id and known in catalog:
+                    by_id[id(part)] = reference(str(known), part.schema)
+        trees = {}
+        for name, tree in described.items():
+            if tree.is_ref and tree.name == name:
+                continue
+            own = {k: v for k, v in by_id.items() if k != id(tree) or v.name != name}
+            first = next((n for n, each in described.items() if each is tree), name)
+            if first == name:
+                own.pop(id(tree), None)
+            trees[name] = replaced(tree, own)
+            if name in trees[name].references:
+                raise StageError(
+                    f"stage '{name}' depends on itself",
+                    hint="name the result differently, as in late_delays = delays.filter(...)",
+                    stage=name,
+                )
+        return definition_diff.ordered(trees)
+
+    def _told(
+        self, name: str, status: str, seconds: float, named: Iterable[str], asked: int | None
+    ) -> StageReport:
+        publisher = self._publisher
+        snapshot = publisher.snapshot
+        stage = snapshot.stage(name)
+        last = snapshot.last(stage)
+        work = publisher.works.last(name)
+        hint = replay.told(snapshot, stage, status, named, asked)
+        if stage.reason:
+            hint = f"stale: {stage.reason}"
+        computed = status in ("new", "changed", "followed", "extended")
+        return StageReport(
+            name,
+            status,
+            rows_count(snapshot, name, last),
+            last,
+            (work.seconds if work else seconds) if computed else 0.0,
+            work.placement if work and computed else "nothing to do",
+            "in memory alone"
+            if stage.in_memory
+            else f"durable through {min(publisher.durable, last)}",
+            stage.version,
+            hint,
+        )
+
+    def drop(self, names: Sequence[str], *, cascade: bool) -> None:
+        """See `Session.drop`."""
+        outcome = Outcome()
+        try:
+            self._drop(names, outcome, cascade=cascade)
+            self._link.follow()
+        except BaseException as error:
+            gone = ", ".join(f"'{name}'" for name in names)
+            self._gate.settle(error, outcome, f"{gone}: dropped, and stays so")
+            raise
+
+    def _drop(self, names: Sequence[str], outcome: Outcome, *, cascade: bool) -> None:
+        with self._gate.lock:
+            self._gate.turn("drop")
+            snapshot = self._publisher.snapshot
+            before = snapshot.catalog
+            gone = set(names)
+            for name in names:
+                if name not in before:
+                    raise unknown(before, name)
+            for name in names:
+                readers = _readers(before, name)
+                if not cascade and set(readers) - gone:
+                    raise StageError(
+                        f"'{name}' is read by {', '.join(readers)}",
+                        hint=f"drop them too: session.drop('{name}', cascade=True)",
+                    )
+                gone |= set(readers)
+            gone |= {n for n in before if n.partition("@")[0] in gone}
+            self._refuse_pending(gone, "drop")
+            works = self._publisher.works.stages
+            self._installation.install(
+                definition_diff.kept({n: s for n, s in before.items() if n not in gone}),
+                work={name: work for name, work in works.items() if name not in gone},
+                names=dict.fromkeys(self._names.called(gone)),
+                outcome=outcome,
+            )
+
+    def rename(self, old: str, new: str) -> None:
+        """See `Session.rename`."""
+        outcome = Outcome()
+        try:
+            self._rename(old, new, outcome)
+            self._link.follow()
+        except BaseException as error:
+            self._gate.settle(error, outcome, f"'{old}' is called '{new}' now, and stays so")
+            raise
+
+    def _rename(self, old: str, new: str, outcome: Outcome) -> None:
+        with self._gate.lock:
+            self._gate.turn("rename")
+            snapshot = self._publisher.snapshot
+            if old not in snapshot.catalog:
+                raise unknown(snapshot.catalog, old)
+            if new in snapshot.catalog:
+                raise StageError(f"'{new}' is there already", hint="drop it first")
+            self._refuse_pending({old}, "rename")
+            works = self._publisher.works.stages
+            self._installation.install(
+                definition_diff.kept(renaming.catalog(snapshot.catalog, old, new)),
+                renamed=renaming.graph(snapshot.graph, old, new),
+                work={(new if name == old else name): work for name, work in works.items()},
+                names=dict.fromkeys(self._names.called({old}), new),
+                outcome=outcome,
+            )
+
+    def _refuse_pending(self, names: AbstractSet[str], what: str) -> None:
+        """Raises if inputs have changes that wait: they would be lost."""
+        for name, changes in self._transactions.current.pending.items():
+            if name in names:
+                raise StageError(
+                    f"{what}: input '{name}' has {changes.rows} changes that are not committed",
+                    hint="session.commit() or session.discard() first",
+                    stage=name,
+                )
+
+
+def _defined(collections: Iterable[str]) -> str:
+    names = [f"'{name}'" for name in collections]
+    one = len(names) == 1
+    what = f"stage {names[0]} is defined" if one else f"stages {', '.join(names)} are defined"
+    return f"{what} and stand{'s' if one else ''}"
+
+
+def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:
+    """Raises if a stage would take the name of an input."""
+    for name, collection in collections.items():
+        old = catalog.get(name)
+        if old is not None and old.is_input and getattr(collection, "name", None) != name:
+            raise StageError(
+                f"'{name}' is an input and cannot become a stage",
+                hint="name the result differently",
+                stage=name,
+            )
+
+
+def _readers(catalog: Mapping[str, Stage], name: str) -> list[str]:
+    """The stages that read a named collection or its versions, directly or not; halted, too."""
+    readers: dict[str, None] = {}
+    count = -1
+    while count < len(readers):
+        count = len(readers)
+        for stage in catalog.values():
+            if stage.definition is not None and not stage.frozen:
+                read = {n for ref in stage.definition.references for n in (ref, ref.split("@")[0])}
+                if name in read or not read.isdisjoint(readers):
+                    readers[stage.name] = None
+    return list(readers)

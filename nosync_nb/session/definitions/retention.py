@@ -1,0 +1,187 @@
+"""Retaining: which past of a session can be told apart, as its user says, and which is pinned.
+
+What is said stands in the catalog, so a definition of nothing else writes it. Packs are thinned out
+by the next checkpoint (`session/maintenance/maintenance.py`): what is let go is let go once it
+names what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import SchemaError, TimeError
+from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.maintenance import disk_usage
+from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.planning.definition_diff import kept
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.writer_lock import Gate, Outcome
+from nosync_nb.store import retention_policy
+from nosync_nb.store.catalog.epoch_index import Epochs
+from nosync_nb.store.retention_policy import Bounds, Retention
+from nosync_nb.trace.history import interval_cover
+
+
+class Retaining:
+    """Says what is kept; what was said is the catalog's."""
+
+    def __init__(
+        self, gate: Gate, publisher: Publisher, installation: Installation, upkeep: Upkeep
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._installation = installation
+        self._upkeep = upkeep
+
+    @property
+    def retention(self) -> Retention:
+        """What is kept."""
+        return self._publisher.retention
+
+    def epochs(self) -> Epochs:
+        """The epochs at which all live stages can be read."""
+        seen = self._publisher.snapshot
+        live = [s for s in seen.catalog.values() if s.live]
+        begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
+        ranges = [range(max(begins, default=0), seen.epoch + 1)]
+        thinned = seen.history.thinned
+        for stage in live:
+            if thinned or stage.in_memory:
+                log = seen.graph.named[stage.name].log
+                assert log is not None
+                ranges = interval_cover.common(ranges, seen.history.epochs(log, seen.epoch))
+        return self._publisher.ledger.epochs(ranges)
+
+    def set(self, asked: Any) -> None:
+        """Keeps single epochs for so long from now on; the past is thinned out in the background.
+
+        A number of epochs or a time, None: for good. So many are kept one by one, intervals of 16
+        for 16 times as long, of 256 for 256 times, and so on. What is let go can be read no more.
+
+        Raises:
+            SchemaError: it is neither a number of epochs nor a time.
+        """
+        epochs, seconds = retention_policy.parsed(asked)
+        said = f"retain is {asked!r} from now on"
+        self._say(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
+
+    def bound(self, asked: Any) -> None:
+        """Bounds what the log takes on its disk; the past gives way, in the background.
+
+        A number of bytes, a size, a number of files, or both as `"2 GB, 500 files"`; None: as much
+        as it takes. Counted is what the log needs, not what its branches have for themselves. Where
+        it is not enough the epochs that are longest ago become coarser first; pins stay. If the
+        state of now grows beyond it commits go on.
+
+        `"3x"` says how often what comes in may be written, since the log was opened: if merges,
+        packs and checkpoints have written more, merges in files wait, and who reads looks into more
+        layers, 12 that wait at most. What cannot wait is written anyhow.
+
+        Raises:
+            SchemaError: it is no bound, or the state of now and the log's tail take more; then all
+                is as it was.
+
+        Cost: a checkpoint.
+        """
+        bounds = retention_policy.parsed_bounds(asked)
+        taking = bounds._replace(writes=None)
+        if taking != Bounds():
+            with self._gate.lock:
+                self._gate.turn("budget")
+                log = self._publisher.store.log
+                grown = log.head.seq > log.checkpoint_seq
+            if grown:  # the tail is what it has to be then
+                self._upkeep.checkpoint()
+
+        def bounded(before: Retention) -> Retention:
+            if taking != Bounds():
+                _refuse_less(taking, disk_usage.least(self._publisher), asked)
+            return before._replace(**bounds._asdict())
+
+        self._say(bounded, f"budget is {asked!r} from now on")
+        self._upkeep.plan_merges(())
+
+    def pin(self, at: Any, name: str) -> int:
+        """Keeps an epoch as it is; see `Session.pin`."""
+        if not isinstance(name, str) or not name.strip():
+            raise SchemaError(f"pin {name!r}: a pin has a name", hint="write pin(5, 'before June')")
+        epoch = 0
+
+        def pinned(before: Retention) -> Retention:
+            nonlocal epoch
+            epoch = self._readable(self._publisher.snapshot, at)
+            if before.pins.get(name, epoch) != epoch:
+                raise SchemaError(
+                    f"'{name}' pins epoch {before.pins[name]} already",
+                    hint=f"take another name, or session.unpin({name!r}) first",
+                )
+            return before._replace(pins={**before.pins, name: epoch})
+
+        self._say(pinned, f"'{name}' is pinned")
+        return epoch
+
+    def unpin(self, name: str) -> None:
+        """Lets an epoch go that was pinned; see `Session.unpin`."""
+
+        def without(before: Retention) -> Retention:
+            if name not in before.pins:
+                known = ", ".join(before.pins) or "none"
+                raise SchemaError(f"no epoch is pinned as {name!r}", hint=f"pinned are: {known}")
+            return before._replace(pins={n: at for n, at in before.pins.items() if n != name})
+
+        self._say(without, f"'{name}' is not pinned any more")
+
+    def _readable(self, seen: Snapshot, at: Any) -> int:
+        """An epoch that some collection can be read at.
+
+        Raises:
+            TimeError: none can; names the neighbours of the first one that is live.
+        """
+        epoch = seen.epoch if at is None else self._publisher.ledger.resolve(at, seen.epoch)
+        logs = [seen.graph.named[s.name].log for s in seen.catalog.values() if s.live]
+        known = [seen.history.epochs(log, seen.epoch) for log in logs if log is not None]
+        if known and not any(epoch in each for ranges in known for each in ranges):
+            near = [e for e in interval_cover.neighbours(known[0], epoch) if e is not None]
+            raise TimeError(
+                f"epoch {epoch} cannot be told apart any more",
+                hint=f"pin one that can be: {' or '.join(map(str, near))}",
+            )
+        return epoch
+
+    def _say(self, changed: Callable[[Retention], Retention], done: str) -> None:
+        """Writes another retention, all of it or nothing."""
+        outcome = Outcome()
+        try:
+            with self._gate.lock:
+                self._gate.turn("retain")
+                before = self.retention
+                after = changed(before)
+                if after == before:
+                    return
+                decision = kept(dict(self._publisher.snapshot.catalog))
+                self._installation.install(decision, retention=after, outcome=outcome)
+                self._upkeep.plan_checkpoint()
+        except BaseException as error:
+            self._gate.settle(error, outcome, done)
+            raise
+
+
+def _refuse_less(bounds: Bounds, least: Bounds, asked: Any) -> None:
+    """Raises if a log may not take what it needs though its past were gone."""
+    pairs = (bounds.budget, least.budget), (bounds.files, least.files)
+    for (own, need), said in zip(pairs, _SAID, strict=True):
+        if own is not None and need is not None and own < need:
+            raise SchemaError(
+                f"budget={asked!r}, {said(own)}, is less than the state of now and the log's tail"
+                f" take: {said(need)}",
+                hint=f"give at least {said(need)} and some for the past, or drop stages",
+            )
+
+
+def _said_files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
+
+
+_SAID = retention_policy.said_size, _said_files

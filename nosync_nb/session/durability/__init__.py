@@ -1,0 +1,1 @@
+"""Persist levels, frontiers and replication of a session."""

@@ -1,0 +1,63 @@
+"""Verification: every byte of a log and what its replicas hold of it; of a session, or of a folder.
+
+    python -m nosync_nb.verify PATH
+
+Nothing is locked: what is verified is what the folder says, as another process would see it. Who
+commits meanwhile is given the interpreter back after each piece. The command exits with 0 if all of
+it is whole, 1 if something is damaged (each file is told, with the stage and the epochs whose rows
+it holds), 2 if it cannot be verified: there is no log, or it is of another format.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from nosync_nb.errors import NosyncError, one_line
+from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.store.replication.comparison import verified
+from nosync_nb.store.verification.report import Verified
+from nosync_nb.trace.history.pack_plans import Rest
+
+USAGE = """\
+usage: python -m nosync_nb.verify PATH
+
+PATH is the folder of a log, which may be open elsewhere.
+"""
+WHOLE, DAMAGED, UNKNOWN = 0, 1, 2
+
+
+class Verification:
+    """Verifies the log of one session."""
+
+    def __init__(self, publisher: Publisher, replication: Replication) -> None:
+        self._publisher = publisher
+        self._replication = replication
+
+    def verify(self) -> Verified:
+        """What of the log is not what was written; see `Session.verify`."""
+        store = self._publisher.store
+        replicas = None if store.log.mode == "r" else self._replication.settings.replicas
+        with self._publisher.works.doing.of("verifies the log"):
+            return verified(store.path, replicas, files=store.files, pause=Rest())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Verifies the log that the arguments name; returns what the process exits with."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return WHOLE
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        sys.stderr.write(USAGE)
+        return UNKNOWN
+    try:
+        log = verified(arguments[0])
+    except NosyncError as error:
+        sys.stderr.write(one_line(str(error)) + "\n")
+        return UNKNOWN
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return UNKNOWN
+    sys.stdout.write(f"{log}\n")
+    return WHOLE if log.whole else DAMAGED

@@ -1,0 +1,1 @@
+"""Feeds: watched folders and streams that write inputs."""

@@ -1,0 +1,150 @@
+"""Feeding: what brings rows into inputs from a thread of its own, until it is stopped.
+
+Nobody would see a failure in that thread. A notebook hears of it as a notice and shows it in the
+running cell or the next one. Elsewhere it is a warning of the next commit in a thread that feeds
+nothing, or of `stop`.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from nosync_nb.store import interruptible_wait
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from nosync_nb.session.state.publisher import Publisher
+    from nosync_nb.session.state.subscriptions import Listeners
+    from nosync_nb.session.state.writer_lock import Gate
+    from nosync_nb.session.writes.epoch_block import Blocks
+    from nosync_nb.session.writes.idempotency import Loads
+    from nosync_nb.session.writes.ingest import Inputs
+
+
+class _Feeding(threading.local):
+    """True in a thread while it loads what a feeder brings; there nobody sees a warning."""
+
+    on = False
+
+    def __enter__(self) -> None:
+        self.on = True
+
+    def __exit__(self, *_: object) -> None:
+        self.on = False
+
+
+feeding = _Feeding()
+
+
+class Feeder:
+    """One that feeds an input; a `with` block stops it.
+
+    Threads: any may ask or stop. What is to be told is one list, which is replaced under a lock.
+    """
+
+    def __init__(self, listeners: Listeners) -> None:
+        self._listeners = listeners
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._mutex = threading.Lock()
+        self._untold: tuple[str, ...] = ()
+        self._unsubscribe = listeners.subscribe(self._committed)
+
+    @property
+    def running(self) -> bool:
+        """Whether what appears is loaded."""
+        return not self._ended.is_set()
+
+    def stop(self) -> None:
+        """Ends it when what it has in hand is an epoch; what was not told yet is told now."""
+        self._ended.set()
+        self._unsubscribe()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            interruptible_wait.join(thread)
+        self.tell()
+
+    def tell(self) -> None:
+        """Reports what went wrong, once."""
+        with self._mutex:
+            untold, self._untold = self._untold, ()
+        for text in untold:
+            self._listeners.alert(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _note(self, text: str) -> None:
+        """Has a failure reported: to a notebook now, elsewhere by the next commit or `stop`."""
+        with self._mutex:
+            if text not in self._untold:
+                self._untold = (*self._untold, text)
+        if self._listeners.has_hearer:
+            self.tell()
+
+    def _committed(self, _epoch: int) -> None:
+        """Reports to the thread that commits, unless nobody sees what it is told."""
+        if self._untold and not feeding.on:
+            self.tell()
+
+
+One = TypeVar("One", bound=Feeder)
+
+
+class Feeders(Generic[One]):
+    """Those of a session that do it in one way: one of each place and input.
+
+    Attributes:
+        publisher, listeners, blocks, inputs, loads: what they need of the session.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        listeners: Listeners,
+        blocks: Blocks,
+        inputs: Inputs,
+        loads: Loads,
+    ) -> None:
+        self.publisher, self.listeners = publisher, listeners
+        self.blocks, self.inputs, self.loads = blocks, inputs, loads
+        self._gate = gate
+        self._lock = threading.Lock()
+        self._feeders: dict[tuple[str, str], One] = {}
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: what feeds the session is its parent's."""
+        return self._gate.inherited
+
+    @property
+    def over(self) -> bool:
+        """Whether the session commits nothing any more."""
+        return self._gate.closing or self.publisher.fenced
+
+    def close(self) -> None:
+        """Stops all of them."""
+        with self._lock:
+            feeders, self._feeders = list(self._feeders.values()), {}
+        for each in feeders:
+            each.stop()
+
+    def _stop(self, key: tuple[str, str]) -> None:
+        """Stops the one of a place and an input, if there is one."""
+        with self._lock:
+            before = self._feeders.get(key)
+        if before is not None:
+            before.stop()
+
+    def _keep(self, key: tuple[str, str], made: One) -> None:
+        with self._lock:
+            self._feeders[key] = made

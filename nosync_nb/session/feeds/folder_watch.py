@@ -1,0 +1,432 @@
+"""Watching folders: files that appear become epochs of an input, each once.
+
+    watch("data/*.parquet", into=flights)
+
+A file is known by its name below the pattern's folder and a digest of its bytes. With these as the
+key of a load its epoch is recorded, so it is there once, whatever is killed and watched again. A
+file of other bytes under an old name is another load: its rows are added, or replace those of
+their keys in a keyed input.
+
+Design
+    A thread looks at the folder, at most once a second. It reads a file when that has stood still
+    from one look to the next, as nobody says when a file is whole. A file that cannot be loaded is
+    refused: `refused` has the reason, and it is told once (see feeding.py). It is tried again when
+    the file or what is defined has changed; what the disk refused, at the next look.
+
+Failure
+    A look that is interrupted, also in the middle of a file, has loaded each file or has not: the
+    key stands in the epoch's own frame. A session that is closed or taken over ends the watch.
+
+    Somebody goes back to an epoch, and the watch that runs brings all that was left again within a
+    second. Hence it takes up no file twice; who watches again does, as the keys are left as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nosync_nb.errors import NosyncError, SchemaError, StageError, one_line
+from nosync_nb.files import user_files
+from nosync_nb.files.user_files import FileMark
+from nosync_nb.rows.ingest import file_formats
+from nosync_nb.session.feeds.feed_threads import Feeder, Feeders, feeding
+from nosync_nb.session.report import listed
+from nosync_nb.session.writes.input import Input, mark_of, watches_of
+from nosync_nb.store import interruptible_wait
+
+if TYPE_CHECKING:
+    from nosync_nb.dataflow.runtime.activity import Doing
+    from nosync_nb.session.writes.epoch_block import EpochBlock
+
+EVERY_S_MIN = 1.0
+_REFUSED_MAX = 10
+"""So many refused files are named by an error, or by a view."""
+
+
+class Failed(NamedTuple):
+    """A file that could not be loaded, why, and the stages that there were at that time."""
+
+    mark: FileMark
+    reason: str
+    graph: object
+
+
+class WatchStatus(NamedTuple):
+    """A watch, for people.
+
+    Attributes:
+        loaded: how many files it has made epochs of.
+        unsettled: how many wait until nobody writes to them.
+        refused: by path, why a file could not be loaded.
+    """
+
+    pattern: str
+    into: str
+    running: bool
+    loaded: int
+    unsettled: int
+    refused: Mapping[str, str]
+
+    def __str__(self) -> str:
+        state = "watching" if self.running else "stopped watching"
+        return f"{state} {self.pattern} into {self.into}: {self.counts}"
+
+    @property
+    def told(self) -> list[str]:
+        """What a user is told of each refused file; those that are too many are counted."""
+        first = [*self.refused.items()][:_REFUSED_MAX]
+        texts = [_refusal(path, self.into, why) for path, why in first]
+        more = len(self.refused) - len(first)
+        return [*texts, f"and {more} more: .refused has all"] if more else texts
+
+    @property
+    def counts(self) -> str:
+        """How many files were loaded, and how many were not: `3 loaded, 1 not settled yet`."""
+        parts = [f"{self.loaded} loaded"]
+        parts += [f"{self.unsettled} not settled yet"] if self.unsettled else []
+        parts += [f"{len(self.refused)} refused"] if self.refused else []
+        return ", ".join(parts)
+
+
+class FolderWatch(Feeder):
+    """A pattern of files that is looked at until `stop`, or until its session ends.
+
+    Threads: any may look, wait or stop; `_lock` is held through a look.
+
+    Attributes:
+        pattern: of the files.
+        status: how many files were loaded, refused or are not settled yet, as of the last look.
+    """
+
+    def __init__(self, watches: Watches, pattern: str, into: Input, every: float) -> None:
+        super().__init__(watches.listeners)
+        self.pattern = pattern
+        self._watches = watches
+        self._into = into
+        self._every = every
+        self._folder = user_files.root(pattern)
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)  # of looks
+        self._looks = 0
+        self._trouble = ""  # why the folder could not be looked at the last time
+        self._seen: dict[str, FileMark] = {}  # at the last look
+        self._known: dict[str, FileMark | Failed] = {}  # what became of files: they are loaded, or
+        # Of each file the last block that is an epoch, and one that is none yet.
+        self._blocks: dict[str, tuple[EpochBlock, ...]] = {}
+        self._status = WatchStatus(pattern, into.name or "", False, 0, 0, {})
+
+    @property
+    def loaded(self) -> dict[str, int]:
+        """By path, the epochs that this watch has made."""
+        made = ((path, block) for path, own in list(self._blocks.items()) for block in own)
+        return {path: block.number for path, block in made if block.number is not None}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """By path, why a file that is there could not be loaded."""
+        return dict(self._status.refused)
+
+    @property
+    def status(self) -> WatchStatus:
+        """What has become of the files, as of the last look."""
+        return self._status._replace(running=self.running)
+
+    def look(self) -> int:
+        """Loads what has appeared and stands still, now; returns how many epochs that made."""
+        with self._lock:
+            before, self._seen = self._seen, user_files.matching(self.pattern)
+            try:
+                return self._sweep(self._seen, before)
+            finally:
+                self._looks += 1
+                self._news.notify_all()
+
+    def catch_up(self, timeout: float | None = None) -> int | None:
+        """Waits until all files that are there now are loaded; returns the last epoch of the watch.
+
+        A file is loaded once nobody has written to it for as long as `every` says.
+
+        Args:
+            timeout: seconds to wait at most until files settle; None: as long as it takes.
+
+        Raises:
+            NosyncError: files were refused, each with its reason, or are not settled in time; what
+                could be loaded is.
+            StageError: the watch was stopped.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            awaited = user_files.matching(self.pattern).keys()
+            while unsettled := self._settle(awaited):
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise self._late([*unsettled], timeout or 0)
+                self._await(unsettled, left)
+            refused = {path: why for path, why in self.refused.items() if path in awaited}
+            if refused:
+                raise self._refused(refused)
+            return max(self.loaded.values(), default=None)
+
+    def begin(self) -> None:
+        """Looks once, and from then on in a thread."""
+        self.look()
+        self.tell()
+        if count := self._status.unsettled:
+            it = "it" if count == 1 else "them"
+            self._listeners.say(
+                f"{self.pattern}: {count} not settled yet (written less than {self._every:g} s"
+                f" ago); .catch_up() waits for {it}"
+            )
+        name = f"nosync watch {self.pattern}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return one_line(f"<{self.status}>")
+
+    def _run(self) -> None:
+        with feeding:
+            while not self._ended.wait(self._every):
+                try:
+                    self.look()
+                    self._trouble = ""
+                except Exception as error:  # of the folder: each file has its own
+                    trouble, self._trouble = self._trouble, f"watching '{self.pattern}': {error}"
+                    if self._trouble != trouble:
+                        self._note(self._trouble)
+
+    def _settle(self, awaited: Collection[str]) -> dict[str, FileMark]:
+        """Loads what is settled; returns the marks of those of some files that are not."""
+        self._watches.check()
+        if self._ended.is_set():
+            raise StageError(
+                f"the watch of '{self.pattern}' was stopped",
+                hint=f"watch again: nosync.watch('{self.pattern}', into={self._into.name})",
+            )
+        files = user_files.matching(self.pattern)
+        self._sweep(files, {}, quiet=awaited)
+        return {path: files[path] for path in self._unsettled(files) if path in awaited}
+
+    def _await(self, unsettled: Mapping[str, FileMark], left: float | None) -> None:
+        """Waits until one of some files is old enough or the thread has looked; with the lock."""
+        now, looks = time.time(), self._looks
+        due = min(self._every - now + mark.changed_ns / 1e9 for mark in unsettled.values())
+        seconds = max(due, 0.01) if left is None else min(max(due, 0.01), left)
+        interruptible_wait.wait_for(
+            self._news, lambda: self._looks != looks or self._ended.is_set(), seconds
+        )
+
+    def _late(self, paths: Sequence[str], timeout: float) -> NosyncError:
+        files = listed([f"'{path}'" for path in paths])
+        return NosyncError(
+            f"not settled after {timeout:g} s: {files}",
+            hint=f"a file is loaded {self._every:g} s after the last write; wait longer:"
+            " .catch_up(timeout=60)",
+        )
+
+    def _refused(self, refused: Mapping[str, str]) -> NosyncError:
+        """The error of files that are not loaded; the next commit does not report them again."""
+        told = {_refusal(path, self._into.name or "", why) for path, why in refused.items()}
+        with self._mutex:
+            self._untold = tuple(text for text in self._untold if text not in told)
+        files = "1 file was" if len(refused) == 1 else f"{len(refused)} files were"
+        reasons = [
+            why if repr(path) in why else f"'{path}': {why}" for path, why in refused.items()
+        ]
+        if (more := len(reasons) - _REFUSED_MAX) > 0:
+            reasons[_REFUSED_MAX:] = [f"and {more} more"]
+        return NosyncError(
+            "\n".join([f"{files} not loaded into '{self._into.name}':", *reasons]),
+            hint="correct the file, or move it out of the folder, then .catch_up() again;"
+            " .refused has the reason of each",
+        )
+
+    def _sweep(
+        self,
+        files: Mapping[str, FileMark],
+        before: Mapping[str, FileMark],
+        quiet: Container[str] = (),
+    ) -> int:
+        """Loads those of some files that are settled; returns how many epochs that made.
+
+        Args:
+            before: the files that there were a look before: equal ones have stood still.
+            quiet: files that are not reported if they are refused.
+        """
+        epochs = 0
+        for path in [path for path in self._known if path not in files]:
+            del self._known[path]
+        try:
+            for path, mark in files.items():
+                if self._ended.is_set():
+                    break
+                still = before.get(path) == mark or self._is_old(mark)
+                if still and file_formats.kind_of(path) and self._is_new(path, mark):
+                    epochs += self._tried(path, mark, quiet=path in quiet)
+            return epochs
+        finally:
+            known = list(self._known.items())
+            self._status = self._status._replace(
+                loaded=len(self.loaded),
+                unsettled=len(self._unsettled(files)),
+                refused={
+                    path: each.reason
+                    for path, each in known
+                    if isinstance(each, Failed) and each.mark == files.get(path)
+                },
+            )
+
+    def _unsettled(self, files: Mapping[str, FileMark]) -> list[str]:
+        """The files that were neither loaded nor refused as they are."""
+        return [
+            path
+            for path, mark in files.items()
+            if file_formats.kind_of(path) and _mark_of(self._known.get(path)) != mark
+        ]
+
+    def _is_old(self, mark: FileMark) -> bool:
+        """Whether nobody has written to a file for as long as from one look to the next."""
+        return time.time() - mark.changed_ns / 1e9 > self._every
+
+    def _is_new(self, path: str, mark: FileMark) -> bool:
+        """Whether a file is to be loaded, or again if that failed and something has changed."""
+        known = self._known.get(path)
+        if not isinstance(known, Failed):
+            return known != mark
+        return known.mark != mark or known.graph is not self._watches.publisher.snapshot.graph
+
+    def _tried(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
+        """Loads a file; whether that made an epoch. What fails is kept in mind."""
+        try:
+            epoch = self._load(path, mark)
+        except Exception as error:
+            if self._watches.over:  # what it raised says that, and nothing of the file
+                self._ended.set()
+                return False
+            reason = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            told = self._known.get(path)
+            if not quiet and (
+                not isinstance(told, Failed) or (told.mark, told.reason) != (mark, reason)
+            ):
+                self._note(_refusal(path, self._into.name or "", reason))
+            # A disk that refuses may take it the next time; what is wrong with rows stays so.
+            graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
+            self._known[path] = Failed(mark, reason, graph)
+            return False
+        return epoch is not None
+
+    def _load(self, path: str, mark: FileMark) -> int | None:
+        """Makes an epoch of a file; None if there is one, or the file is being written."""
+        watches, own = self._watches, os.path.relpath(path, self._folder)
+        with watches.doing.of(f"reads {one_line(own)}", mark.size_bytes, in_bytes=True) as reading:
+            data = user_files.content(path, mark, reading.took)
+        if data is None:
+            return None
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        into, name = self._into, self._into.name or ""
+        key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
+        recorded = mark_of(watches.inputs.stage(name).uid, kind, key)
+        epoch = None
+        with watches.loading:  # a file may be of two patterns
+            if not watches.loads.seen(recorded):
+                what = f"decodes {one_line(own)}"
+                with watches.doing.of(what, len(data), in_bytes=True) as decoding:
+                    table = file_formats.table_of(data, path, into.schema, decoding.took)
+                with watches.blocks.epoch(None, None) as block:
+                    before = [b for b in self._blocks.get(path, ()) if b.number is not None]
+                    self._blocks[path] = (*before[-1:], block)
+                    watches.inputs.take(name, kind, table, recorded)
+                epoch = block.number
+        self._known[path] = mark
+        return epoch
+
+
+class Watches(Feeders[FolderWatch]):
+    """The watches of a session.
+
+    Attributes:
+        loading: held while a file is looked for among the loads and becomes one; after a look's.
+    """
+
+    def __init__(self, *of_session: Any) -> None:
+        super().__init__(*of_session)
+        self.loading = threading.RLock()
+
+    def status(self) -> tuple[WatchStatus, ...]:
+        """Those that run, and those that have left files out."""
+        with self._lock:
+            watches = list(self._feeders.values())
+        return tuple(s for s in (each.status for each in watches) if s.running or s.refused)
+
+    def check(self) -> None:
+        """Raises unless files can be loaded here and now."""
+        self._gate.writable("catch_up")
+        self.publisher.store.log.check()
+
+    @property
+    def doing(self) -> Doing:
+        """What is told how far a load is."""
+        return self.publisher.works.doing
+
+    def start(self, pattern: str, into: Input, every: float) -> FolderWatch:
+        """Watches; who did so before with that pattern and input is stopped."""
+        self._gate.writable("watch")
+        key = pattern, into.name or ""
+        self._stop(key)
+        made = FolderWatch(self, pattern, into, every)
+        try:
+            made.begin()
+            self._keep(key, made)
+        except BaseException:
+            made.stop()
+            raise
+        return made
+
+
+def _refusal(path: str, into: str, reason: str) -> str:
+    return f"'{path}' was not loaded into '{into}': {reason}"
+
+
+def _mark_of(known: FileMark | Failed | None) -> FileMark | None:
+    """The mark of a file of which is known what became of it."""
+    return known.mark if isinstance(known, Failed) else known
+
+
+def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:
+    """Loads files that a pattern names into an input: each becomes an epoch, once.
+
+    Those that are there are loaded before it returns, others when they appear, until `.stop()` or
+    until the session ends. Parquet, CSV with a header, JSON lines, by the ending of the name;
+    other files are left alone. A file that somebody wrote to less than `every` seconds ago is not
+    settled yet, and loaded later; `.catch_up(timeout=None)` waits until all files that are there
+    are loaded, and raises if one is refused. `.refused` has the reasons by path. What a rewind
+    leaves is loaded again when it is watched again, not by a watch that runs.
+
+    Args:
+        pattern: `"data/*.parquet"`; `**` for folders in folders.
+        into: rows are inserted; into a keyed input they are upserted.
+        every: seconds between looks, at least 1.
+
+    Raises:
+        SchemaError: no file of such a name is read.
+        StageError: `into` is no input.
+    """
+    text = os.fspath(pattern)
+    if not isinstance(into, Input):
+        raise StageError(
+            f"watch('{text}'): into={into!r} is no input",
+            hint="give one: watch('data/*.parquet', into=session.input('flights', ...))",
+        )
+    ending = os.path.splitext(text)[1]
+    if ending and "*" not in ending and file_formats.kind_of(text) is None:
+        raise SchemaError(
+            f"watch('{text}'): files that end with {ending} are not read",
+            hint=f"those are read that end with {', '.join(file_formats.KINDS)}",
+        )
+    start: Callable[..., FolderWatch] = watches_of(into).start
+    return start(text, into, max(every, EVERY_S_MIN))

@@ -1,0 +1,290 @@
+"""Streaming: each micro-batch of a streaming DataFrame becomes an epoch, once.
+
+    session.stream(spark.readStream.parquet("data"), into=flights)
+
+Spark numbers micro-batches, and keeps in a checkpoint which it has handed on. The number of the
+last one is noted, in its epoch's own frame, under the id that the checkpoint gives the query: so
+one that comes again after a kill is known, and nothing grows with them. Spark is told that one was
+taken when its epoch is on disk, not before: what is in its checkpoint is in the log. And which rows
+have the number of a batch is on disk before there is an epoch of it (`stream_folder`).
+
+Failure
+    The log comes back from replicas, and the checkpoint does not: it was on the disk that is gone.
+    Spark would hand on from the beginning, and what is there would be there twice. So the first
+    batch of an input is recorded as such, and another first one is refused.
+
+    The log's own checkpoint, of the epoch before the last one, is written when the last one is
+    there; the power goes, and takes that. So numbers are noted in two places by turns: the one
+    before is still told by then, and of those before that all epochs are on the disk.
+
+    Somebody goes back to an epoch. The batches after it have been handed on, and are not again:
+    they are in the branch that the rewind left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.collections.functions import signing as trust
+from nosync_nb.errors import NosyncError, StageError, TrustError
+from nosync_nb.session.feeds.feed_threads import Feeder, Feeders, feeding
+from nosync_nb.session.writes.idempotency import BLOCK
+from nosync_nb.session.writes.input import Input, is_of, mark_of
+from nosync_nb.store.catalog import signature
+
+if TYPE_CHECKING:
+    from nosync_nb.session.writes.commit import Commits
+    from nosync_nb.spark.streaming.checkpoint import StreamFolder
+
+FOLDER = "streams"
+"""Below the log's folder: where Spark keeps how far streams are, unless another place is named."""
+
+
+class StreamFeed(Feeder):
+    """A stream that feeds an input until `stop`, until it fails, or its session ends.
+
+    Threads: any may ask or stop. Spark takes batches, one after the other, in a thread of its own.
+
+    Attributes:
+        query: Spark's `StreamingQuery`.
+        epochs: how many this feed has made.
+        last: the last of them, or None.
+    """
+
+    def __init__(self, streams: Streams, into: Input, checkpoint: str, *, anew: bool) -> None:
+        super().__init__(streams.listeners)
+        self.query: Any = None
+        self.epochs = 0
+        self.last: int | None = None
+        self._streams = streams
+        self._into = into
+        self._uid = streams.publisher.snapshot.stage(into.name or "").uid
+        self._first = None if anew else f"stream {self._uid} {checkpoint}"
+        self._id = ""
+        self._folder: StreamFolder | None = None
+        self._named = threading.Event()
+        self._error: BaseException | None = None
+
+    def catch_up(self) -> int | None:
+        """Waits until all that the source has by now are epochs; returns the last epoch.
+
+        Raises:
+            NosyncError: a batch was not taken, and why.
+        """
+        try:
+            if self.running:
+                self.query.processAllAvailable()
+        except Exception as error:
+            raise self._error or self._failed(error) from None
+        if self._error is not None:
+            raise self._error
+        return self.last
+
+    def stop(self) -> None:
+        """Ends it when the batch in hand is an epoch; what was not told yet is told now."""
+        self._ended.set()
+        if self.query is not None and not self._streams.inherited:
+            try:
+                self.query.stop()
+            except Exception as error:  # it went with its JVM
+                self._note(f"{self._what()} was not stopped: {error}")
+        super().stop()
+
+    def begin(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
+        """Starts the query."""
+        from nosync_nb.spark.streaming import checkpoint as stream_folder
+        from nosync_nb.spark.streaming import queries as streams
+
+        try:
+            name = self._into.name or ""
+            self._folder = stream_folder.of(
+                frame.sparkSession, self._streams.publisher.store.files, checkpoint, name=name
+            )
+            self.query = streams.start(frame, self._take, checkpoint, trigger, name=name)
+            self._id = str(self.query.id)
+        except BaseException:
+            self._ended.set()
+            raise
+        finally:
+            self._named.set()
+        name = f"nosync stream into {self._into.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "failed" if self._error else "stopped"
+        epochs = f"{self.epochs} epoch" + "s" * (self.epochs != 1)
+        return f"<{state} {self._what()}: {epochs}>"
+
+    def _what(self) -> str:
+        return f"stream into '{self._into.name}'"
+
+    def _run(self) -> None:
+        """Waits for the end of the query, and says why it has ended if nobody asked for that."""
+        try:
+            self.query.awaitTermination()
+        except Exception as error:
+            if not self._ended.is_set():
+                self._error = self._error or self._failed(error)
+                self._note(f"{self._what()} has ended: {self._error}")
+        finally:
+            self._ended.set()
+
+    def _failed(self, error: Exception) -> NosyncError:
+        """What went wrong with the query, and not with a batch."""
+        from nosync_nb.spark import error_translation
+
+        return error_translation.failed(error, f"stream into {self._into.name}")
+
+    def _take(self, frame: Any, batch: int) -> None:
+        """Makes an epoch of a micro-batch; it is on disk when this returns."""
+        self._named.wait()
+        try:
+            if self._ended.is_set() or self._streams.over:
+                raise StageError(f"{self._what()} is stopped")
+            self._on_disk()
+            self._load(frame, batch)
+            self._streams.commits.sync("disk")
+            self._on_disk()
+        except BaseException as error:
+            if not self._ended.is_set():
+                self._error = error
+                hints = " ".join(getattr(error, "__notes__", ()))
+                self._note(
+                    f"{self._what()} has ended: batch {batch} was not taken: {error}\n{hints}\n"
+                    "Hint: start the stream again, and the batch comes again"
+                )
+                self._ended.set()
+            raise
+
+    def _on_disk(self) -> None:
+        """Waits until what Spark has written of the query is; elsewhere it is where it is."""
+        if self._folder is not None:
+            self._folder.sync()
+
+    def _load(self, frame: Any, batch: int) -> None:
+        from nosync_nb.spark.streaming.queries import drain, handing
+
+        streams, name = self._streams, self._into.name or ""
+        if streams.publisher.snapshot.stage(name).uid != self._uid:
+            raise StageError(
+                f"{self._what()}: the input was dropped, and this is another of its name",
+                hint="stream into the one that is there",
+            )
+        kind = "upsert" if self._into.key else "insert"
+        marks = [mark_of(self._uid, kind, f"{self._id} {turn}") for turn in (0, 1)]
+        noted = list(map(streams.loads.noted, marks))
+        if batch <= max(map(int, filter(str.isdecimal, noted)), default=-1):
+            drain(frame)
+            return
+        first = None if batch else self._first
+        with handing, feeding, streams.blocks.epoch(first, None) as block:
+            if block.skipped:
+                raise self.lost()
+            streams.inputs.take(name, kind, frame)
+            block.note(marks[batch % 2], str(batch), noted[batch % 2])
+        self.epochs, self.last = self.epochs + 1, block.number
+
+    def is_lost(self) -> bool:
+        """Whether the first batch of such a stream is in the log already."""
+        return self._first is not None and self._streams.loads.seen(f"{BLOCK}{self._first}")
+
+    def lost(self) -> StageError:
+        """What is raised if that is so and Spark begins anew."""
+        return StageError(
+            f"{self._what()}: its batches are in the log, and its checkpoint is not there: Spark"
+            " would hand all of them on again",
+            hint="name the checkpoint (checkpoint=), or begin anew with what the source has now"
+            " (anew=True), best into another input",
+        )
+
+
+class Streams(Feeders[StreamFeed]):
+    """The streams of a session.
+
+    Attributes:
+        commits: what a feed has wait for the disk.
+    """
+
+    def __init__(self, *of_session: Any, commits: Commits) -> None:
+        super().__init__(*of_session)
+        self.commits = commits
+
+    def start(
+        self,
+        frame: Any,
+        into: Any,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        anew: bool = False,
+        **trigger: Any,
+    ) -> StreamFeed:
+        """Has each micro-batch of a streaming DataFrame become an epoch of an input, once.
+
+        It goes on where the last one stopped, after a restart as well. Rows are inserted; into a
+        keyed input they are upserted, of equal keys in a batch any. Who fed the input from the same
+        place before is stopped. What a rewind leaves is not handed on again.
+
+        Args:
+            frame: made with `spark.readStream`, of classic Spark; columns match by name.
+            checkpoint: a folder or URL where Spark keeps how far it is; None: below the log's.
+                Two streams into one input need one each.
+            anew: begins again with all that the source has, though batches of it are in the log.
+            trigger: as Spark's `DataStreamWriter.trigger` takes it: `processingTime="5 seconds"`,
+                `availableNow=True`; without one a batch follows the one before at once.
+
+        Raises:
+            StageError: `into` is no input, `checkpoint` no place; the checkpoint is lost.
+            SchemaError: it is no streaming DataFrame, or its columns are others; no such trigger.
+            NosyncError: it is one of Spark Connect.
+        """
+        from nosync_nb.spark.streaming import queries as streams
+
+        if not isinstance(into, Input) or not is_of(into, self.inputs):
+            raise StageError(
+                f"stream(into={into!r}) is no input of this session",
+                hint="give one: session.stream(frame, into=session.input('flights', ...))",
+            )
+        self._gate.writable("stream")
+        if not isinstance(checkpoint, str | os.PathLike | None):
+            raise StageError(
+                f"stream(checkpoint={checkpoint!r}) is no place",
+                hint="give a folder or a URL, or leave it out: it is below the log's folder then",
+            )
+        name, place = into.name or "", os.fspath(checkpoint or "")
+        streams.refuse(frame, into.schema, name, trigger)
+        self._stop((name, place))
+        made = StreamFeed(self, into, place, anew=anew)
+        try:
+            stage = self.publisher.snapshot.stage(name)
+            made.begin(frame, place or self._place(made, stage.uid), trigger)
+            self._keep((name, place), made)
+        except BaseException:
+            made.stop()
+            raise
+        return made
+
+    def _place(self, made: StreamFeed, uid: str) -> str:
+        """Where Spark keeps how far the stream of an input is, if nobody has named another place.
+
+        Failure: a stranger's log has a checkpoint, whose settings Spark would take over, and name
+        classes. So the folder has a name that only this user's key gives.
+
+        Raises:
+            StageError: it has been further, and that is not there.
+            TrustError: this user has no key.
+        """
+        store = self.publisher.store
+        try:
+            own = signature.own_name(trust.user_key(), store.log.id, f"stream {uid}")
+        except TrustError as error:
+            error.add_note("Hint: or name a folder where Spark keeps how far it is: checkpoint=")
+            raise
+        place = os.path.join(store.path, FOLDER, own)
+        store.files.make_folder(place)
+        if made.is_lost() and not store.files.exists(os.path.join(place, "metadata")):
+            raise made.lost()
+        return f"file://{place}"  # wherever Spark keeps paths otherwise

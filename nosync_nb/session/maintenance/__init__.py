@@ -1,0 +1,1 @@
+"""Merges, checkpoints, retention, disk usage, verification."""

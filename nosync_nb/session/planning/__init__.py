@@ -1,0 +1,1 @@
+"""Decisions without effects: what a definition changes, how stages catch up."""

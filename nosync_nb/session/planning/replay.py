@@ -1,0 +1,405 @@
+"""Replay: a new version of a stage, computed for past epochs as well.
+
+The nodes that are new, and what lies unnamed between them and the named collections they read, run
+over the history of those: first over its state at the first epoch, then epoch by epoch, with the
+kernels and the runner of any epoch. What comes out is the history and the state of the new
+version, as if it had been defined then.
+
+Failure: the epochs are written before the definition that uses them. If that never follows, they
+are changes of logs that nobody knows, and their numbers are not given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from nosync_nb.dataflow.cardinality import Tables
+from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.graph import UNMADE, Graph, Node
+from nosync_nb.dataflow.runtime.activity import Doing
+from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.runner import Runner
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import TimeError
+from nosync_nb.expressions import Types
+from nosync_nb.trace import Layer, Trace, adopt, plan
+from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace.epoch_ranges import Ranges
+from nosync_nb.trace.merge import merge_ranges
+
+EPOCHS_MAX = 10_000
+
+
+class Span(NamedTuple):
+    """The part of a graph that is computed for past epochs.
+
+    Attributes:
+        graph: its nodes; the named collections it reads have lost their operators.
+        sources: those named collections.
+        new: the nodes whose output and state are wanted.
+    """
+
+    graph: Graph
+    sources: list[Node]
+    new: set[int]
+
+    @property
+    def logs(self) -> set[int]:
+        """The logs of what is wanted."""
+        return {number for number, _ in self._wanted.logs()}
+
+    @property
+    def traces(self) -> set[int]:
+        """The traces of what is wanted."""
+        return {number for number, _ in self._wanted.layouts()}
+
+    @property
+    def _wanted(self) -> Graph:
+        return Graph(self.graph.nodes[i] for i in self.new)
+
+
+class Base(NamedTuple):
+    """What a definition starts from: the graph and the version before it, and the past.
+
+    Stages that it extends are in all three as they are afterwards.
+    """
+
+    graph: Graph
+    version: Version
+    past: Past
+
+
+class Afresh(NamedTuple):
+    """What a definition has again of a stage that lacks something; nothing by default.
+
+    Attributes:
+        name: of the stage.
+        refused: nodes that are computed anew, with all they have.
+        bare: nodes of which only what they remember is.
+        renewed: traces as they are now, by number.
+        first: the epoch that is run first, None: only now. What its log has before stays.
+        replayed: it is run over all that can be read, if that is cheap.
+    """
+
+    name: str = ""
+    refused: AbstractSet[int] = frozenset()
+    bare: AbstractSet[int] = frozenset()
+    renewed: Mapping[int, Trace] = {}
+    first: int | None = None
+    replayed: bool = False
+
+
+def compiled(
+    catalog: Mapping[str, Stage],
+    old: Graph,
+    types: Types | None,
+    *,
+    now: int,
+    extended: AbstractSet[str],
+    refused: AbstractSet[int] = frozenset(),
+    bare: AbstractSet[int] = frozenset(),
+    tables: Tables | None = None,
+    later: bool = False,
+) -> Graph:
+    """The graph of a new catalog; see `Compiler`.
+
+    An unnamed part that nobody had to remember is passed on change by change and held nowhere. If
+    something new reads it, it is made anew, as its output until now is not known. So is what was
+    in memory alone, if it is to be written from now on.
+    """
+    while True:
+        compiler = Compiler(
+            old,
+            types,
+            now=now,
+            extended=extended,
+            refused=refused,
+            bare=bare,
+            tables=tables,
+            later=later,
+        )
+        graph = compiler.compile(catalog)
+        lacking = _hollow(graph, old) | _risen(graph, old)
+        if not lacking:
+            return graph
+        refused |= lacking
+
+
+def _hollow(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of before that hold nothing, and of which all is needed now."""
+    hollow: set[int] = set()
+    for node in graph.since(old).fresh:
+        if node.id not in old.nodes:
+            hollow.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
+        elif node.log is not None and old.nodes[node.id].log is None:
+            hollow.add(node.id)
+    return hollow
+
+
+def _risen(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of which nothing was written until now, and all is to be from now on.
+
+    One that has only stopped is none of them: nothing of it is written now as before.
+    """
+    unwritten = graph.unwritten
+    there = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
+    return {node.id for node in there if unwritten.isdisjoint((node.log, *node.state))}
+
+
+def _forgets(node: Node | None) -> bool:
+    return node is not None and (node.log is None or (node.name is None and node.plan == UNMADE))
+
+
+def wanted(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of `graph` that `old` has not, and that can be computed."""
+    return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
+
+
+def replayable(graph: Graph, new: set[int], old: Graph) -> set[int]:
+    """Of new nodes, those whose log is new as well, and the new parts below them.
+
+    The others have a log that is whole, and lack operator state alone. That is computed as of now:
+    a replay would run the parts below them again, and with them functions whose results are
+    memoised.
+    """
+    had = {number for number, _ in old.logs()} - old.unwritten
+    heads = {i for i in new if graph.nodes[i].name is not None and graph.nodes[i].log not in had}
+    return below(graph, heads) & new
+
+
+def below(graph: Graph, numbers: set[int]) -> set[int]:
+    """Some nodes, with the parts without a name that they are computed with."""
+    part = span(graph, numbers)
+    return part.graph.nodes.keys() - {source.id for source in part.sources}
+
+
+def span(graph: Graph, new: set[int]) -> Span:
+    """What must run to compute some nodes: they, and what is unnamed below them."""
+    needed: set[int] = set()
+    sources: set[int] = set()
+    waiting = list(new)
+    while waiting:
+        node = graph.nodes[waiting.pop()]
+        if node.id in needed:
+            continue
+        needed.add(node.id)
+        for i in node.inputs:
+            if graph.nodes[i].name is not None and i not in new:
+                sources.add(i)
+            else:
+                waiting.append(i)
+    nodes = []
+    for i in [i for i in graph.nodes if i in needed or i in sources]:
+        node = graph.nodes[i]
+        if i in sources:
+            node = replace(node, operator=None, inputs=(), state=(), frozen=False)
+        nodes.append(node)
+    part = Graph(nodes, graph.numbers)
+    return Span(part, [part.nodes[i] for i in sorted(sources)], new)
+
+
+def first_epoch(
+    base: Base,
+    span: Span,
+    catalog: Mapping[str, Stage],
+    asked: int | None,
+    rows_max: int,
+) -> int | None:
+    """The epoch to replay from, or None if it is not worth it.
+
+    Args:
+        asked: the user's wish; None: all readable epochs, if that is cheap.
+        rows_max: up to how many rows it is.
+
+    Raises:
+        TimeError: if the user asks for an epoch that a source cannot be read at.
+    """
+    now = base.version.epoch
+    begin = max((catalog[n.name].begin for n in span.sources if n.name), default=now)
+    readable = base.past.readable(span.sources)
+    first = readable.neighbours(begin)[1] or begin
+    if asked is not None:
+        if not begin <= asked <= now or asked not in readable:
+            raise TimeError(
+                f"cannot replay from epoch {asked}: what is read is readable from {first} to {now}",
+                hint=f"use --replay {first}",
+            )
+        return asked
+    rows = sum(
+        base.version.traces[number].rows_count
+        for node in span.sources
+        for number in list(base.graph.named[node.name or ""].traces.values())[:1]
+        if number in base.version.traces
+    )
+    cheap = rows <= rows_max and now - first <= EPOCHS_MAX
+    return first if cheap and now > first else None
+
+
+def earliest(snapshot: Snapshot, names: Iterable[str]) -> int:
+    """The first epoch from which some stages can be replayed, with all that follows them."""
+    catalog, graph = snapshot.catalog, snapshot.graph
+    trees = {}
+    for name in {each for n in names for each in (n, *graph.dependants(n))}:
+        stage = catalog[name]
+        if stage.definition is not None and stage.live:
+            trees[name] = stage.definition
+    read = {r for tree in trees.values() for r in tree.references} - trees.keys()
+    begin = max((catalog[r].begin for r in read), default=snapshot.epoch)
+    readable = Past(snapshot.history, snapshot.epoch).readable(graph.named[r] for r in read)
+    return readable.neighbours(begin)[1] or begin
+
+
+def lacking(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
+    """The stages of which epochs from `first` on cannot be read, and a replay would give some.
+
+    Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
+    """
+    there = [name for name in names if name in snapshot.catalog]
+    begin = earliest(snapshot, there)
+    return {
+        name
+        for name in there
+        if first < snapshot.catalog[name].begin > begin or _has_gaps(snapshot, name, first)
+    }
+
+
+def unread_from(snapshot: Snapshot, name: str) -> int | None:
+    """From which epoch on a replay would compute what a stage has not read; None: it has it all.
+
+    Where an input begins it has no rows yet: a stage of the epoch after it has missed nothing.
+    """
+    begin = snapshot.catalog[name].begin
+    read, filled = [name], []
+    for each in read:
+        stage = snapshot.catalog[each]
+        if stage.definition is None:
+            filled.append(stage.begin)
+        else:
+            read += [r for r in stage.definition.references if r not in read]
+    if min(filled, default=begin) + 1 >= begin:
+        return None
+    first = earliest(snapshot, [name])
+    return first if first < begin else None
+
+
+def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
+    """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
+    stage = snapshot.catalog[name]
+    if stage.definition is None:
+        return False
+    read = [snapshot.graph.named[r] for r in set(stage.definition.references)]
+    readable = Past(snapshot.history, snapshot.epoch).readable(read)
+    gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
+    return bool(readable & gaps)
+
+
+def told(
+    snapshot: Snapshot, stage: Stage, status: str, named: Iterable[str], asked: int | None
+) -> str | None:
+    """From where a stage that was edited can be read, and how to see more of it.
+
+    Args:
+        named: all stages of the cell that is to be run for it.
+        asked: the epoch that it was to be replayed from.
+    """
+    if status == "unchanged" and asked is not None and asked < stage.begin:
+        return f"'{stage.name}' begins at epoch {stage.begin}, as what it reads does"
+    if status != "changed":
+        return None
+    before = f"the version before is '{stage.name}@{stage.version - 1}'"
+    if stage.begin < snapshot.epoch:
+        return f"replayed from epoch {stage.begin}; {before}"
+    first = earliest(snapshot, named)
+    how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
+    return f"computed as of epoch {stage.begin}{how}; {before}"
+
+
+def run(
+    definition: Runner, past: Past, span: Span, first: int, doing: Doing
+) -> tuple[list[Draft], dict[int, Trace]]:
+    """Replays the epochs from `first` to now.
+
+    Args:
+        definition: what runs all of the graph.
+        doing: is told how far it is.
+
+    Returns:
+        a draft for each epoch in which something changed, and the new nodes' traces at the end.
+    """
+    own, logs = span.traces, span.logs
+    sources = Graph(span.sources, span.graph.numbers)
+    traces: dict[int, Trace] = {}
+    for node in span.sources:
+        batch = past.state(node, first)
+        for layout, number in node.traces.items():
+            traces[number] = whole(layout, batch, first)
+    runner = Runner(span.graph, definition.evaluate, definition.bulk)
+    draft = runner.first_run(Version(first, traces), sources)
+    drafts = [draft.of_logs(logs)]
+    runner = Runner(span.graph, definition.evaluate)
+    steps = [e for e in past.readable(span.sources) if e > first]
+    with doing.of(f"replays epochs {first} to {past.now}", len(steps)) as replaying:
+        for before, epoch in pairwise([first, *steps]):
+            deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
+            inputs = {i: delta for i, delta in deltas.items() if delta is not None}
+            if inputs:
+                draft = runner.epoch(draft.version(), inputs, epoch)
+                drafts.append(draft.of_logs(logs))
+                compact(draft)
+            replaying.step()
+    past.skip(logs, first, steps)
+    return drafts, {n: t for n, t in draft.traces.items() if n in own}
+
+
+def prefixed(past: Past, before: Node, after: Node, begin: int, ran: list[Draft]) -> list[Draft]:
+    """Epochs that were run, behind what the log of before has of those from `begin` on.
+
+    Args:
+        before: the node of which the log is whole up to the epoch that was run first.
+        after: the node that takes its place.
+    """
+    assert after.log is not None
+    first = ran[0]
+    steps = [e for e in past.readable([before]) if begin <= e <= first.epoch]
+    if not steps or steps[-1] <= begin:
+        return ran
+    drafts = []
+    for last, epoch in pairwise([-1, *steps]):
+        batch = past.state(before, epoch) if last < 0 else past.changes(before, last, epoch)
+        draft = Draft(Version(epoch, {}), epoch)
+        if len(batch):
+            draft.logged.append((after.log, after.log_layout, Held((batch,))))
+        drafts.append(draft)
+    first.unlog(after.log)
+    past.skip([after.log], begin, steps)
+    return [*drafts, *ran]
+
+
+def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:
+    """All that a collection holds at an epoch, as a trace of one layer."""
+    arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
+    return Trace.of(arranged, epoch)
+
+
+def compact(draft: Draft) -> None:
+    """Merges what an epoch left to plan, here and now."""
+    for number in draft.due:
+        draft.traces[number] = _compacted(draft.traces[number])
+
+
+def _compacted(trace: Trace) -> Trace:
+    while (planned := plan(trace)) is not None:
+        inputs = trace.layers[planned.start : planned.stop]
+        parts = merge_ranges(trace.layout, [layer.parts for layer in inputs])
+        output = Layer(inputs[0].lower, inputs[-1].upper, tuple(parts))
+        adopted = adopt(trace, inputs, output)
+        assert adopted is not None
+        trace = adopted
+    return trace

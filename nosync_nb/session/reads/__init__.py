@@ -1,0 +1,1 @@
+"""Reads of collections: rows, pages, explain, compare."""

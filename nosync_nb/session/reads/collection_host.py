@@ -1,0 +1,178 @@
+"""SessionHost: what the collections of a session ask of it (collections/session_protocol.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from nosync_nb.collections import loops
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explain_output import Explained
+from nosync_nb.collections.session_protocol import Pinpoint, Stopped
+from nosync_nb.errors import TimeError
+from nosync_nb.session.limits import Limits
+from nosync_nb.session.reads.collection_host__frames import Frames
+from nosync_nb.session.reads.log_follower import Follower
+from nosync_nb.session.reads.reader import SnapshotReader, known
+from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.writes import missing_rows
+from nosync_nb.spark.sql_settings import SparkTypes
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch
+
+Seen = TypeVar("Seen")
+
+
+class Standing(NamedTuple):
+    """Up to where a collection has come, and what tells it from another one of its name.
+
+    Attributes:
+        point: its last epoch.
+        logs: the numbers of the logs that it is read from; another version has others.
+    """
+
+    point: Pinpoint
+    logs: tuple[int | None, ...]
+
+
+class SessionHost:
+    """The host of a session's collections.
+
+    Attributes:
+        types: what expressions mean.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        reader: SnapshotReader,
+        follower: Follower,
+        frames: Frames,
+        names: Names,
+        listeners: Listeners,
+        types: SparkTypes,
+        limits: Limits,
+    ) -> None:
+        self.types = types
+        self._gate = gate
+        self._publisher = publisher
+        self._reader = reader
+        self._following = follower.following
+        self._frames = frames
+        self._names = names
+        self._listeners = listeners
+        self._limits = limits
+
+    @property
+    def collect_rows(self) -> int:
+        """The most rows that a read gives at once."""
+        return self._limits.collect_rows
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was closed."""
+        return self._gate.closing
+
+    @property
+    def path(self) -> str:
+        """The folder of the session."""
+        return self._publisher.store.path
+
+    def name_of(self, definition: Definition) -> str | None:
+        """The name of a stage or input; None if the definition has none."""
+        return self._names.of(definition)
+
+    def epoch(self, at: Any) -> int:
+        """The number of an epoch."""
+        return self._reader.epoch(at, self._publisher.snapshot)
+
+    def pinpoint(self, at: Any) -> Pinpoint:
+        """An epoch that is told from any that has its number after a rewind."""
+        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        return Pinpoint(self.epoch(at), since)
+
+    def stopped(self, definition: Definition) -> Stopped | None:
+        """Why a collection is stale, or reads one that is."""
+        return self._reader.stopped(self._publisher.snapshot, definition)
+
+    def still(self, point: Pinpoint, title: str) -> int:
+        """The number of an epoch of before; see `Host.still`."""
+        if self._publisher.ledger.numbering.has_left(*point):
+            raise TimeError(
+                f"{title}: epoch {point.epoch} was left when the session went back behind it",
+                hint="ask .at() again; what was left is in a branch, see session.branches",
+            )
+        return point.epoch
+
+    def standing(self, definition: Definition) -> Standing:
+        """Up to where a collection has come; what a reader has not looked at yet is not in it.
+
+        Raises:
+            StageError: what it reads was dropped, or has other columns.
+        """
+        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is not None:
+            last = seen.last(known(seen, name, definition.schema))
+            return Standing(Pinpoint(last, since), (seen.graph.named[name].log,))
+        read = {ref.name: ref.schema for ref in definition.refs}
+        stages = [known(seen, each, schema) for each, schema in read.items()]
+        logs = tuple(seen.graph.named[stage.name].log for stage in stages)
+        return Standing(Pinpoint(seen.epoch, since), logs)
+
+    def holds(self, standing: Standing, definition: Definition) -> bool:
+        """Whether what a collection had then is what its epoch of that number has now."""
+        left = self._publisher.ledger.numbering.has_left(*standing.point)
+        return not left and self.standing(definition).logs == standing.logs
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Has a function hear of each epoch; returns the way to end it."""
+        return self._listeners.subscribe(callback)
+
+    def read(self, definition: Definition, at: Any) -> Batch:
+        """The consolidated rows at an epoch; counts below 0 are among them."""
+        loops.refuse_reading(definition)
+        return self._following(lambda: self._reader.read(definition, at))
+
+    def repair(self, definition: Definition) -> str:
+        """The command that brings the rows that inputs of a collection lack."""
+        return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
+
+    def glance(
+        self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
+    ) -> Seen | None:
+        """What a look at the layers whose sum is there gives; None if there are none."""
+        loops.refuse_reading(definition)
+        reader = self._reader
+
+        def glanced() -> Seen | None:
+            trace = reader.now(definition) if at is None else reader.then(definition, at)
+            return None if trace is None else look(trace)
+
+        return self._following(glanced)
+
+    def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
+        """Net changes of the epochs in `(after, upto]`, consolidated."""
+        return self._following(lambda: self._reader.changes(definition, after, upto))
+
+    def history(self, definition: Definition) -> list[range]:
+        """The readable epochs, as ranges."""
+        return self._reader.history_of(definition)
+
+    def explain(self, definition: Definition) -> Explained:
+        """How a collection is computed, as of now."""
+        return self._reader.explain(definition)
+
+    def frame(self, definition: Definition, at: Any) -> Any:
+        """The rows as a DataFrame of Spark, copies expanded."""
+        loops.refuse_reading(definition)
+        return self._frames.frame(definition, at, self._following)
+
+    def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
+        """Has a function called with the changes of each epoch, or (None) no longer."""
+        self._listeners.inspect(definition, self.name_of(definition), function)

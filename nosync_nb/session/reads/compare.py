@@ -1,0 +1,254 @@
+"""Comparing: two collections side by side, two versions, epochs or sessions of one.
+
+What differs between two epochs of one collection is read as its changes, by work in proportion to
+them; of two collections both states are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from graphlib import TopologicalSorter
+from itertools import chain
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.comparison import Comparison, Side, difference, differing, narrowed
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.row_changes import FirstChanges, changes_of
+from nosync_nb.collections.session_protocol import Host, definition_of, host_of
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import SchemaError, StageError, one_line
+from nosync_nb.operators import Evaluate
+from nosync_nb.operators.registry import key_of
+from nosync_nb.operators.spec import Key
+from nosync_nb.rows import Schema
+from nosync_nb.session.between import Between
+from nosync_nb.session.feed import SideFeed
+from nosync_nb.session.reads.collection_host import SessionHost
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.trace.batch import Batch, Updates, no_updates
+from nosync_nb.trace.history import interval_cover
+from nosync_nb.trace.history.archive import added
+
+
+class _Compared(NamedTuple):
+    """One side: where it is read, and the places of the columns that are compared."""
+
+    side: Side
+    host: Host
+    definition: Definition
+    places: Sequence[int]
+
+
+class Comparing:
+    """Compares what a session has; owns nothing.
+
+    Args:
+        host: that of the session's own collections.
+        evaluate: has Spark evaluate what only it can.
+    """
+
+    def __init__(self, publisher: Publisher, host: Host, evaluate: Evaluate) -> None:
+        self._publisher = publisher
+        self._host = host
+        self._evaluate = evaluate
+
+    def compare(
+        self,
+        a: Collection,
+        b: Collection | None,
+        at: Any,
+        by: str | Sequence[str] | None,
+        columns: Sequence[str] | None,
+    ) -> Comparison:
+        """Both at their epochs; see `Session.compare`."""
+        pair = isinstance(at, tuple | list)
+        if b is None and not pair:
+            raise StageError(
+                f"compare: {a!r} is compared with what?",
+                hint="name another one, or two epochs of it: at=(5, 9)",
+            )
+        other = a if b is None else b
+        for each in (a, other):
+            definition_of("compare", each)
+        epochs = tuple(at) if pair else (at, at)
+        if len(epochs) != 2:
+            raise SchemaError(
+                f"compare: at={at!r} is not an epoch, nor a pair of them",
+                hint="write at=5, or at=(5, 9) for the first at 5 and the second at 9",
+            )
+        schema = _common(a.schema, other.schema, columns)
+        one, two = _read(a, epochs[0], schema), _read(other, epochs[1], schema)
+        name = one.host.name_of(one.definition)
+        if one.host is two.host and name and name == two.host.name_of(two.definition):
+            made = _changes(one, two, schema)
+        else:
+            made = difference(_rows(one, schema), _rows(two, schema), schema.types)
+        count = a.count(one.side.epoch)
+        own = one if one.host is self._host else two
+        here = epochs == (None, None) and one.host is two.host is self._host
+        live: Callable[[], Collection] | None
+        if here:
+            live = partial(differing, _only(a, schema), _only(other, schema))
+        else:
+            live = self._between(one, two, epochs, schema)
+        by_key = self._keys(own, schema, by)
+        over = None
+        if name and two.host.name_of(two.definition) and one.side.epoch == two.side.epoch:
+            over = partial(
+                _over, one, two, schema, by_key, interval_cover.common(a.history(), other.history())
+            )
+        return Comparison(one.side, two.side, schema, made, count, by_key, live, over)
+
+    def changes(self, collection: Collection, after: Any, upto: Any, *, limit: int) -> FirstChanges:
+        """The first changes of a stage or input in `(after, upto]`, by its key if it has one.
+
+        Args:
+            after: None: from the beginning.
+
+        Raises:
+            TimeError: an epoch is not readable.
+
+        Cost: one pass over what changed, in vectors.
+        """
+        definition, host = definition_of("changes", collection), host_of(collection)
+        made = host.changes(definition, after, upto)
+        key = _key(self._publisher.snapshot, definition) if host is self._host else None
+        return changes_of(made, collection.schema, key or (), limit)
+
+    def _between(
+        self, one: _Compared, two: _Compared, epochs: tuple[Any, ...], schema: Schema
+    ) -> Callable[[], Collection] | None:
+        """Makes the difference of two that do not both go on here; None: a side is one itself."""
+        feeds = []
+        for read, at in zip((one, two), epochs, strict=True):
+            if not isinstance(read.host, SessionHost):
+                return None
+            begun = read.host.standing(read.definition)
+            if at is not None:
+                begun = begun._replace(point=read.host.pinpoint(at))
+            feeds.append(
+                SideFeed(read.side.name, read.host, read.definition, read.places, begun, at is None)
+            )
+        return lambda: Between(feeds, schema, self._host, self._evaluate).collection
+
+    def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
+        """The places of the columns that say which row became which.
+
+        Args:
+            one: the first side that is of this session, if one is.
+        """
+        if by is not None:
+            return tuple(map(schema.index, [by] if isinstance(by, str) else by))
+        if one.host is not self._host:
+            return None
+        key = _key(self._publisher.snapshot, one.definition)
+        if key is None or not all(place in one.places for place in key):
+            return None
+        return tuple(one.places.index(place) for place in key)
+
+
+def _common(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
+    """The columns that are compared.
+
+    Raises:
+        SchemaError: quotes both schemas, if they are not the same on both sides.
+    """
+    sides = (a, b) if columns is None else (a.select(columns), b.select(columns))
+    if sides[0].types != sides[1].types or sides[0].names != sides[1].names:
+        shared = [f.name for f in a.fields if f in b.fields]
+        only = f"compare what both have: columns={shared}" if shared and columns is None else ""
+        raise SchemaError(
+            f"compare: the columns differ: ({sides[0].ddl}) and ({sides[1].ddl})",
+            hint=only or "bring both to the same columns with select('...')",
+        )
+    return sides[0]
+
+
+def _only(collection: Collection, schema: Schema) -> Collection:
+    """A collection with the columns that are compared alone."""
+    if collection.schema.names == schema.names:
+        return collection
+    return collection.select(*("`" + name.replace("`", "``") + "`" for name in schema.names))
+
+
+def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
+    """How a side is read."""
+    definition, host = definition_of("compare", collection), host_of(collection)
+    name = collection.name or one_line(repr(collection))
+    places = [collection.schema.index(each) for each in schema.names]
+    if at is None:
+        host.glance(definition, lambda _: None)  # raises if what it depends on is not committed
+    epoch = host.epoch(at)
+    if at is None and (known := collection.history()):
+        epoch = known[-1][-1]  # an earlier version has stopped
+    return _Compared(Side(name, epoch), host, definition, places)
+
+
+def _rows(read: _Compared, schema: Schema) -> Updates:
+    """The rows of a side."""
+    return narrowed(read.host.read(read.definition, read.side.epoch), read.places, schema.types)
+
+
+def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
+    """What differs between two epochs of one collection."""
+    first, last = sorted((one.side.epoch, other.side.epoch))
+    changed = narrowed(one.host.changes(one.definition, first, last), one.places, schema.types)
+    none = no_updates(schema.types)
+    sides = (none, changed) if first == one.side.epoch else (changed, none)
+    return difference(*sides, schema.types)
+
+
+def _over(
+    one: _Compared, two: _Compared, schema: Schema, by: Key, known: list[range], most: int
+) -> Iterator[Comparison]:
+    """The comparison at epochs that both can be read at, each out of the one before."""
+    upto = one.side.epoch
+    epochs = [each[: bisect_right(each, upto)] for each in known]
+    many = sum(map(len, epochs))
+    every = chain.from_iterable(epochs)
+    gaps = max(1, most - 1)
+    picked = {many - 1 - i * (many - 1) // gaps for i in range(most)} if many else set()
+    made, last = None, 0
+    for epoch in (epoch for place, epoch in enumerate(every) if place in picked):
+        if made is None:
+            a, b = (_at(each, epoch, schema) for each in (one, two))
+        else:
+            a, b = (_between(each, last, epoch, schema) for each in (one, two))
+        step = difference(a, b, schema.types)
+        made = step if made is None else added(made.layout, [made.updates, step.updates])
+        last = epoch
+        here, there = (each.side._replace(epoch=epoch) for each in (one, two))
+        yield Comparison(here, there, schema, made, 0, by)
+
+
+def _at(read: _Compared, epoch: int, schema: Schema) -> Updates:
+    """The rows of a side at an epoch."""
+    return narrowed(read.host.read(read.definition, epoch), read.places, schema.types)
+
+
+def _between(read: _Compared, after: int, upto: int, schema: Schema) -> Updates:
+    """What changed in a side."""
+    changed = read.host.changes(read.definition, after, upto)
+    return narrowed(changed, read.places, schema.types)
+
+
+def _key(seen: Snapshot, definition: Definition) -> Key:
+    """By which columns the rows of a definition are told apart, through what it reads by name."""
+    reads: dict[str, tuple[str, ...]] = {}
+    waiting = list(definition.references)
+    while waiting:
+        name = waiting.pop()
+        stage = seen.catalog.get(name)
+        if stage is not None and name not in reads:
+            reads[name] = stage.definition.references if stage.definition else ()
+            waiting += reads[name]
+    known: dict[str, Key] = {}
+    for name in TopologicalSorter(reads).static_order():
+        stage = seen.catalog.get(name)
+        if stage is not None:
+            tree = stage.definition
+            known[name] = stage.key if tree is None else key_of(tree.walk(), known.get)
+    return key_of(definition.walk(), known.get)

@@ -1,0 +1,365 @@
+"""Explaining: how a collection is computed, for people; see `Collection.explain`.
+
+What is told is the plan by which it runs, from the result down to what it reads, and what there is
+of it now. Parts of one input stand below each other; only where there are several inputs the tree
+has branches. A part that is used twice is told once. Nothing is computed for it and no row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explain_output import Explained, PlanLine, PlanSection
+from nosync_nb.collections.explain_output__phrases import listed, phrase
+from nosync_nb.dataflow.cardinality import Tables, between
+from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, unchained
+from nosync_nb.dataflow.optimizer.plan_diff import columns_read, moved, pruned
+from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, Plans, plans_of
+from nosync_nb.dataflow.plan_lookups import Arrangement, Lookups
+from nosync_nb.dataflow.runtime.epoch_result import Work
+from nosync_nb.dataflow.shared_arrangements import kept_by_others, running
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.operators.registry import waiting
+from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.metrics import Works
+from nosync_nb.spark.sql_settings import SparkTypes
+
+DEPTH_MAX = 16
+"""How many branches stand inside each other; what is further down stands below the tree."""
+
+SHOWN_MAX = 40
+"""How many arrangements are told, and of how many inputs what a change of them looks up."""
+
+LOOKUPS_MAX = 8
+"""How many lookups are told of a change of one input."""
+
+WORDS = {
+    "asof": "an as-of join", "concat": "a union", "consolidate": "adding up", "join": "a join",
+    "except_all": "a difference", "subtract": "a difference",
+}  # fmt: skip
+
+
+class Subject(NamedTuple):
+    """What is explained.
+
+    Attributes:
+        written: as it was described.
+        plan: as it is run.
+        stage: the stage that it is; None if it has no name.
+        others: what it looks up since others keep it.
+        instead: what it looks up since that is less than what it would keep.
+        spared: about how many rows that would be.
+        possible: what it might look up besides.
+    """
+
+    written: Definition
+    plan: Definition
+    stage: Stage | None
+    others: frozenset[Lookup]
+    instead: frozenset[Lookup] = NOBODYS
+    spared: int = 0
+    possible: frozenset[Lookup] = NOBODYS
+
+
+def explained(
+    definition: Definition, seen: Snapshot, names: Names, works: Works, types: SparkTypes
+) -> Explained:
+    """The plan of a collection.
+
+    Cost: O(its operators + nodes of the graph); some 20 us for each operator.
+    """
+    name = names.of(definition)
+    stage = seen.stage(definition.name) if definition.is_ref else seen.catalog.get(name or "")
+    written = definition if stage is None or stage.definition is None else stage.definition
+    as_written = stage is not None and (stage.frozen or stage.options.nondeterministic)
+    told = Subject(written, written, stage, NOBODYS)
+    if not as_written:
+        plans = plans_of(written, types)
+        told = told._replace(plan=plans.by(NOBODYS))
+        if plans.wishes:
+            told = _chosen(told, seen, plans, types)
+    return _Telling(told, seen, works, types).explained(name or "collection")
+
+
+def _chosen(told: Subject, seen: Snapshot, plans: Plans, types: SparkTypes) -> Subject:
+    """With the plan by which it runs, and why by that."""
+    runs, stage = _runs_by(seen, told.stage, plans), told.stage
+    others = NOBODYS if stage is None else kept_by_others(seen.catalog, stage.name, types)
+    told = told._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
+    if told.instead:
+        usual = plans.by(told.others)
+        spared = between(usual, Tables(seen.graph, seen.version.traces))
+        return told._replace(spared=spared)
+    return told._replace(possible=plans.wishes - runs)
+
+
+def _runs_by(seen: Snapshot, stage: Stage | None, plans: Plans) -> frozenset[Lookup]:
+    """What of its wishes a stage is run by."""
+    graph = seen.graph
+    if stage is None or stage.name not in graph.named:
+        return NOBODYS
+    names = plans.by(NOBODYS).references
+    prints = {name: graph.named[name].fingerprint for name in names if name in graph.named}
+    parts = {node.fingerprint for node in graph if node.name is None}
+    if len(prints) < len(names):
+        return NOBODYS
+    return running(plans, stage, prints, parts, graph) or NOBODYS
+
+
+class _Telling:
+    """The telling of one plan."""
+
+    def __init__(self, told: Subject, seen: Snapshot, works: Works, types: SparkTypes) -> None:
+        self.told = told
+        self.seen = seen
+        self.works = works
+        plan = told.plan
+        self.lookups = Lookups(seen, plan, told.stage)
+        self.tables = Tables(seen.graph, seen.version.traces)
+        self.moved = moved(told.written, plan)
+        self.pruned = pruned(told.written, plan)
+        self.unchained = unchained(plan)
+        self.read = columns_read(plan, types)
+        self.parts = {id(part): part for part in plan.walk()}
+        self.kept = {key: self._used(part) for key, part in self.parts.items()}
+        self.numbers: dict[int, int] = {}
+        self.shown: set[int] = set()
+
+    def _used(self, part: Definition) -> list[Arrangement]:
+        """The arrangements of a part; of a named collection those that this plan looks into."""
+        own, stage = self.lookups.of(part), self.told.stage
+        if not part.is_ref or stage is None:
+            return own
+        return [each for each in own if stage.name in each.readers]
+
+    def explained(self, title: str) -> Explained:
+        """All of it."""
+        stage, plan = self.told.stage, self.told.plan
+        head = f"{title}{self._ran(title) if stage is not None else ''}"
+        lines = [*self._states(), *self._tree(plan)]
+        sections = [PlanSection("", lines)]
+        if kept := [*self._kept()]:
+            sections.append(PlanSection("kept to be looked up", kept))
+        if asked := [*self._asked()]:
+            sections.append(PlanSection("a change of an input looks up", asked))
+        return Explained(head, sections)
+
+    def _states(self) -> Iterator[PlanLine]:
+        """What is said of the whole before its parts."""
+        stage, written = self.told.stage, self.told.written
+        if stage is None:
+            return
+        if stage.held or stage.reason:
+            yield PlanLine(f"has stopped: {stage.held or stage.reason}")
+        if written.size > PLANNED_MAX:
+            yield PlanLine(f"run as written: more than {PLANNED_MAX:,} operators")
+        elif stage.options.nondeterministic:
+            yield PlanLine("run as written: it is nondeterministic")
+
+    # -- the tree ----------------------------------------------------------------------------------
+
+    def _tree(self, plan: Definition) -> Iterator[PlanLine]:
+        """The parts from the result down; what is too deep follows under its number."""
+        stage = self.told.stage
+        if stage is not None and stage.is_input:
+            yield PlanLine(f"input ({listed(stage.schema.names)})")
+            return
+        later = [plan]
+        while later:
+            yield from self._branch(later.pop(0), later)
+
+    def _branch(self, part: Definition, later: list[Definition]) -> Iterator[PlanLine]:
+        """A part with all below it: chains stand below each other, branches further right."""
+        ahead: list[tuple[Definition, str, str, int, str]] = [(part, "", "", 0, "")]
+        while ahead:
+            each, first, rest, depth, role = ahead.pop()
+            if depth > DEPTH_MAX and each.inputs and id(each) not in self.shown:
+                later.append(each)
+                yield PlanLine(f"{role}{self._numbered(each)} {phrase(each)}", "see below", first)
+                continue
+            again = id(each) in self.shown
+            yield self._line(each, first, role, again=again)
+            self.shown.add(id(each))
+            if again:
+                continue
+            if len(each.inputs) == 1:
+                ahead.append((each.inputs[0], rest, rest, depth, ""))
+                continue
+            drawn = _drawn(each)
+            for at in reversed(drawn):
+                last = at == drawn[-1]
+                forks = rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
+                ahead.append((each.inputs[at], *forks, depth + 1, _role(each, at)))
+
+    def _line(self, part: Definition, rail: str, role: str, *, again: bool) -> PlanLine:
+        label = phrase(part)
+        if part.is_ref:
+            label += self._ran(part.name)
+        elif self._is_numbered(part):
+            label = f"{self._numbered(part)} {label}"
+        if again and part.inputs:
+            return PlanLine(role + label, "as above", rail)
+        notes = [*self._notes(part)]
+        if waits := waiting(part):
+            label += f"  [waits for Spark: {', '.join(waits)}]"
+        return PlanLine(role + label, "; ".join(notes), rail)
+
+    def _notes(self, part: Definition) -> Iterator[str]:
+        """What planning has done here."""
+        if (places := self.read.get(id(part))) is not None and part.is_ref:
+            names = part.schema.names
+            if len(places) < len(names):
+                read = listed([names[place] for place in sorted(places)])
+                yield f"{len(places)} of {len(names)} columns: {read}" if read else "no column"
+        if below := self.moved.get(id(part)):
+            yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
+        if gone := self.pruned.get(id(part)):
+            yield f"not carried, as nobody reads it: {listed(gone)}"
+        if theirs := [*self._among(part, self.told.others)]:
+            yield f"looked up as others keep it: {listed(theirs)}"
+        if less := [*self._among(part, self.told.instead)]:
+            spared = f"about {_rows(self.told.spared)} between"
+            yield f"looked up instead of {spared}, which would be more: {listed(less)}"
+        if why := self.unchained.get(id(part)):
+            yield f"keeps the rows of the join below ({_rows(self._rows_below(part))}): {why}"
+            if more := [*self._possible()]:
+                yield f"to keep none it would look up {listed(more)}"
+
+    def _among(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
+        """Which of some lookups a join of many does."""
+        for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
+            if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in lookups:
+                yield f"{each.name} by {listed([each.schema.names[place] for place in key])}"
+
+    def _possible(self) -> Iterator[str]:
+        """What it would look up if it kept no rows between, and how many rows that has."""
+        for name, key in sorted(self.told.possible):
+            names = self.seen.catalog[name].schema.names
+            trace = self.tables.trace(name)
+            rows = _rows(0 if trace is None else trace.rows_count)
+            yield f"{name} by {listed([names[place] for place in key])} ({rows})"
+
+    def _rows_below(self, join: Definition) -> int:
+        """How many rows a join looks up in its first input."""
+        kept, key = self.kept[id(join.inputs[0])], {*join.params["left"]}
+        return max((e.rows for e in kept if e.key is not None and {*e.key} == key), default=0)
+
+    def _is_numbered(self, part: Definition) -> bool:
+        """Whether others refer to it: it is used twice, or something of it is kept."""
+        if part.is_ref or part is self.told.plan:
+            return False
+        return self.told.plan.uses[id(part)] > 1 or bool(self.kept[id(part)])
+
+    def _numbered(self, part: Definition) -> str:
+        return f"#{self.numbers.setdefault(id(part), len(self.numbers) + 1)}"
+
+    def _ran(self, name: str) -> str:
+        work: Work | None = self.works.last(name)
+        if work is None:
+            return ""
+        why = f": {work.why}" if work.why else ""
+        return f"  [{work.placement}, {_took(work.seconds)}{why}]"
+
+    # -- what is kept, and asked -------------------------------------------------------------------
+
+    def _kept(self) -> Iterator[PlanLine]:
+        """The arrangements of the parts, largest first."""
+        every = {_identity(self.parts[key], e): e for key, own in self.kept.items() for e in own}
+        largest = sorted(every.values(), key=lambda each: -each.size_bytes)
+        for each in largest[:SHOWN_MAX]:
+            readers = f"for {listed(each.readers)}" if each.readers else "for who reads it"
+            yield PlanLine(f"{self._called(each)}: {_bytes(each.size_bytes)}", readers)
+        if len(largest) > SHOWN_MAX:
+            rest = sum(each.size_bytes for each in largest[SHOWN_MAX:])
+            yield PlanLine(f"and {len(largest) - SHOWN_MAX:,} smaller ones: {_bytes(rest)}")
+
+    def _called(self, each: Arrangement) -> str:
+        """What an arrangement is called, and its rows."""
+        part, rows = self.parts[each.part], f" ({_rows(each.rows)})"
+        title = part.name if part.is_ref else self._title(part)
+        if each.own:
+            return f"what {title} remembers{rows}"
+        names = part.schema.names
+        if each.key is None:
+            return f"{title}{rows}"
+        key = listed([names[place] for place in each.key if place < len(names)])
+        return f"{title} by {key}{rows}" if key else f"{title}, all of it{rows}"
+
+    def _title(self, part: Definition) -> str:
+        stage = self.told.stage
+        if part is self.told.plan:
+            return stage.name if stage is not None else "the result"
+        return f"{self._numbered(part)} {part.op}"
+
+    def _asked(self) -> Iterator[PlanLine]:
+        """For what the plan reads, what a change of it looks up on its way to the result."""
+        names = self.told.plan.references
+        above = _readers(self.told.plan)
+        for name in names[:SHOWN_MAX]:
+            sought = [*dict.fromkeys(self._on_the_way(name, above))]
+            if not sought:
+                yield PlanLine(f"{name}: nothing")
+                continue
+            more = f" and {len(sought) - LOOKUPS_MAX:,} more" if len(sought) > LOOKUPS_MAX else ""
+            yield PlanLine(f"{name}: {', '.join(sought[:LOOKUPS_MAX])}{more}")
+        if len(names) > SHOWN_MAX:
+            yield PlanLine(f"and {len(names) - SHOWN_MAX:,} more inputs")
+
+    def _on_the_way(self, name: str, above: dict[int, list[tuple[Definition, int]]]) -> list[str]:
+        ahead = [part for part in self.told.plan.refs if part.name == name]
+        seen, sought = {id(part) for part in ahead}, list[str]()
+        while ahead and len(sought) <= 4 * LOOKUPS_MAX:
+            part = ahead.pop(0)
+            for reader, port in above.get(id(part), ()):
+                sought += [self._called(each) for each in self.lookups.asked(reader, port)]
+                if id(reader) not in seen:
+                    seen.add(id(reader))
+                    ahead.append(reader)
+        return sought
+
+
+def _identity(part: Definition, each: Arrangement) -> tuple[object, ...]:
+    """What tells one arrangement from another: a named collection may stand in a plan twice."""
+    return part.name if part.is_ref else each.part, each.key, each.own
+
+
+def _readers(plan: Definition) -> dict[int, list[tuple[Definition, int]]]:
+    sought: dict[int, list[tuple[Definition, int]]] = {}
+    for part in plan.walk():
+        for port, each in enumerate(part.inputs):
+            sought.setdefault(id(each), []).append((part, port))
+    return sought
+
+
+def _drawn(part: Definition) -> list[int]:
+    """The places of a part's inputs, of one that is looked up by several keys the first."""
+    if part.op != "joins" or not part.inputs:
+        return [*range(len(part.inputs))]
+    numbers = part.params["inputs"]
+    return [at for at, number in enumerate(numbers) if number not in numbers[:at]]
+
+
+def _role(part: Definition, at: int) -> str:
+    """What an input is to an operator, where its place does not say it."""
+    if part.op == "iterate":
+        return "begins with: " if at < len(part.inputs) // 2 else "each round: "
+    return ""
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"

@@ -1,0 +1,217 @@
+"""Reads: the rows of a collection at an epoch, its changes, and when it may not be read.
+
+Readers take the session's snapshot once and work on it without a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explain_output import Explained
+from nosync_nb.collections.session_protocol import Stopped, Types
+from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.runner import Runner
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.state_reader import check_epoch, last_shown, layers_at, state
+from nosync_nb.errors import StageError
+from nosync_nb.operators import Evaluate
+from nosync_nb.rows import Schema
+from nosync_nb.session.reads.explain import explained
+from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.transactions import Transactions
+from nosync_nb.spark.sql_settings import SparkTypes
+from nosync_nb.trace import Trace, empty_batch
+from nosync_nb.trace.batch import Batch, arrange
+from nosync_nb.trace.history.archive import total
+
+
+class SnapshotReader:
+    """Reads what is published; owns nothing, and takes no lock.
+
+    Args:
+        evaluate: has Spark evaluate what only it can.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        transactions: Transactions,
+        names: Names,
+        types: SparkTypes,
+        evaluate: Evaluate,
+    ) -> None:
+        self._publisher = publisher
+        self._transactions = transactions
+        self._names = names
+        self._types = types
+        self._evaluate = evaluate
+
+    def epoch(self, at: Any, seen: Snapshot) -> int:
+        """The number of the epoch that `at` names; None is the last."""
+        if at is None:
+            return seen.epoch
+        return self._publisher.ledger.resolve(at, seen.epoch)
+
+    def read(self, definition: Definition, at: Any) -> Batch:
+        """The consolidated rows of a collection at an epoch."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        number = self.epoch(at, seen)
+        if at is None:
+            self.refuse_pending(seen, definition, name)
+        if name is None:
+            return self.scratch(seen, definition, number)
+        stage = known(seen, name, definition.schema)
+        if at is None and stage.frozen:
+            number = seen.last(stage)
+        return state(seen, name, number)
+
+    def now(self, definition: Definition) -> Trace | None:
+        """The trace of a named collection at the last epoch; None if it has to be evaluated."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        self.refuse_pending(seen, definition, name)
+        if name is None:
+            return None
+        stage = known(seen, name, definition.schema)
+        if not stage.frozen and (seen.last(stage) != seen.epoch or stage.in_memory):
+            return None  # it has stopped: reading it says why
+        numbers = seen.graph.named[name].traces.values()
+        found = (seen.version.traces.get(number) for number in numbers)
+        return next((trace for trace in found if trace is not None), None)
+
+    def then(self, definition: Definition, at: Any) -> Trace | None:
+        """The trace of a named collection at an epoch; None if it has no name."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            return None
+        known(seen, name, definition.schema)
+        return layers_at(seen, name, self.epoch(at, seen))[1]
+
+    def stopped(self, seen: Snapshot, definition: Definition) -> Stopped | None:
+        """Why a collection is stale, or reads one that is; None if neither, or if it is gone."""
+        name = self._names.of(definition)
+        stages = [seen.catalog.get(each) for each in ([name] if name else definition.references)]
+        stale = [stage for stage in stages if stage is not None and stage.reason is not None]
+        if not stale:
+            return None
+        epochs = [last_shown(seen, stage) for stage in stale]
+        known = [epoch for epoch in epochs if epoch is not None]
+        epoch = min(known) if len(known) == len(epochs) else None
+        reason = stale[0].reason if name else f"it reads '{stale[0].name}', which is stale"
+        return Stopped(reason or "", epoch)
+
+    def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
+        """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            raise StageError(
+                "an unnamed collection has no history", hint="name it: session.stage('name', c)"
+            )
+        stage, node = known(seen, name, definition.schema), seen.graph.named[name]
+        assert node.log is not None
+        last = seen.last(stage) if upto is None else self.epoch(upto, seen)
+        first = None if after is None else self.epoch(after, seen)
+        check_epoch(seen, stage, last)
+        if first is not None:
+            check_epoch(seen, stage, first)
+            found = seen.history.changes(node.log, first, last)
+        else:
+            found = seen.history.state(node.log, last)
+        return total(found, node.log_layout)
+
+    def history_of(self, definition: Definition) -> list[range]:
+        """The readable epochs of a collection."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            return []
+        last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
+        assert log is not None
+        return seen.history.epochs(log, last)
+
+    def refuse_pending(self, seen: Snapshot, definition: Definition, name: str | None) -> None:
+        """Raises if what is read would not show changes of this thread that wait.
+
+        Another thread, such as that of a view, reads what is committed while somebody inserts.
+        """
+        me = threading.get_ident()
+        pending = {n: c for n, c in self._transactions.current.pending.items() if me in c.threads}
+        if not pending:
+            return
+        names = {name} if name else set(definition.references)
+        reached: set[str] = set()
+        while names:
+            each = names.pop()
+            if each in pending:
+                which = f"'{name or 'this collection'}' depends on input '{each}', which"
+                which = f"input '{each}'" if name == each else which
+                rows = pending[each].rows
+                changes = "a change that is" if rows == 1 else f"{rows:,} changes that are"
+                raise StageError(
+                    f"{which} has {changes} not committed",
+                    hint="session.commit() first, or session.discard(); .rows(at=session.now)"
+                    " reads the last epoch; a notebook's cell commits at its end",
+                )
+            reached.add(each)
+            stage = seen.catalog.get(each)
+            if stage is not None and stage.definition is not None:
+                names |= set(stage.definition.references) - reached
+
+    def scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
+        """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+        return scratch(seen, definition, epoch, self._types, self._evaluate)
+
+    def explain(self, definition: Definition) -> Explained:
+        """How a collection is computed, as of now."""
+        seen, works = self._publisher.snapshot, self._publisher.works
+        return explained(definition, seen, self._names, works, self._types)
+
+
+def known(seen: Snapshot, name: str, schema: Schema) -> Stage:
+    """A named collection, if it still has the columns that the reader knows.
+
+    Raises:
+        StageError: if it was dropped, or edited so that its rows would be taken for others.
+    """
+    stage = seen.stage(name)
+    if stage.schema != schema:
+        raise StageError(
+            f"'{name}' was edited: it has columns ({stage.schema.ddl}), not ({schema.ddl})",
+            hint=f"take it as it is now: session['{name}']",
+            stage=name,
+        )
+    return stage
+
+
+def scratch(
+    seen: Snapshot, definition: Definition, epoch: int, types: Types, evaluate: Evaluate
+) -> Batch:
+    """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+    read = {ref.name: ref.schema for ref in definition.refs}
+    catalog = {n: Stage(n, known(seen, n, schema).schema) for n, schema in read.items()}
+    existing = Compiler(Graph(), types).compile(catalog)
+    traces = {}
+    for name in catalog:
+        batch = state(seen, name, epoch)
+        (layout, number), *_ = existing.named[name].traces.items()
+        traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
+    graph = Compiler(existing, types).compile(
+        {**catalog, "": Stage("", definition.schema, definition)}
+    )
+    runner = Runner(graph, evaluate)
+    draft = runner.first_run(Version(epoch, traces), existing)
+    node = graph.nodes[next(reversed(graph.nodes))]
+    for number in node.traces.values():
+        trace = draft.traces.get(number)
+        if trace is not None:
+            return trace.consolidated()
+    return empty_batch(node.log_layout)

@@ -1,0 +1,1 @@
+"""Opening a log: what is recovered, restored and repaired."""

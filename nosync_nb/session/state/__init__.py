@@ -1,0 +1,1 @@
+"""Shared state of a session: lock, snapshot, redo records, worker."""

@@ -1,0 +1,368 @@
+"""Calls: what was asked of an input, and waits for its epoch.
+
+A call is kept with what it means over the input as it is now, so that bad data is an error at the
+call and leaves everything as it was. If another transaction changes the input first, the meaning is
+computed again at the commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.dataflow.runtime.delta import Delta, Held
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import SchemaError
+from nosync_nb.operators.grouping import Groups, group
+from nosync_nb.operators.user_functions import tuples
+from nosync_nb.rows import Schema
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates, merge, no_updates
+
+_FEW = 96
+_SLICE = 1 << 14
+_parts_of = attrgetter("parts")
+
+
+class Change(NamedTuple):
+    """One call on an input: what was asked, with the rows as they were at the call.
+
+    Rows that came as a DataFrame lie in files: `held`, by layout, and no `updates`.
+    """
+
+    kind: str
+    updates: Updates | None
+    held: Mapping[Layout, Held] = MappingProxyType({})
+
+    def asks(self, *, keyed: bool) -> bool:
+        """Whether what it means depends on what is there."""
+        return keyed or self.kind not in ("insert", "remove")
+
+    @property
+    def files(self) -> set[str]:
+        """The files that were written for it."""
+        return {ref.path for held in self.held.values() for ref in held.refs}
+
+    @property
+    def pieces(self) -> list[Updates]:
+        """The rows; those of files are mapped, not read."""
+        if self.updates is not None:
+            return [self.updates]
+        return [part.updates for part in next(iter(self.held.values())).parts]
+
+
+class TakenCall(NamedTuple):
+    """A call that was taken: who made it, and what it means over those before it.
+
+    `once` is the key of a repeatable load with a digest of what it loads.
+    """
+
+    change: Change
+    parts: Sequence[Updates]
+    thread: int
+    once: tuple[str, str] | None = None
+
+
+class _CallsOver(NamedTuple):
+    """Calls, and the contents of the input over which they mean what they mean."""
+
+    base: Trace
+    calls: list[TakenCall]
+
+
+class InputChanges:
+    """The pending changes of one input; `contents`: as it is now.
+
+    IMPORTANT: an interrupt comes between any two steps, and the rows that wait stay. So all that is
+    known of a call is one value, which one step adds; all else is made of these.
+    """
+
+    def __init__(self, stage: Stage, contents: Trace) -> None:
+        self.stage = stage
+        self._taken = _CallsOver(contents, [])
+        self._plain = True  # no call has a key or files; else it is said before that is taken
+
+    @property
+    def calls(self) -> int:
+        """Insert, remove, set... calls so far."""
+        return len(self._taken.calls)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The calls."""
+        return [call.change for call in self._taken.calls]
+
+    @property
+    def files(self) -> set[str]:
+        """The files that were written for them."""
+        files: set[str] = set()
+        for call in () if self._plain else self._taken.calls:
+            if call.change.held:
+                files |= call.change.files
+        return files
+
+    @property
+    def parts(self) -> list[Updates]:
+        """What they mean as updates."""
+        return _parts(self._taken.calls)
+
+    @property
+    def threads(self) -> set[int]:
+        """Who made them; others read what is committed."""
+        return {call.thread for call in self._taken.calls}
+
+    @property
+    def once(self) -> dict[str, str]:
+        """The keys of repeatable loads among them, each with a digest."""
+        once = {}
+        for call in () if self._plain else self._taken.calls:
+            if call.once is not None:
+                once[call.once[0]] = call.once[1]
+        return once
+
+    @property
+    def waits(self) -> bool:
+        """Whether they change anything."""
+        return any(call.parts for call in self._taken.calls)
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait to be added or taken away, copies counted."""
+        return _rows(self.parts)
+
+    @property
+    def removed(self) -> int:
+        """How many of them are to be taken away."""
+        return sum(-int(p.diff[p.diff < 0].sum()) for p in self.parts)
+
+    @property
+    def takes_away(self) -> bool:
+        """Whether somebody called `remove` with rows that may be absent: a keyed input looks."""
+        takes_away = False
+        if self.stage.key is not None:
+            return False
+        for call in self._taken.calls:  # once an epoch
+            if call.parts and call.change.kind == "remove":
+                takes_away = True
+        return takes_away
+
+    def earlier(self, last: int) -> list[Updates]:
+        """What the calls before the `last` ones mean."""
+        calls = self._taken.calls
+        return _parts(calls[: len(calls) - last])
+
+    def absent(self, change: Change) -> Updates | None:
+        """The rows that a `remove` by key, one of the calls, did not find; None if it found all."""
+        call = next(call for call in self._taken.calls if call.change is change)
+        types = self.stage.schema.types
+        both = concat_updates([*change.pieces, *call.parts], types)
+        if not int(both.diff.sum()):
+            return None
+        return arrange(Layout(types, self.stage.key), both).updates
+
+    def add(self, change: Change, contents: Trace, once: tuple[str, str] | None = None) -> int:
+        """Adds a call; returns the number of rows it means, copies counted.
+
+        Raises:
+            SchemaError: if a key is null or there already; nothing is added then.
+        """
+        if contents is not self._taken.base:
+            self._again(contents)
+        calls = self._taken.calls
+        made = _meant(self.stage, change, contents, calls)
+        if once is not None or change.held:
+            self._plain = False
+        call = TakenCall(change, made, threading.get_ident(), once)
+        count = _rows(made)
+        calls.append(call)
+        return count
+
+    def delta(self, contents: Trace) -> Delta | None:
+        """The change of the input for its epoch, None if there is none."""
+        keyed = self.stage.key is not None
+        calls = self._taken.calls
+        if contents is not self._taken.base and any(c.change.asks(keyed=keyed) for c in calls):
+            self._again(contents)
+            calls = self._taken.calls
+        parts = _parts(calls)
+        if not parts:
+            return None
+        types = self.stage.schema.types
+        if len(calls) == 1 and calls[0].change.kind == "insert":
+            held = calls[0].change.held
+            # What lies in files is not the change if a count below 0 is repaired with it.
+            if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
+                return Delta(types, None, dict(held))
+        return Delta(types, concat_updates(parts, types))
+
+    def _again(self, contents: Trace) -> None:
+        """Computes the meaning anew, as somebody else changed the input."""
+        calls: list[TakenCall] = []
+        for call in self._taken.calls:
+            calls.append(call._replace(parts=_meant(self.stage, call.change, contents, calls)))
+        self._taken = _CallsOver(contents, calls)
+
+
+def taken(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
+    """Those rows of updates that are to be taken away."""
+    changed = concat_updates(parts, types)
+    return changed.take((changed.diff < 0).nonzero()[0])
+
+
+def _parts(calls: Sequence[TakenCall]) -> list[Updates]:
+    """What calls mean, one after the other."""
+    return [*chain.from_iterable(map(_parts_of, calls))]
+
+
+def _rows(parts: Sequence[Updates]) -> int:
+    """How many rows updates add and take away, copies counted."""
+    total = 0
+    for part in parts:
+        if len(part.diff) <= _FEW:
+            total += sum(map(abs, part.diff.tolist()))
+            continue
+        # In slices: it is also asked for by who tells that there is no memory for all of them.
+        slices = range(0, len(part.diff), _SLICE)
+        total += sum(int(np.abs(part.diff[at : at + _SLICE]).sum()) for at in slices)
+    return total
+
+
+def _copies(held: Held) -> int:
+    """How many rows a change adds, copies counted."""
+    return sum(int(part.diff.sum()) for part in held.parts)
+
+
+def _meant(
+    stage: Stage, change: Change, contents: Trace, before: Sequence[TakenCall]
+) -> list[Updates]:
+    """What a call means as updates, over the contents and the transaction's earlier calls."""
+    if stage.key is None and change.kind == "insert":
+        made = change.pieces
+    elif stage.key is None and change.kind == "remove":
+        made = [piece.negated() for piece in change.pieces]
+    else:
+        made = [_meaning(stage, change, contents, _parts(before))]
+    return [updates for updates in made if len(updates.diff)]
+
+
+def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]) -> Updates:
+    """What a call means that asks what is there."""
+    layout = Layout(stage.schema.types, stage.key)
+    pieces = change.pieces
+    updates = concat_updates(pieces, layout.types) if pieces else no_updates(layout.types)
+    trace = _overlaid(contents, before)
+    if change.kind in ("set", "clear"):
+        wanted = arrange(layout, _keyed(stage, updates))
+        old = [p for p in trace.parts() if len(p)]
+        if not old:
+            return wanted.updates
+        now = merge(trace.layout, old)
+        return arrange(
+            layout, concat_updates([wanted.updates, now.updates.negated()], layout.types)
+        ).updates
+    assert stage.key is not None
+    if change.kind == "delete":
+        return _found(stage, updates.columns, trace).negated()
+    if change.kind == "remove":
+        return _removed(stage, updates, trace)
+    rows_ = _keyed(stage, updates, unique=change.kind == "insert")
+    keys = [rows_.columns[i] for i in stage.key]
+    old_rows = _found(stage, keys, trace)
+    if change.kind == "insert":
+        _refuse_existing(stage, old_rows)
+    both = concat_updates([old_rows.negated(), rows_], layout.types)
+    return arrange(layout, both).updates  # rows that are there already change nothing
+
+
+def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
+    """The contents with the transaction's earlier updates."""
+    if not before:
+        return contents
+    return contents.with_batch(
+        arrange(contents.layout, concat_updates(before, contents.layout.types))
+    )
+
+
+def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
+    """One row for each key, the last; null keys are an error, and if `unique` two rows of a key."""
+    if stage.key is None or not len(updates.diff):
+        return updates
+    names = [stage.schema.names[i] for i in stage.key]
+    keys = [updates.columns[i] for i in stage.key]
+    for name, column in zip(names, keys, strict=True):
+        null = rows.null_mask(column)
+        if null is not None and null.any():
+            raise SchemaError(
+                f"input '{stage.name}': key '{name}' is null in row {int(null.argmax())}",
+                hint="drop the rows without a key, or use an input without key",
+            )
+    groups = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
+    if unique and int(updates.diff.sum()) > len(groups.starts):
+        _refuse_twice(stage, updates, groups)
+    if len(groups.starts) < len(updates.diff):
+        ends = np.append(groups.starts[1:], len(groups.order)) - 1
+        updates = updates.take(np.sort(groups.order[ends]))
+    if not (updates.diff == 1).all():  # equal rows of a DataFrame come as one, counted
+        updates = Updates(updates.columns, np.ones(len(updates.diff), np.int64))
+    return updates
+
+
+def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
+    """The rows held under given keys, added up."""
+    assert stage.key is not None
+    types = stage.schema.types
+    n = len(keys[0])
+    khash = rows.hash_columns(list(keys), [types[i] for i in stage.key], n)
+    _, first = np.unique(khash, return_index=True)
+    keys = [rows.take(k, first) for k in keys]
+    hit = trace.lookup(khash[first], keys)
+    if hit is None:
+        return Updates([rows.empty(t) for t in types], np.zeros(0, np.int64))
+    return arrange(Layout(types, stage.key), Updates(hit.columns, hit.diff)).updates
+
+
+def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
+    """Takes away those of some rows that are there: a key of a row that is not may have another."""
+    assert stage.key is not None
+    layout = Layout(stage.schema.types, stage.key)
+    present = _found(stage, [updates.columns[i] for i in stage.key], trace)
+    present = present.take((present.diff > 0).nonzero()[0])
+    removed = updates.negated()
+    left = arrange(layout, concat_updates([present, removed], layout.types)).updates
+    absent = left.take((left.diff < 0).nonzero()[0]).negated()
+    return arrange(layout, concat_updates([removed, absent], layout.types)).updates
+
+
+def _refuse_existing(stage: Stage, held: Updates) -> None:
+    """Raises if a key that an insert would replace is there, or waits to be."""
+    present = (held.diff > 0).nonzero()[0]
+    if len(present):
+        raise SchemaError(
+            f"input '{stage.name}': key {key_text(stage, held, int(present[0]))} is there already",
+            hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
+        )
+
+
+def _refuse_twice(stage: Stage, updates: Updates, groups: Groups) -> None:
+    """Raises for the first key of which there are two rows in one insert."""
+    many = np.add.reduceat(updates.diff[groups.order], groups.starts) > 1
+    row = int(groups.order[groups.starts[many]].min())
+    raise SchemaError(
+        f"input '{stage.name}': key {key_text(stage, updates, row)} is there twice in the rows",
+        hint=f"keep one row of each key, or {stage.name}.upsert(rows), which keeps the last",
+    )
+
+
+def key_text(stage: Stage, updates: Updates, row: int) -> str:
+    """The key of a row as a message shows it."""
+    assert stage.key is not None
+    schema = Schema([stage.schema.fields[i] for i in stage.key])
+    first = tuples([rows.slice_(updates.columns[i], row, row + 1) for i in stage.key], schema, 1)[0]
+    return repr(first[0] if len(first) == 1 else tuple(first))

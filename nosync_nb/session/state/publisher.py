@@ -1,0 +1,394 @@
+"""Publisher: what has its frame in the log is what the session shows, whatever was raised.
+
+An epoch or a definition goes the same way:
+
+    prepare what will be assigned, in one record -> write the frame -> assign
+
+An exception may come between any two steps of this: from a signal, from another thread, or because
+memory is refused. Nothing is held back. Instead the record stands from before the frame until all
+of it is assigned, and whoever enters next (the error's own way out, a commit, a merge, a closing)
+finishes it: if the head of the log has the frame, everything is assigned, else nothing is.
+
+IMPORTANT: each assignment may be made twice, as nobody knows which of them were made. So values are
+computed before, and nothing is added to what is there but what is not there yet.
+
+Failure: 1. The frame is written. 2. Ctrl-C; the epoch is not published, its rows still wait. 3. The
+same call again writes the same number a second time. 4. At the next opening both count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version, Work
+from nosync_nb.dataflow.runtime.runner import Runner
+from nosync_nb.dataflow.snapshot import Snapshot, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import FencedError, titled
+from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.file_gc import Garbage
+from nosync_nb.session.state.metrics import Works
+from nosync_nb.session.state.transactions import Transaction
+from nosync_nb.session.state.writer_lock import Gate, Outcome
+from nosync_nb.store import retention_policy
+from nosync_nb.store.catalog import signature
+from nosync_nb.store.catalog.epoch_index import Ledger, Record, Rewound, noted
+from nosync_nb.store.durability import frame_offsets as defined
+from nosync_nb.store.durability.frame_offsets import Defined
+from nosync_nb.store.log import Position
+from nosync_nb.store.log_reader import Recovered
+from nosync_nb.store.retention_policy import Retention
+from nosync_nb.store.store import Store
+from nosync_nb.trace.batch import Batch, Updates, concat_updates
+from nosync_nb.trace.history.history import History
+from nosync_nb.trace.history.unpacked_tail import Encoded
+
+Catalog = Mapping[str, Stage]
+
+
+class Publisher:
+    """What is published, and what the log says of it.
+
+    All of it is changed with the gate's lock, and here alone. A reader takes `snapshot` once, and
+    may take what else is one reference.
+
+    Args:
+        works, garbage, names: what else a commit or a definition changes.
+
+    Attributes:
+        store: the folder; a reader that begins again has another one then.
+        ledger: the epochs.
+        snapshot: what readers see.
+        described: the stages of it, those that are being defined included.
+        runner: what runs the graph.
+        position: that of the last frame.
+        catalog: as the last definition wrote it, and its `signing.digest`.
+        defined: by log, the frame that a named collection is defined by.
+    """
+
+    def __init__(
+        self, store: Store, gate: Gate, works: Works, garbage: Garbage, names: Names
+    ) -> None:
+        self.store = store
+        self.ledger = Ledger()
+        self.snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
+        self.described: Catalog = {}
+        self.runner = Runner(self.snapshot.graph)
+        self.position: Position | None = None
+        self.catalog: Mapping[str, Any] = {}
+        self.digest = b""
+        self.defined: Mapping[int, Defined] = {}
+        self._logs: Mapping[int, str] = {}  # those of named collections, which have a history
+        self._numbers = 0  # of nodes and traces, that any definition here has taken
+        self._gate = gate
+        self.works = works
+        self.garbage = garbage
+        self.names = names
+
+    @property
+    def now(self) -> int:
+        """The last epoch."""
+        return self.snapshot.version.epoch
+
+    @property
+    def retention(self) -> Retention:
+        """Which past is kept."""
+        return retention_policy.of(self.catalog)
+
+    @property
+    def durable(self) -> int:
+        """The last epoch that is on disk."""
+        return self.ledger.durable(self.store.log.durable)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else has taken over a log that was written here."""
+        try:
+            if self.store.log.mode != "r":
+                self.store.log.check()
+        except FencedError:
+            return True
+        return False
+
+    @property
+    def named_files(self) -> set[str]:
+        """Every file that a trace, the history, or the checkpoint before the newest one names."""
+        files = files_of(self.snapshot.version) | self.store.history.files()
+        return files | self.garbage.files
+
+    def title_of(self, number: int) -> str:
+        """The input or stage that a trace or a log belongs to, as messages name it."""
+        seen = self.snapshot
+        for node in seen.graph:
+            if number == node.log or number in (*node.state, *node.traces.values()):
+                stage = seen.catalog.get(node.name or "")
+                is_input = stage is not None and stage.is_input
+                return f"input '{node.name}'" if is_input else titled(node.name or node.stage)
+        return "a stage that was dropped"
+
+    # -- epochs and definitions --------------------------------------------------------------
+
+    def epoch(self, draft: Draft, meta: Mapping[str, Any], transaction: Transaction) -> int:
+        """Writes an epoch and makes it visible. Returns the number of its frame."""
+        # As a datetime has it, so that it can be looked up by one.
+        utc = self.ledger.not_before(round(time.time(), 6))
+        where = self.next()
+        snapshot = self.snapshot
+        retired = _emptied(snapshot.version, draft.cleared) if draft.cleared else frozenset()
+        stats = self.works.after(draft)
+        self._gate.begin(
+            UnfinishedEpoch(self, draft, meta, utc, transaction, where, retired, stats)
+        )
+        written = self.store.write_epoch(draft, utc, meta, snapshot.graph)
+        assert written == where
+        self._gate.finish()
+        return where.seq
+
+    def definition(self, record: UnfinishedDefinition, payload: bytes) -> None:
+        """Writes a definition and makes it visible."""
+        self._gate.begin(record)
+        written = self.store.write_definition(payload)
+        assert written == record.position
+        self._gate.finish()
+
+    def rewind(self, record: UnfinishedRewind, payload: bytes) -> None:
+        """Writes that the log goes on from an earlier epoch, and makes it visible."""
+        self._gate.begin(record)
+        written = self.store.write_definition(payload, back=True)
+        assert written == record.definition.position
+        self._gate.finish()
+
+    def next(self) -> Position:
+        """Where the next frame will be."""
+        head = self.store.log.head
+        return Position(head.seq + 1, head.offset)
+
+    def redefined(self, catalog: Mapping[str, Any]) -> Mapping[int, Defined]:
+        """By log, the frames that define what is named if the next one has a catalog."""
+        return defined.after(self.defined, self.catalog, catalog, self.next().seq)
+
+    def reached(self, position: Position) -> bool:
+        """Whether a frame is in the log; if so, others are shown it."""
+        log = self.store.log
+        if log.head.seq < position.seq:
+            return False
+        log.show()
+        return True
+
+    def assign_epoch(self, record: UnfinishedEpoch) -> None:
+        """Makes an epoch visible; may be done again."""
+        draft, epoch, log = record.draft, record.draft.epoch, self.store.log
+        log.note(noted(self.ledger.incarnation, epoch))
+        remember(self.store.history, self._logs, draft, again=True)
+        self.position = record.position
+        self.works.assign(record.stats, draft.work)
+        if record.retired or draft.spare:
+            self.garbage.retire(record.retired | draft.spare)
+        said = Record(epoch, record.utc, record.position.seq, log.durable)
+        if record.meta:
+            label, once = record.meta.get("label"), record.meta.get("once")
+            said = said._replace(label=label, once=once or {})
+        self.ledger.record(said)
+        if self.snapshot.epoch < epoch:
+            self.snapshot = self.snapshot.advanced(draft.version())
+
+    def assign_definition(self, record: UnfinishedDefinition) -> None:
+        """Makes a definition visible; may be done again."""
+        self.position = record.position
+        self.catalog, self.digest = record.catalog, record.digest
+        self.defined = record.defined
+        self.runner = record.runner
+        self._logs = record.logs
+        self.store.history.become(record.history)
+        self.garbage.retire(record.retired)
+        self.snapshot = record.snapshot
+        self.described = record.snapshot.catalog
+        self.works.become(record.stats, record.work)
+        for definition, name in record.names.items():
+            self.names.call(definition, name)
+
+    def assign_rewind(self, record: UnfinishedRewind) -> None:
+        """Makes a rewind visible; may be done again."""
+        self.ledger.rewind(record.rewound)
+        self.store.log.note(noted(record.rewound.incarnation, record.rewound.epoch))
+        self.assign_definition(record.definition)
+        self._gate.first(record.before_next)
+
+    # -- being defined -----------------------------------------------------------------------
+
+    def describe(self, catalog: Catalog) -> None:
+        """Shows the stages that are being defined to who places what they run."""
+        self.described = catalog
+
+    def numbered(self, graph: Graph) -> Graph:
+        """A graph with numbers that nothing was written under, by a definition that failed."""
+        return graph.numbered(self._numbers)
+
+    def take_numbers(self, upto: int) -> None:
+        """Notes that numbers are taken, whatever becomes of the definition that took them."""
+        self._numbers = upto
+
+    @property
+    def logs(self) -> Mapping[int, str]:
+        """The logs that have a history: those of named collections, with their names."""
+        return self._logs
+
+    # -- merges and packs --------------------------------------------------------------------
+
+    def replace(self, version: Version) -> None:
+        """Makes a version visible that holds the same in other layers."""
+        self.snapshot = self.snapshot.advanced(version)
+
+    def repacked(self) -> None:
+        """Makes the history visible that holds the same in other packs."""
+        self.snapshot = self.snapshot._replace(history=seen(self.store.history))
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def show(self, recovered: Recovered) -> None:
+        """Makes visible what a log says."""
+        self.store = recovered.store
+        self.position = self.store.position
+        self.ledger = recovered.ledger
+        self.described = recovered.snapshot.catalog
+        self.catalog = recovered.data
+        if self.store.log.mode == "w" and recovered.data:
+            self.digest = signature.digest(recovered.data)
+        self.defined = {} if recovered.said is None else recovered.said.defined
+        self._logs = named_logs(recovered.snapshot.graph)
+        self.snapshot = recovered.snapshot
+
+    def compiled(
+        self, runner: Runner | None, version: Version, graph: Graph, catalog: Catalog
+    ) -> None:
+        """Makes visible what was compiled of a catalog that was read, with all of its state.
+
+        Args:
+            runner: of the graph; None: a definition that follows brings one.
+        """
+        if runner is not None:
+            self.runner = runner
+        self.described = catalog
+        self.snapshot = Snapshot(version, graph, catalog, seen(self.store.history))
+
+
+class UnfinishedEpoch(NamedTuple):
+    """An epoch between its record and its last assignment.
+
+    Attributes:
+        position: where its frame will be, and is if the log goes that far.
+        retired: the files that are not needed any more after it.
+        stats: the counters after it.
+    """
+
+    publisher: Publisher
+    draft: Draft
+    meta: Mapping[str, Any]
+    utc: float
+    transaction: Transaction
+    position: Position
+    retired: frozenset[str]
+    stats: Mapping[str, int]
+
+    def finish(self) -> None:
+        """Makes the epoch visible, if its frame is written."""
+        if self.publisher.reached(self.position):
+            self.publisher.assign_epoch(self)
+            self.transaction.stands(self.draft.epoch)
+
+
+class UnfinishedDefinition(NamedTuple):
+    """A definition between its record and its last assignment.
+
+    Attributes:
+        position: where its frame will be, and is if the log goes that far.
+        snapshot: what readers see after it; its history is `seen(history)`.
+        logs: those of named collections, after it.
+        history: the past after it.
+        catalog: as its frame has it, and the `signing.digest` of that.
+        defined: by log, the frame that a named collection is defined by, after it.
+        retired: the files that are not needed any more after it.
+        work: what stages did last, after it.
+        stats: the counters that it changes, after it.
+        names: what descriptions are called after it, None: they have no name any more.
+        outcome: told that it stands.
+    """
+
+    publisher: Publisher
+    position: Position
+    snapshot: Snapshot
+    logs: Mapping[int, str]
+    history: History
+    runner: Runner
+    catalog: Mapping[str, Any]
+    digest: bytes
+    defined: Mapping[int, Defined]
+    retired: frozenset[str]
+    work: Mapping[str, Work]
+    stats: Mapping[str, int]
+    names: Mapping[Definition, str | None]
+    outcome: Outcome
+
+    def finish(self) -> None:
+        """Makes the definition visible, if its frame is written."""
+        if self.publisher.reached(self.position):
+            self.publisher.assign_definition(self)
+            self.outcome.stand()
+
+
+class UnfinishedRewind(NamedTuple):
+    """A rewind between its record and its last assignment.
+
+    Attributes:
+        definition: what it says besides: the stages as they go on, and what was computed of them.
+        before_next: what has to be done before the next write; None: nothing.
+    """
+
+    publisher: Publisher
+    definition: UnfinishedDefinition
+    rewound: Rewound
+    before_next: Callable[[], None] | None
+
+    def finish(self) -> None:
+        """Makes the rewind visible, if its frame is written."""
+        if self.publisher.reached(self.definition.position):
+            self.publisher.assign_rewind(self)
+            self.definition.outcome.stand()
+
+
+def files_of(version: Version) -> set[str]:
+    """The files of a version's traces."""
+    traces = version.traces.values()
+    return {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
+
+
+def remember(history: History, logs: Container[int], draft: Draft, *, again: bool = False) -> None:
+    """Gives the changes in some logs to a history; `again`: it may have some of them already."""
+    epoch = draft.epoch
+    for number, layout, (parts, refs) in draft.logged:
+        if number not in logs:
+            continue
+        batch = parts[0]
+        if refs:
+            if not (again and history.last(number) >= epoch):
+                history.append_files(number, epoch, batch.layout, refs, parts)
+        elif batch.layout == layout:
+            history.append(number, epoch, batch, again=again)
+        else:
+            change = tuple.__new__(Encoded, (layout, batch, updates_of))
+            history.append(number, epoch, change, again=again)
+
+
+def _emptied(version: Version, numbers: Iterable[int]) -> frozenset[str]:
+    """The files of traces that are emptied."""
+    layers = [layer for number in numbers for layer in version.traces[number].layers]
+    return frozenset([ref.path for layer in layers for ref in layer.files])
+
+
+def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
+    """The updates of batches that are not arranged as their log is, and how many each has."""
+    return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]

@@ -1,0 +1,254 @@
+"""Listeners: who is told what happens, and takes no part in it.
+
+A subscriber hears of each epoch; an inspector is called with the changes of a collection after each
+epoch; a notice is a line of text for whoever uses the session. What a function does that listens
+changes no rows. Its exception is reported once for each kind, as one that fails every epoch would
+be heard of for ever; a notebook shows it as a notice, elsewhere it is a warning. It hears of live
+epochs only, not of those that a new version or a recovery goes through again, and is forgotten with
+the kernel, as nobody else could hear it.
+
+A collection without a name is no place where anything happens. Its inspector waits until it is
+named; if it is used in another stage without a name, that stage is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from nosync_nb.collections import readable
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.result_schema import check_callable
+from nosync_nb.collections.loops import refuse_inside
+from nosync_nb.dataflow.runtime.epoch_result import Draft
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import StageError, visible, warn
+from nosync_nb.store.timetravel import catalog_at__rewound
+from nosync_nb.trace.batch import Batch
+
+logger = logging.getLogger("nosync")
+
+Inspector = Callable[[int, pa.Table], Any]
+
+NOTICES_MAX = 100
+
+
+class Inspected(NamedTuple):
+    """A named collection with its function, and the kinds of errors that were told of."""
+
+    name: str
+    function: Inspector
+    failed: set[type]
+
+
+class Subscribed(NamedTuple):
+    """A function that hears of each epoch, and the kinds of errors that were told of."""
+
+    callback: Callable[[int], None]
+    failed: set[type]
+
+
+class Listeners:
+    """Who listens to a session.
+
+    Threads: any may add, remove and tell. The tuples are replaced under the lock and never
+    changed, so whoever tells goes on with those that were there when it began. No function is
+    called under the lock.
+
+    Args:
+        tell: calls a function of a user, which must not change the session meanwhile.
+
+    Attributes:
+        notices: the last ones.
+        on_notice: gets each notice; without it the log of the program does. It is called where
+            something happens, and must not wait for another thread that changes the session.
+    """
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        # A finalizer in the middle of a call must not wait for itself.
+        self._mutex = threading.RLock()
+        self._tell = tell
+        self._deaf: set[type] = set()  # the kinds of errors of `on_notice` that were told of
+        self._inspected: tuple[Inspected, ...] = ()
+        self._subscribed: tuple[Subscribed, ...] = ()
+        self._waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
+        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
+        self.on_notice: Callable[[str], None] | None = None
+
+    # -- subscribers and notices -------------------------------------------------------------
+
+    @property
+    def subscribers(self) -> int:
+        """How many there are."""
+        return len(self._subscribed)
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody hears of epochs."""
+        return bool(self._inspected or self._subscribed)
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Adds a subscriber; returns the way to remove it, which may be called again."""
+        entry = Subscribed(callback, set())
+
+        def stop() -> None:
+            with self._mutex:
+                self._subscribed = tuple(e for e in self._subscribed if e is not entry)
+
+        with self._mutex:
+            self._subscribed = (*self._subscribed, entry)
+        return stop
+
+    def hear(self, hears: Callable[[str], None] | None) -> None:
+        """Has a function get each notice from now on, or again (None) the program's log."""
+        self.on_notice = hears
+
+    @property
+    def has_hearer(self) -> bool:
+        """True if a function gets the notices, as in a notebook."""
+        return self.on_notice is not None
+
+    def alert(self, text: str) -> None:
+        """Gives a notice that must be seen: without a function that gets notices, as a warning."""
+        if self.has_hearer:
+            self.say(text)
+        else:
+            warn(text, stacklevel=None)
+
+    def say(self, text: str) -> None:
+        """Gives a notice; whoever gets it cannot change the session, nor what goes on in it."""
+        text = visible(text)
+        self.notices.append(text)
+        hears = self.on_notice
+        if hears is None:
+            logger.info(text)
+            return
+        try:
+            self._tell(hears, text)
+        except Exception as error:  # whatever the user's function raises
+            if type(error) not in self._deaf:
+                self._deaf.add(type(error))
+                warn(f"what gets notices raised {error!r}", stacklevel=2)
+
+    # -- inspectors --------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many inspectors wait for a name."""
+        return len(self._waiting)
+
+    def inspect(self, definition: Definition, name: str | None, function: Inspector | None) -> None:
+        """Has a function called; see `Collection.inspect`."""
+        refuse_inside("inspect")
+        if function is not None:
+            check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
+        if name is not None:
+            self._put(name, function)
+            return
+        with self._mutex:
+            waiting = WeakKeyDictionary(self._waiting)
+            waiting.pop(definition, None)  # it is kept by the one that was given last
+            if function is not None:
+                waiting[definition] = function
+            self._waiting = waiting
+
+    def refuse_unnamed(self, described: Mapping[str, Definition]) -> None:
+        """Raises if a stage uses an inspected collection that has no name."""
+        with self._mutex:
+            waiting = set(self._waiting)
+        if not waiting:
+            return
+        own = {id(tree) for tree in described.values()}
+        for name, tree in described.items():
+            for part in _below(tree):
+                if part in waiting and id(part) not in own:
+                    raise StageError(
+                        f"stage '{name}': what is inspected in it has no name",
+                        hint="name it as a stage of its own, and use that one here",
+                        stage=name,
+                    )
+
+    def named(self, definition: Definition, name: str) -> None:
+        """What waited for a name has it now; it may be told again."""
+        with self._mutex:
+            function = self._waiting.get(definition)
+            if function is not None:
+                self._put(name, function)
+                self._waiting.pop(definition, None)
+
+    def _put(self, name: str, function: Inspector | None) -> None:
+        """Sets or (None) removes the function of a named collection."""
+        with self._mutex:
+            others = tuple(each for each in self._inspected if each.name != name)
+            added = () if function is None else (Inspected(name, function, set()),)
+            self._inspected = (*others, *added)
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def tell(self, draft: Draft, seen: Snapshot) -> None:
+        """Calls the functions of the collections that an epoch has changed, and subscribers."""
+        for each in self._inspected:
+            node = seen.graph.named.get(each.name)
+            if node is None:  # dropped, and not to be heard under a name that is given again
+                self._forget(each)
+                continue
+            delta = draft.deltas.get(node.id)
+            if not delta:
+                continue
+            self._show(each, draft.epoch, delta.batch(node.log_layout), seen)
+        self._notify(draft.epoch)
+
+    def tell_back(self, was: Snapshot, seen: Snapshot) -> None:
+        """Calls them with what takes a collection to what it was at an earlier epoch.
+
+        Args:
+            was: what readers saw before, `seen`: what they see of that epoch now.
+        """
+        for each in self._inspected:
+            if each.name in was.graph.named and each.name in seen.graph.named:
+                changes = catalog_at__rewound.difference(was, seen, each.name)
+                if len(changes):
+                    self._show(each, seen.epoch, changes, seen)
+        self._notify(seen.epoch)
+
+    def _show(self, each: Inspected, epoch: int, batch: Batch, seen: Snapshot) -> None:
+        """Calls an inspector with changes."""
+        changes = readable.changes_table(batch, seen.stage(each.name).schema)
+        try:
+            each.function(epoch, changes)
+        except Exception as error:  # whatever the user's function raises
+            if type(error) not in each.failed:
+                each.failed.add(type(error))
+                self.alert(f"the inspector of '{each.name}' raised {error!r}")
+
+    def _notify(self, epoch: int) -> None:
+        """Calls the subscribers."""
+        for callback, failed in self._subscribed:
+            try:
+                callback(epoch)
+            except Exception as error:  # whatever the user's function raises
+                if type(error) not in failed:
+                    failed.add(type(error))
+                    self.alert(f"a subscriber raised {error!r}")
+
+    def _forget(self, entry: Inspected) -> None:
+        with self._mutex:
+            self._inspected = tuple(each for each in self._inspected if each is not entry)
+
+
+def _below(tree: Definition) -> Iterable[Definition]:
+    """All parts of a description, each once."""
+    seen: set[int] = set()
+    waiting = [tree]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            waiting += part.inputs
+            yield part

@@ -1,0 +1,1 @@
+"""Branch, rewind, follow, copy."""

@@ -1,0 +1,216 @@
+"""Branching: another session that goes on from an epoch of this one, beside it.
+
+What it begins with is taken with the gate's lock, so that it is of one moment: the traces as of the
+epoch (`store/timetravel/trace_plan.py`), the stages as a log of that epoch has them
+(`store/timetravel/catalog_at.py`), signed anew for the id of its log, the past up to then. Nothing
+of the parent is changed, and no row is copied. Then it is a log like any other
+(`store/timetravel/branches.py`), which is opened as any is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from nosync_nb.collections.definition import check_name
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.snapshot import named_logs
+from nosync_nb.errors import SchemaError, TrustError
+from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.signer import Signer
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.timetravel import remote_branches
+from nosync_nb.store import undo
+from nosync_nb.store.replication.config import Replicas, checked
+from nosync_nb.store.timetravel import branches, branches__listing
+from nosync_nb.store.timetravel.branches import Beginning
+from nosync_nb.store.timetravel.branches__listing import Branch
+from nosync_nb.store.timetravel.catalog_at import cut
+from nosync_nb.store.timetravel.historical_catalog import catalog_at, with_catalog
+from nosync_nb.store.timetravel.trace_plan import asof
+
+NOW, THEN = "now", "then"
+"""Which stages a branch has: those of now, or those that there were at the epoch."""
+
+Opens = Callable[..., Any]
+"""Opens the session of a folder; see `opening.open`."""
+
+
+class Branching:
+    """Makes, lists and drops the branches of one session; owns nothing.
+
+    Args:
+        opens: opens the folder of a branch; who does it is above.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        signer: Signer,
+        replication: Replication,
+        opens: Opens,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._signer = signer
+        self._replication = replication
+        self._opens = opens
+
+    def branch(self, name: str, at: Any = None, *, definitions: str = NOW) -> Any:
+        """Makes a branch and opens it: a session that goes on from an epoch of this one.
+
+        Its log lies beside, in `branches/NAME`. It has the rows of then and the stages of now,
+        shares the files of both, and is changed without this one, here or in another process. A
+        stage that was defined later is computed from what it reads; an input that was declared
+        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`,
+        from its first opening on; one that was left by a rewind, or made and not opened, is on this
+        disk alone until then.
+
+        Args:
+            name: an identifier that no other branch has.
+            at: an epoch, as in `rows(at=)`; None: now. What is pending stays here.
+            definitions: "now": the stages are those of now; "then": those that the epoch was
+                computed by, without what was edited, renamed or dropped since it was committed.
+                They are known as far back as frames are kept.
+
+        Raises:
+            SchemaError: the name is taken, or is none.
+            TimeError: there is no such epoch, or it cannot be told apart any more; or what was
+                defined then is not known any more, or read an input that was dropped since.
+            TrustError: another key, or none, has signed what this log computes.
+            DurabilityError: the disk refuses, or has no hard links.
+
+        Cost: a hard link for each file; rows in memory alone are written. Of an old epoch what
+            operators remember is computed in the background, and the first epoch there waits.
+        """
+        self.make(check_name(name, "branch"), at, definitions=definitions)
+        return self.open(name)
+
+    def make(self, name: str, at: Any = None, *, definitions: str = NOW) -> str:
+        """Makes a branch and leaves it closed. Returns its folder."""
+        if definitions not in (NOW, THEN):
+            raise SchemaError(
+                f"definitions={definitions!r:.60} is not known",
+                hint="'now' takes the stages of now, 'then' those that there were at the epoch",
+            )
+        with self._gate.lock:
+            self._gate.turn("branch", rebuilt=False)
+            replicas = self._replicas(name)
+            beginning = self.beginning(at, then=definitions == THEN)._replace(replicas=replicas)
+            return branches.make(self._publisher.store, name, beginning)
+
+    def leave(self, incarnation: int) -> str:
+        """Makes ready what a rewind leaves as a branch of now; returns its name. With the lock.
+
+        Args:
+            incarnation: of the epochs after the rewind.
+        """
+        store, number = self._publisher.store, incarnation
+        known = branches.names(store.files, store.path)
+        while f"before-rewind-{number}" in known:
+            number += 1
+        name = f"before-rewind-{number}"
+        replicas = Replicas()
+        with suppress(SchemaError):  # a bucket's name for it is too long: it is here alone
+            replicas = self._replicas(name)
+        beginning = self.beginning(None)._replace(replicas=replicas)
+        branches.leave(store, name, incarnation, beginning)
+        return name
+
+    def _replicas(self, name: str) -> Replicas:
+        """Where a branch is kept when it is opened: where its parent is, below `branches/NAME`.
+
+        A server keeps what it is given by the id of the log, as any does.
+        """
+        settings, store = self._replication.settings, self._publisher.store
+        urls = [
+            each.url
+            if each.kind.startswith("grpc")
+            else f"{each.url.rstrip('/')}/{branches.FOLDER}/{name}"
+            for each in settings.replicas
+        ]
+        asked = checked(urls, settings.quorum, log=branches.place(store.path, name), look=False)
+        return asked._replace(unprepared=bool(urls))
+
+    def settle(self) -> None:
+        """Shows what rewinds have left as branches, and deletes what one that failed made ready."""
+        branches.settle(self._publisher.store, self._publisher.ledger.incarnation)
+
+    def beginning(self, at: Any, *, then: bool = False) -> Beginning:
+        """What a log begins with that goes on from an epoch; with the gate's lock, or a reader.
+
+        Args:
+            then: whether it computes what there was at the epoch; else what there is now.
+
+        Raises:
+            TimeError: there is no such epoch, or it cannot be told apart any more.
+            TrustError: another key, or none, has signed what this log computes.
+        """
+        publisher = self._publisher
+        store, seen = publisher.store, publisher.snapshot
+        if store.foreign or not self._signer.origin.own:
+            raise TrustError(
+                f"'{store.path}' holds what another key has signed, or nobody:"
+                " no branch is made of it",
+                hint="run the cells that define its stages, or bring the key with"
+                " `python -m nosync key import`",
+            )
+        epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
+        reads = store.log.mode == "r" or epoch == seen.epoch
+        had = named_logs(seen.graph)
+        if then:
+            seen = with_catalog(seen, catalog_at(store, epoch, seen.epoch), store.log.id)
+        rewinds = publisher.ledger.rewinds
+        frames = [] if reads else undo.frames(store, epoch, seen.epoch, rewinds)
+        made = asof(seen, epoch, frames=frames, moved=then)
+        catalog, graph = cut(seen, made)
+        past = store.history.copied(())
+        past.truncate(epoch)
+        for number in had.keys() - named_logs(graph) if then else ():
+            past.drop(number)
+        recorded, times = publisher.ledger.saved(epoch)
+
+        def said(log_id: bytes) -> Mapping[str, Any]:
+            sealed = Signer(log_id).sealed(catalog, graph, epoch, publisher.retention)
+            return {**sealed.meta, **recorded}
+
+        version = Version(epoch, made.traces)
+        return Beginning(version, graph, past, seen.graph.unwritten, said, times)
+
+    def open(self, name: str) -> Any:
+        """The session of a branch: that of this process, or one that is opened."""
+        store = self._publisher.store
+        known = branches.names(store.files, store.path)
+        if name not in known:
+            raise branches.unknown(name, known)
+        return self._opens(branches.place(store.path, name))
+
+    @property
+    def listed(self) -> Mapping[str, Branch]:
+        """The branches, by name, those that are at replicas alone as well."""
+        store = self._publisher.store
+        here = branches__listing.listed(store.files, store.path)
+        return {**remote_branches.listed(store.files, store.path), **here}
+
+    def drop(self, name: str) -> None:
+        """Deletes a branch that nobody has open, and its copies at replicas.
+
+        Of those that cannot be reached a warning tells; the branch is listed as one that is at
+        replicas then, and may be dropped again.
+
+        Raises:
+            SchemaError: there is none, or it has branches itself.
+            FencedError: somebody has it open.
+        """
+        if not isinstance(name, str):
+            raise SchemaError(f"{name!r:.60} is no name of a branch", hint="name one of .branches")
+        store = self._publisher.store
+        copies, generation = remote_branches.copies_of(store.files, store.path, name), None
+        with self._gate.lock:
+            self._gate.turn("dropping a branch", rebuilt=False)
+            if copies.here or not copies.replicas:
+                generation = branches.drop(store, name)
+        remote_branches.drop(store.files, copies, generation)

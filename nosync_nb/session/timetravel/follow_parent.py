@@ -1,0 +1,276 @@
+"""Following: a branch takes what its parent's inputs got since, and runs it through its own stages.
+
+Epoch by epoch, each as one epoch of the branch, with its label and the keys of its loads. With a
+key of its own it records which epoch of the parent it was, so that it is taken once: who was
+interrupted goes on where it ended, and who follows again takes what came since. What was loaded
+here under a key that an epoch of the parent has is there already, and is not taken twice.
+
+An epoch is told from another one of its number by when it was committed: if the parent went back
+since, what was taken of it, or what both began with, is not its past any more. Then nothing is
+taken: rows of two pasts would be mixed.
+
+Inputs find each other by what they are (`Stage.uid`), whatever they are called. What an epoch added
+to an input is inserted and what it took away removed; in one with a key the rows of the parent win.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.rows import mask
+from nosync_nb.session.state.load_fingerprint import load_of
+from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.transactions import Transaction, Transactions
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.writes.commit import Commits
+from nosync_nb.session.writes.idempotency import BLOCK
+from nosync_nb.session.writes.ingest import Inputs
+from nosync_nb.store.catalog.epoch_index import Ledger
+from nosync_nb.store.timetravel.branches import Fork, fork_of
+from nosync_nb.trace.batch import Updates, concat_updates
+from nosync_nb.trace.epoch_ranges import Ranges, check_readable
+
+
+class _Pair(NamedTuple):
+    """An input of the branch, and the log of the same one of the parent."""
+
+    own: Stage
+    log: int
+
+
+class Pursuit:
+    """Follows the parent of one session, if that is a branch; owns nothing."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        transactions: Transactions,
+        inputs: Inputs,
+        commits: Commits,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._transactions = transactions
+        self._inputs = inputs
+        self._commits = commits
+
+    def follow(self, parent: Publisher, upto: object = None) -> int:
+        """Commits the epochs of the parent that were not taken yet; returns the last epoch here.
+
+        Args:
+            parent: of the session that this is a branch of.
+            upto: an epoch of the parent, as in `rows(at=)`; None: its last one.
+
+        Raises:
+            SchemaError: it is no branch of that log, or an input has other columns there.
+            StageError: rows wait here.
+            TimeError: the parent has no such epoch, or one on the way cannot be told apart.
+
+        Cost: that of the epochs.
+        """
+        self._gate.writable("follow")
+        waiting = sum(each.rows for each in self._transactions.current.pending.values())
+        if waiting:
+            raise StageError(
+                f"{waiting} rows wait, and would come before epochs of the parent",
+                hint="session.commit() or session.discard() them first",
+            )
+        fork = fork_of(self._publisher.store.meta)
+        if fork is None or fork.of != parent.store.log.id.hex():
+            raise SchemaError(
+                f"'{self._publisher.store.path}' is no branch of '{parent.store.path}'",
+                hint="follow the session that it was branched from",
+            )
+        seen, ledger = parent.snapshot, parent.ledger
+        last = seen.epoch if upto is None else ledger.resolve(upto, seen.epoch)
+        recorded, _ = ledger.saved(last)
+        common = self._common(fork, parent)
+        todo = [e for e in range(common + 1, last + 1) if not self._taken(fork, e)]
+        pairs = [*self._pairs(seen, common, todo)]
+        labels = {epoch: label for label, epoch in recorded["labels"].items()}
+        once: dict[int, dict[str, str]] = {}
+        for key, epoch in recorded["once"].items():
+            once.setdefault(epoch, {})[key] = recorded["loads"].get(key, "")
+        doing = self._publisher.works.doing
+        with doing.of(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
+            for epoch in todo:
+                at = _moment(ledger, epoch)
+                self._take(seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at))
+                taking.step()
+        return self._publisher.now
+
+    def _taken(self, fork: Fork, epoch: int) -> bool:
+        """Whether an epoch of the parent was taken."""
+        return self._publisher.ledger.loaded(_mark(fork, epoch))
+
+    def _common(self, fork: Fork, parent: Publisher) -> int:
+        """The last epoch that both began with and that neither has left.
+
+        Raises:
+            StageError: the parent has left something that is here; says how to leave it here, too.
+        """
+        here, there = self._publisher.ledger, parent.ledger
+        recorded, _ = here.saved()
+        common: int = min([fork.at, *(epoch for _, epoch in recorded["rewinds"])])
+        ours, theirs = (each.saved(common)[1] for each in (here, there))
+        if ours != theirs:
+            same = (here.committed(e) == there.committed(e) for e in range(1, common + 1))
+            epoch = 1 + len([*takewhile(bool, same)])
+            raise _left(parent, epoch, epoch - 1)
+        prefix = _mark(fork, "")
+        marks = {int(m[len(prefix) :]): m for m in recorded["once"] if m.startswith(prefix)}
+        for epoch in sorted(marks):
+            if recorded["loads"].get(marks[epoch]) != _moment(there, epoch):
+                raise _left(parent, epoch, recorded["once"][marks[epoch]] - 1)
+        return common
+
+    def _pairs(self, seen: Snapshot, common: int, todo: list[int]) -> Iterator[_Pair]:
+        """The inputs that are here and there; raises if one cannot be followed.
+
+        An input that both began with has one log number on both sides: another one that took its
+        name since is another. One that was dropped here is left out.
+
+        Args:
+            common: the last epoch that both have; `todo`: those to be taken.
+        """
+        there = {stage.uid: stage for stage in seen.catalog.values() if stage.is_input}
+        own_graph, catalog = self._publisher.snapshot.graph, self._publisher.snapshot.catalog
+        for own in catalog.values() if todo else ():
+            if not own.is_input:
+                continue
+            peer, log = there.get(own.uid), own_graph.named[own.name].log
+            if peer is None and own.begin >= common:
+                continue  # it is this branch's alone
+            if peer is not None and (peer.schema.types, peer.key) != (own.schema.types, own.key):
+                raise SchemaError(
+                    f"input '{own.name}' is {own.schema}, and in the parent {peer.schema}",
+                    hint="follow up to an epoch before it was declared anew",
+                )
+            other = peer is None or log != seen.graph.named[peer.name].log
+            if peer is None or (other and min(own.begin, peer.begin) < common):
+                raise SchemaError(
+                    f"the parent has dropped the input '{own.name}' that this branch began with",
+                    hint="follow no further, or drop it here as well and declare it anew",
+                )
+            yield self._pair(seen, own, peer, todo)
+        here = {stage.uid for stage in catalog.values() if stage.is_input}
+        for new in (stage for uid, stage in there.items() if uid not in here):
+            if todo and common <= new.begin < todo[-1]:
+                raise SchemaError(
+                    f"the parent has got an input '{new.name}', which is not here",
+                    hint=f"declare it here as well: session.input('{new.name}',"
+                    f" '{new.schema.ddl}'); or follow up to the epoch before: upto={new.begin}",
+                )
+
+    def _pair(self, seen: Snapshot, own: Stage, other: Stage, todo: list[int]) -> _Pair:
+        """An input and the same one of the parent, if each epoch can be told apart there."""
+        log = seen.graph.named[other.name].log
+        assert log is not None
+        ranges = seen.history.epochs(log, seen.epoch)
+        readable = Ranges.of(*(r for r in ranges if r.step == 1), range(other.begin))
+        for epoch in (todo[0] - 1, *todo):
+            check_readable(other.name, epoch, readable)
+        return _Pair(own, log)
+
+    def _take(
+        self,
+        seen: Snapshot,
+        pairs: list[_Pair],
+        epoch: int,
+        label: str | None,
+        once: Mapping[str, str],
+        mark: tuple[Fork, str],
+    ) -> None:
+        """Commits one epoch of the parent, all of it or nothing."""
+        known = self._publisher.ledger
+        there = {key for key in once if known.loaded(key)}
+        if any(key.startswith(BLOCK) for key in there):
+            return  # all of the epoch is one load
+        if label is not None and known.labelled(label) is not None:
+            label = None  # it names an epoch here
+        transaction = Transaction(label, keyed=True)
+        try:
+            with self._transactions.block(transaction):
+                for own, log in pairs:
+                    batches = seen.history.changes(log, epoch - 1, epoch)
+                    updates = [batch.updates for batch in batches if len(batch)]
+                    changes = [*_changes(own, updates)]
+                    if not _is_there(own, changes, {k: once[k] for k in there}, epoch):
+                        for change in changes:
+                            self._inputs.add(own.name, change)
+                fork, at = mark
+                fresh = {key: load for key, load in once.items() if key not in there}
+                transaction.record({**fresh, _mark(fork, epoch): at})
+                self._commits.commit(transaction, None, label)
+        finally:
+            self._commits.discard(transaction)
+
+
+def _mark(fork: Fork, epoch: int | str) -> str:
+    """The key under which an epoch of the parent is taken."""
+    return f"follow:{fork.of}:{epoch}"
+
+
+def _moment(ledger: Ledger, epoch: int) -> str:
+    """What tells an epoch from another one of its number: when it was committed."""
+    return repr(ledger.committed(epoch))
+
+
+def _left(parent: Publisher, epoch: int, here: int) -> StageError:
+    """The error of a parent that has left an epoch, which is here after another one."""
+    return StageError(
+        f"'{parent.store.path}' went back behind epoch {epoch}, which this branch has of it",
+        hint=f"go back as well, session.rewind(to={here}), and follow then; or make a new branch",
+    )
+
+
+def _is_there(own: Stage, changes: list[Change], known: Mapping[str, str], epoch: int) -> bool:
+    """Whether what an epoch did to an input was loaded here already, under its key.
+
+    Raises:
+        StageError: a part of it was: which rows these are cannot be told.
+    """
+    prefix = json.dumps([own.uid])[:-1] + ","
+    keys = [key for key in known if key.startswith(prefix)]
+    if not keys or not changes:
+        return False
+    if any(known[key] == load_of(own, changes) for key in keys):
+        return True
+    raise StageError(
+        f"epoch {epoch} of the parent has rows for input '{own.name}' beside a load that is here"
+        f" already: {', '.join(keys)}",
+        hint="go back behind that load, session.rewind(to=E), and follow; or follow up to the"
+        f" epoch before: upto={epoch - 1}",
+    )
+
+
+def _changes(own: Stage, batches: list[Updates]) -> Iterator[Change]:
+    """What an epoch did to an input, as calls of a user."""
+    if not batches:
+        return
+    updates = concat_updates(batches, own.schema.types)
+    gone = _where(updates, updates.diff < 0)
+    if len(gone.diff) and own.key is not None:
+        yield Change("delete", Updates([gone.columns[i] for i in own.key], gone.diff))
+    elif len(gone.diff):
+        yield Change("remove", gone)
+    came = _where(updates, updates.diff > 0)
+    if len(came.diff):
+        yield Change("insert" if own.key is None else "upsert", came)
+
+
+def _where(updates: Updates, some: npt.NDArray[np.bool_]) -> Updates:
+    """Some updates, counted from 1 on."""
+    columns = [mask(c, some) for c in updates.columns]
+    return Updates(columns, np.abs(updates.diff[some]))

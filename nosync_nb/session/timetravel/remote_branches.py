@@ -1,0 +1,118 @@
+"""Distant: the branches of a log whose copies are at replicas, and what becomes of these.
+
+Which there are is known from the file beside the user's key (`store/replication/registry.py`), so
+nobody is asked to list them. When a log's own disk is lost, that may be too: whoever makes the log
+anew asks its replicas what they have below their copies, and notes it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError, warn
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.replication import config, registry, remote_branches__dropping
+from nosync_nb.store.replication.address import Address, parse
+from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.remote_branches import Distant, branches_at
+from nosync_nb.store.store import Store
+from nosync_nb.store.timetravel import branches
+from nosync_nb.store.timetravel.branches__listing import Branch
+
+
+class BranchCopies(NamedTuple):
+    """Where the copies of a branch are; `here` is whether its log is on this disk."""
+
+    path: str
+    log_id: bytes | None
+    replicas: Sequence[Address]
+    here: bool
+
+
+def listed(files: Files, log: str) -> dict[str, Branch]:
+    """The branches of the log in a folder that are at replicas alone, by name."""
+    known = registry.below(files, log)
+    return {
+        name: Branch(name, branches.place(log, name), 0, 0, None, replicas=tuple(urls))
+        for name, (urls, _) in known.items()
+    }
+
+
+def copies_of(files: Files, log: str, name: str) -> BranchCopies:
+    """Where a branch is; nowhere if nothing is known of it."""
+    path = branches.place(log, name)
+    here = name in branches.names(files, log)
+    if here:
+        with suppress(CorruptLogError, DurabilityError, TrustError):  # then what is remembered
+            return _said(files, path)
+    said = registry.look(files, path)
+    addresses = [parse(url) for url in said[0]] if said is not None else []
+    return BranchCopies(path, addresses[0].log_id if addresses else None, addresses, here)
+
+
+def _said(files: Files, path: str) -> BranchCopies:
+    """What the log of a branch says itself."""
+    store = Store.open(path, mode="r")
+    try:
+        log_id = store.log.id
+        own = config.read(files, path, log_id)
+        return BranchCopies(path, log_id, () if own.unprepared else own.replicas, True)
+    finally:
+        store.close()
+
+
+def drop(files: Files, copies: BranchCopies, generation: int | None) -> None:
+    """Deletes the copies of a branch that was dropped; warns of those that are still there.
+
+    These stay known, so that the branch is listed as one at replicas, and may be dropped again.
+
+    Args:
+        generation: of who dropped it here; None: it was not here.
+    """
+    left: Mapping[str, str] = {}
+    if copies.log_id is not None and copies.replicas:
+        left = remote_branches__dropping.drop(
+            files, copies.path, copies.log_id, copies.replicas, generation=generation
+        )
+        kept = tuple(each for each in copies.replicas if each.url in left)
+        with suppress(NosyncError):
+            registry.remember(files, copies.path, copies.log_id, Replicas(kept, len(kept)))
+    else:
+        with suppress(NosyncError):
+            registry.forget(files, copies.path)
+    if left:
+        name = os.path.basename(copies.path)
+        told = "; ".join(f"{url}: {why}" for url, why in left.items())
+        warn(
+            f"branch '{name}' is dropped here, and is still at {told}; drop it again when that can"
+            " be reached",
+            stacklevel=4,
+        )
+
+
+def regained(files: Files, log: str, replicas: Replicas) -> list[str]:
+    """Notes the branches that replicas have of a log which was made anew from them; tells of them.
+
+    Cost: one question for each branch at each replica.
+    """
+    told = []
+    for each in branches_at(files, log, replicas.replicas):
+        path = branches.place(log, each.name)
+        if not files.exists(path):
+            _remember(files, path, each)
+            told.append(
+                f"branch '{each.name}' is at its replicas: nosync.open({path!r},"
+                f" replicas={list(each.urls)!r}) brings it back"
+            )
+    return told
+
+
+def _remember(files: Files, path: str, each: Distant) -> None:
+    known = config.checked(each.urls, each.quorum, log=path, look=False)
+    (log_id,) = {address.log_id for address in known.replicas}
+    assert log_id is not None
+    with suppress(NosyncError):  # a home that cannot be written: what is told is enough
+        registry.remember(files, path, log_id, known)

@@ -1,0 +1,365 @@
+"""Rewinding: the session goes on from an earlier epoch, as one frame of its log says.
+
+    plan every trace as of then -> compute what was not there yet
+    -> make ready a branch of now -> write the frame -> assign -> show the branch
+
+*Data go back, definitions do not.* A stage that can be read at that epoch is cut there; one that
+cannot is computed from its inputs as of then, before the frame is written: if that fails nothing
+has changed. An input that was declared later stays, and is empty. From what operators remember is
+taken what was changed since, as far as frames tell it (`store/undo.py`); what cannot be had as of
+then is made again before the next write, from the same inputs.
+
+With the frame all of it has happened, here and for who opens the log next; without it nothing has.
+No row is read and no file is written for a stage that is cut, whatever it holds: the frame has what
+was changed since, if that is little (`store/undo__undone.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.runner import Runner
+from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import NosyncError, StageError, TimeError
+from nosync_nb.session.backfill import lost_memos
+from nosync_nb.session.backfill.background import Rebuilding
+from nosync_nb.session.backfill.lost_memos import Compiled
+from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.planning import replay
+from nosync_nb.session.state.publisher import (
+    Publisher,
+    UnfinishedDefinition,
+    UnfinishedRewind,
+    files_of,
+    remember,
+)
+from nosync_nb.session.state.signer import Signer
+from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.transactions import Transactions
+from nosync_nb.session.state.writer_lock import Gate, Outcome
+from nosync_nb.session.writes.idempotency import Repeats
+from nosync_nb.spark.connection import Link
+from nosync_nb.store import undo as recent
+from nosync_nb.store import undo__undone
+from nosync_nb.store.catalog.epoch_index import Rewound
+from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.timetravel import branches, catalog_at__rewound
+from nosync_nb.store.timetravel.trace_plan import Earlier, asof
+from nosync_nb.trace import Trace
+from nosync_nb.trace.history.history import History
+
+UNDONE_BYTES = 4 << 20
+"""What is taken back stands in the frame up to so many bytes; more is made again from the past."""
+
+
+class RewindReport(NamedTuple):
+    """What going back did.
+
+    Attributes:
+        left: the last epoch before it; `epoch`: the one that the session goes on from.
+        branch: the branch that what was left is now, in the folder `path`.
+        cut: the stages and inputs that are what they were then.
+        computed: stages that came later, and were computed from their inputs as of then.
+        remade: stages whose operators run once over their inputs before the next epoch.
+        unknown: stages that had stopped, and earlier versions, of which nothing is known then.
+    """
+
+    left: int
+    epoch: int
+    branch: str = ""
+    path: str = ""
+    cut: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+    remade: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def undo(self) -> str:
+        """How to go on with what was left."""
+        return f"nosync.open({self.path!r})" if self.branch else "nothing is to be undone"
+
+
+class Keeps(Protocol):
+    """Keeps what is left; see `Branching`."""
+
+    def leave(self, incarnation: int) -> str: ...
+
+    def settle(self) -> None: ...
+
+
+class _Point(NamedTuple):
+    """What there is of the session of now at an earlier epoch."""
+
+    epoch: int
+    catalog: dict[str, Stage]
+    graph: Graph
+    traces: dict[int, Trace]
+
+
+class Rewinding:
+    """Goes back; owns nothing. Everything is done with the gate's lock.
+
+    Args:
+        rebuilding: runs what operators lack.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        transactions: Transactions,
+        link: Link,
+        signer: Signer,
+        upkeep: Upkeep,
+        listeners: Listeners,
+        repeats: Repeats,
+        keeps: Keeps,
+        rebuilding: Rebuilding,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._transactions = transactions
+        self._link = link
+        self._signer = signer
+        self._upkeep = upkeep
+        self._listeners = listeners
+        self._repeats = repeats
+        self._keeps = keeps
+        self._rebuilding = rebuilding
+
+    def rewind(self, to: Any) -> RewindReport:
+        """Goes on from an earlier epoch: data go back, definitions stay those of now.
+
+        A stage that can be read at that epoch is cut there. One that cannot, as it was defined
+        later, is computed from its inputs as of then; an input that was declared later is empty.
+        Epochs are counted on from there. Keys of loads (`once=`) of the epochs that are left are
+        forgotten, so that running all cells again replays these. What is left is a branch, which
+        can be gone on with.
+
+        Args:
+            to: an epoch's number, a label or a time.
+
+        Raises:
+            TimeError: it is not readable, or still to come.
+            StageError: rows wait, in a transaction or a stage's function.
+            TrustError: another key, or none, has signed what this log computes.
+            DurabilityError: the disk refuses, or has no hard links.
+            NosyncError: and nothing has changed.
+
+        Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
+            operators remember is taken back to one of the newest epochs by what was changed since,
+            some us an epoch; of an older one it is computed in the background, and the next epoch
+            waits for it. The branch takes a hard link for each file, and what is in memory alone is
+            written to it. It is shown when the frame is on the disk, which is waited for.
+        """
+        outcome = Outcome()
+        try:
+            with self._gate.lock:
+                self._gate.turn("rewind", rebuilt=False)
+                self._refuse_pending()
+                was = self._publisher.snapshot
+                before = was.epoch
+                epoch = self._epoch(to, before)
+                if epoch == before:
+                    return RewindReport(before, epoch)
+                report = self._gone_back(self._earlier(was, epoch), outcome)
+                self._repeats.back(epoch)
+                self._keeps.settle()
+            self._rebuilding.begin()
+            self._upkeep.plan_checkpoint()
+            self._link.follow()
+            if self._listeners.heard:
+                self._gate.tell(self._listeners.tell_back, was, self._publisher.snapshot)
+            return report
+        except BaseException as error:
+            self._gate.settle(error, outcome, "the session has gone back, and stands there")
+            with self._gate.lock, suppress(NosyncError):  # whoever is next does what this has not
+                self._keeps.settle()
+            raise
+
+    def _refuse_pending(self) -> None:
+        """Raises if rows wait, which were meant for the epoch after now."""
+        if self._transactions.open:
+            raise StageError(
+                "rewind inside a transaction is not possible",
+                hint="go back after the block",
+            )
+        waiting = self._transactions.current.pending
+        if waiting:
+            rows_count = sum(changes.rows for changes in waiting.values())
+            raise StageError(
+                f"rewind: {rows_count} changes of {', '.join(waiting)} wait for the next epoch",
+                hint="session.commit() or session.discard() before",
+            )
+
+    def _epoch(self, to: Any, now: int) -> int:
+        """The epoch that is meant: a number, a label or a time; none that is counted back."""
+        if hasattr(to, "__index__") and not isinstance(to, bool) and to.__index__() < 0:
+            raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
+        return self._publisher.ledger.resolve(to, now)
+
+    def _earlier(self, was: Snapshot, epoch: int) -> Earlier:
+        """All that there is, as of an epoch; by what was changed since if that is little."""
+        store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
+        frames = recent.frames(store, epoch, was.epoch, rewinds)
+        earlier = asof(was, epoch, frames=frames)
+        sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
+        return earlier if sum(sizes) <= UNDONE_BYTES else asof(was, epoch)
+
+    def _gone_back(self, earlier: Earlier, outcome: Outcome) -> RewindReport:
+        """Prepares what will be assigned, writes the frame, and has it assigned."""
+        publisher, now = self._publisher, self._publisher.snapshot
+        catalog = catalog_at__rewound.catalog_at(now.catalog, earlier)
+        computed = [n for n in earlier.unread if catalog[n].live]
+        there = publisher.numbered(catalog_at__rewound.graph_at(now.graph, catalog, earlier))
+        point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
+        draft = Draft(Version(point.epoch, point.traces), point.epoch)
+        graph, runner = there, publisher.runner
+        lacking = not computed and (self._gate.lacking or not earlier.whole)
+        if computed:
+            point, graph, runner, draft = self._computed(earlier, catalog)
+        elif there.nodes is not now.graph.nodes and not lacking:
+            bulk = self._link.bulk()
+            runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
+        taken = undo__undone.entries(earlier.epoch, earlier.taken)
+        record, payload = self._record(point, graph, runner, draft, taken, outcome)
+        rewinds = Rewound(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
+        publisher.store.log.check()
+        self._keeps.settle()
+        branch = self._keeps.leave(rewinds.incarnation)
+        again: Callable[[], None] | None = self._remake if lacking else None
+        publisher.rewind(UnfinishedRewind(publisher, record, rewinds, again), payload)
+        path = os.path.join(publisher.store.path, branches.FOLDER, branch)
+        return _report(now, earlier, catalog, remade=lacking)._replace(branch=branch, path=path)
+
+    def _computed(
+        self, earlier: Earlier, catalog: dict[str, Stage]
+    ) -> tuple[_Point, Graph, Runner, Draft]:
+        """Runs what was not there yet, and what lacks what it remembers, over what was."""
+        link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
+
+        def over(stages: Mapping[str, Stage]) -> Compiled:
+            there = catalog_at__rewound.graph_at(now.graph, stages, earlier)
+            return self._compiled(self._publisher.numbered(there), stages, earlier.epoch)
+
+        version = Version(earlier.epoch, earlier.traces)
+        there, compiled = lost_memos.stop(catalog, over, version, earlier.unread)
+        point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
+        self._publisher.take_numbers(compiled.numbers)
+        runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
+        version = Version(point.epoch, point.traces)
+        self._publisher.describe(point.catalog)
+        try:
+            draft = self._gate.run(lambda: runner.first_run(version, point.graph), bulk.files.end)
+        finally:
+            self._publisher.describe(self._publisher.snapshot.catalog)
+        draft.keep(number for number, _ in compiled.layouts())
+        return point, compiled, runner, draft
+
+    def _compiled(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
+        """The graph of the stages as they go on, over what is there of it."""
+        types, none = self._link.types, frozenset[str]()
+        graph = replay.compiled(catalog, there, types, now=epoch, extended=none)
+        return Compiled(there, graph)
+
+    def _record(
+        self,
+        point: _Point,
+        graph: Graph,
+        runner: Runner,
+        draft: Draft,
+        taken: list[Entry],
+        outcome: Outcome,
+    ) -> tuple[UnfinishedDefinition, bytes]:
+        """What is to be assigned, and what the frame says."""
+        publisher, works = self._publisher, self._publisher.works
+        store, before = publisher.store, publisher.snapshot.version
+        sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
+        meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
+        base = Version(point.epoch, point.traces)
+        payload = store.definition(draft, base, graph, meta, back=taken)
+        logs = named_logs(graph)
+        history = self._history(logs, point.catalog, draft)
+        version = Version(point.epoch, draft.traces)
+        needed = files_of(before) | store.history.files()
+        made = {ref.path for _, _, held in draft.logged for ref in held.refs}
+        record = UnfinishedDefinition(
+            publisher,
+            publisher.next(),
+            Snapshot(version, graph, point.catalog, seen(history)),
+            logs,
+            history,
+            runner,
+            sealed.catalog,
+            sealed.digest,
+            publisher.redefined(sealed.catalog),
+            frozenset(needed | made) - files_of(version) - history.files(),
+            {**works.stages, **draft.work},
+            works.after_runs(draft.work.values()),
+            {},
+            outcome,
+        )
+        return record, payload
+
+    def _history(
+        self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: Draft
+    ) -> History:
+        """The past after it. Packs may be read: for what is computed under another log."""
+        history = self._publisher.store.history.copied(())
+        history.truncate(draft.epoch)
+        hide(history, logs, catalog)
+        remember(history, logs.keys(), draft)
+        for number in self._publisher.logs.keys() - logs.keys():
+            history.drop(number)
+        return history
+
+    def _remake(self) -> None:
+        """Has operators run over what their inputs hold now, for what they remember of that.
+
+        A stage that cannot be run again, as its functions may give something else, stops.
+        """
+        publisher = self._publisher
+        now = publisher.snapshot
+        catalog = dict(now.catalog)
+        over = partial(self._compiled, now.graph, epoch=now.epoch)
+        lost_memos.stop(catalog, over, now.version, frozenset())
+        if catalog != now.catalog:
+            publisher.compiled(None, now.version, now.graph, catalog)
+        self._rebuilding.plan()
+
+
+def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
+    """The traces that a graph has."""
+    return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
+
+
+def _lacking(node: Node, now: Snapshot, earlier: Earlier) -> str | None:
+    """The stage of a node that has to be run, after this rewind or already before it."""
+    name = node.stage or node.name
+    stage = None if name is None else now.catalog.get(name)
+    if stage is None or stage.definition is None or not stage.live:
+        return None
+    lost = node.id in earlier.bare or node.id in earlier.refused or node.operator is None
+    return name if lost or not now.graph.nodes.keys() >= {*node.inputs} else None
+
+
+def _report(
+    now: Snapshot, earlier: Earlier, catalog: Mapping[str, Stage], *, remade: bool
+) -> RewindReport:
+    """What going back did, told by stages."""
+    again = {name for node in now.graph if (name := _lacking(node, now, earlier)) and remade}
+    return RewindReport(
+        now.epoch,
+        earlier.epoch,
+        cut=tuple(name for name in catalog if name not in earlier.unread),
+        computed=tuple(n for n in catalog if n in earlier.unread and catalog[n].live),
+        remade=tuple(name for name in catalog if name in again),
+        unknown=tuple(n for n in catalog if n in earlier.unread and not catalog[n].live),
+    )

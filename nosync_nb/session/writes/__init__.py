@@ -1,0 +1,1 @@
+"""From calls on inputs to a published epoch."""

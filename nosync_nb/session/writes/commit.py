@@ -1,0 +1,386 @@
+"""Committing: from rows that wait to an epoch that is visible, or to nothing at all.
+
+    compute a draft -> write its frame -> the log checks who owns it -> publish by one assignment
+
+Until the frame is written, an error leaves no trace; from then on the epoch stands, whatever is
+raised, and the error says so. What was written survives the death of this process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from nosync_nb.dataflow.runtime.delta import Delta
+from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, Draft
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import (
+    CorruptLogError,
+    DurabilityError,
+    FencedError,
+    OutcomeUnknownError,
+    OutOfMemoryError,
+    StageError,
+)
+from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.recovery.repair_and_retry import Repairs
+from nosync_nb.session.removals import Removals, Removing, Taken, absent, tell
+from nosync_nb.session.state.pending_changes import InputChanges
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.transactions import Transaction, Transactions
+from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.writes.determinism_check import Audits
+from nosync_nb.spark.connection import Link
+from nosync_nb.spark.execution.cost_model import FEW_ROWS
+
+
+class Commits:
+    """Makes epochs of transactions, one at a time.
+
+    Owns the rows that were taken away and not looked for, which the gate's lock guards. A lock of
+    its own is held by who looks for many of them, and by who waits for that.
+
+    Args:
+        upkeep, audits: what is to be done after an epoch.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        transactions: Transactions,
+        link: Link,
+        listeners: Listeners,
+        upkeep: Upkeep,
+        audits: Audits,
+        replication: Replication,
+        repairs: Repairs,
+        worker: Worker,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._transactions = transactions
+        self._link = link
+        self._cleanup = link.bulk().files.end
+        self._listeners = listeners
+        self._upkeep = upkeep
+        self._audits = audits
+        self._replication = replication
+        self._repairs = repairs
+        self._worker = worker
+        self._removals = Removals()
+        self._looking = threading.Lock()
+
+    @property
+    def now(self) -> int:
+        """The last epoch."""
+        return self._publisher.now
+
+    def commit(
+        self,
+        transaction: Transaction,
+        wait: str | None,
+        label: str | None,
+        timeout: float | None = None,
+    ) -> int:
+        """Runs a transaction as the next epoch; see `Session.commit`."""
+        # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
+        try:
+            return self._commit(transaction, wait, label, timeout)
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"out of memory: {self._state(transaction)}",
+                hint="commit fewer rows at a time, or session.discard() what waits and free some"
+                " memory",
+            ) from error
+
+    def _state(self, transaction: Transaction) -> str:
+        """What a commit has done that had not enough memory."""
+        now = self.now
+        if not transaction:
+            return f"epoch {now} is the last that is committed, and nothing waits"
+        rows_count = sum(changes.rows for changes in transaction.pending.values())
+        return (
+            f"epoch {now + 1} was not committed, its {rows_count} rows still wait and"
+            f" epoch {now} is as it was"
+        )
+
+    def _commit(
+        self, transaction: Transaction, wait: str | None, label: str | None, timeout: float | None
+    ) -> int:
+        if wait is not None:
+            self._check_level(wait)
+        before, started = self._publisher.now, time.perf_counter()
+        self._worker.stir()
+        try:
+            draft, seq, unused, looked = self._committed(transaction, label)
+        except CorruptLogError as error:
+            if self._publisher.now != before:  # an epoch stands, maybe this one
+                raise
+            draft, seq, unused, looked = self._repairs.again(
+                error, lambda: self._committed(transaction, label)
+            )
+        try:
+            if unused:
+                self._publisher.store.remove(unused)
+            self._after(draft)
+            if draft.due:
+                self._upkeep.keep_up(draft, time.perf_counter() - started)
+        except BaseException as error:
+            _stands(error, draft.epoch)
+            raise
+        if wait is not None:
+            self._waited(wait, seq, draft.epoch, timeout)
+        if looked:
+            tell(absent(looked, self._publisher.snapshot))
+        if self._removals.lacking:
+            self._tell()
+        if self._worker.failures.unreported:
+            self._worker.failures.report()
+        self._worker.stir()
+        epoch, large = draft.epoch, draft.largest == ENDLESS
+        del draft  # it holds what is given back
+        if large:
+            self._upkeep.plan_giving_back()
+        return epoch
+
+    def _committed(
+        self, transaction: Transaction, label: str | None
+    ) -> tuple[Draft, int, set[str], list[Taken]]:
+        """What it has become: the epoch, its frame, files of no use, removals to look at."""
+        gate, publisher = self._gate, self._publisher
+        with gate.lock:
+            gate.finish()
+            before: int | None = None
+            try:
+                gate.writable("commit")  # others may commit while it waits
+                before = publisher.now
+                draft, meta = self._computed(transaction, label)
+                transaction.log()
+                removing = []
+                for changes in transaction.inputs.values():
+                    if changes.takes_away:
+                        seen = publisher.snapshot
+                        node = seen.graph.named[_still(seen, changes).name]
+                        removing.append(Removing(changes, draft.deltas.get(node.id)))
+                unused = transaction.files
+                seq = publisher.epoch(draft, meta, transaction)
+                if unused:
+                    unused -= publisher.named_files
+                looked = self._removals.due(removing, draft.epoch) if removing else []
+                return draft, seq, unused, looked
+            except BaseException as error:
+                gate.finish()
+                if before is not None and publisher.now > before:
+                    _stands(error, publisher.now)
+                raise
+
+    def _computed(
+        self, transaction: Transaction, label: str | None
+    ) -> tuple[Draft, dict[str, Any]]:
+        """The next epoch, and what its frame says besides."""
+        publisher = self._publisher
+        snapshot = publisher.snapshot
+        version = snapshot.version
+        inputs: dict[int, Delta] = {}
+        for name, changes in transaction.inputs.items():
+            node = snapshot.graph.named[_still(snapshot, changes).name]
+            delta = changes.delta(snapshot.contents(name))
+            if delta is not None:
+                inputs[node.id] = delta
+        meta: dict[str, Any] = {}
+        if label is not None:
+            named = publisher.ledger.labelled(label)
+            if named is not None:
+                raise StageError(
+                    f"label '{label}' names epoch {named} already",
+                    hint="use another label",
+                )
+            meta["label"] = label
+        once = self._recorded(transaction)
+        if once:
+            meta["once"] = once
+
+        def run() -> Draft:
+            return publisher.runner.epoch(version, inputs, version.epoch + 1)
+
+        if sum(map(len, inputs.values())) <= FEW_ROWS:  # nobody would see it
+            return self._gate.run(run, self._cleanup), meta
+        with self._loading(transaction, inputs):
+            return self._gate.run(run, self._cleanup), meta
+
+    def _loading(
+        self, transaction: Transaction, inputs: Mapping[int, Delta]
+    ) -> AbstractContextManager[object]:
+        """Says that an epoch of many rows is computed."""
+        rows_count = sum(changes.rows for changes in transaction.inputs.values())
+        what = f"computes the epoch of {rows_count:,} rows"
+        size_bytes = sum(delta.size_bytes for delta in inputs.values())
+        return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
+
+    def _recorded(self, transaction: Transaction) -> Mapping[str, str]:
+        """The loads that an epoch records, and what else it notes.
+
+        Failure: two threads look for a key, find none, and both commit its rows.
+
+        Raises:
+            StageError: a load was not there when it was taken, and is now.
+        """
+        once, notes, ledger = transaction.once, transaction.notes, self._publisher.ledger
+        others = any(ledger.load(mark) != before for mark, (_, before) in notes.items())
+        if others or any(map(ledger.loaded, once)):
+            raise StageError(
+                "another thread has committed a load of the same key meanwhile",
+                hint="session.discard() what waits and load again: what is there is skipped",
+            )
+        return {**once, **{mark: said for mark, (said, _) in notes.items()}} if notes else once
+
+    def _after(self, draft: Draft) -> None:
+        """Plans background work and tells who wants to hear; outside the lock."""
+        publisher = self._publisher
+        # Before an audit replaces nodes.
+        if self._listeners.heard:
+            self._gate.tell(self._listeners.tell, draft, publisher.snapshot)
+        self._link.follow_new()
+        if draft.due:
+            self._upkeep.plan_merges(draft.due)
+        self._audits.after(draft.epoch)
+        self._upkeep.plan_due(draft)
+        if self._removals.many:
+            self._worker.submit("removals", self._look, name="looking for removed rows")
+
+    def begin(self, label: str | None = None) -> Transaction:
+        """Starts a transaction that becomes the current one until it commits or is discarded.
+
+        It is that of all threads but those inside an `epoch` block.
+        """
+        transactions = self._transactions
+        outer = transactions.shared
+
+        def end(transaction: Transaction, commit: bool, wait: Any, name: Any) -> int:
+            ended = not commit
+            try:
+                if not commit:
+                    return self.discard(transaction)
+                return self.commit(transaction, wait, name or transaction.label)
+            finally:
+                ended = ended or transaction.epoch is not None  # which stands, whatever was raised
+                if ended and transactions.shared is transaction:
+                    transactions.share(outer)
+
+        transaction = Transaction(label, ender=end)
+        transactions.share(transaction)
+        return transaction
+
+    def discard(self, transaction: Transaction) -> int:
+        """Drops what waits, and the files that were written for it; returns the updates dropped."""
+        unused = set() if transaction.logged else transaction.files
+        count = transaction.clear()
+        self._publisher.store.remove(unused)
+        return count
+
+    def tell_absent(self) -> None:
+        """Warns of all rows that were taken away, were not there, and were not told of yet."""
+        self._look()
+        self._tell()
+
+    def _look(self) -> None:
+        """Looks for all rows that wait for it, after who looks for some now."""
+        with self._looking:
+            with self._gate.lock:
+                self._gate.finish()
+                waiting = self._removals.waiting()
+            lacking = absent(waiting, self._publisher.snapshot)
+            if lacking:
+                with self._gate.lock:
+                    self._removals.lack(lacking)
+
+    def _tell(self) -> None:
+        """Warns of the rows that were not there, once."""
+        with self._gate.lock:
+            untold = self._removals.tellable()
+        tell(untold)
+
+    def sync(self, level: str, timeout: float | None = None) -> None:
+        """Waits until all epochs have reached a level; see `Session.sync`."""
+        self._check_level(level)
+        self._reach(level, None, self.now, timeout)
+
+    def _reach(self, level: str, seq: int | None, epoch: int, timeout: float | None) -> None:
+        """Waits until a frame (None: the last), which holds an epoch, has reached a level."""
+        log = self._publisher.store.log
+        seq = log.head.seq if seq is None else seq
+        doing = self._publisher.works.doing
+        with doing.of(f"waits for the disk: epoch {epoch}"):
+            log.sync(seq)
+        if level == "replicas":
+            with doing.of(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
+                self._replication.wait(seq, epoch, timeout, waiting)
+
+    def _check_level(self, level: str) -> None:
+        """Raises if nothing can be waited for there."""
+        if level not in ("disk", "replicas"):
+            raise DurabilityError(f"unknown level {level!r}", hint='use "disk" or "replicas"')
+        if level == "replicas" and not self._replication.settings.replicas:
+            raise DurabilityError(
+                "this log has no replicas",
+                hint="open it with replicas=['file:///...'], or use wait='disk'",
+            )
+
+    def _waited(self, level: str, seq: int, epoch: int, timeout: float | None) -> None:
+        """Waits for an epoch that is committed: what fails now does not undo it."""
+        try:
+            self._reach(level, seq, epoch, timeout)
+        except KeyboardInterrupt as error:
+            if level == "disk":
+                raise
+            unknown = OutcomeUnknownError(
+                f"epoch {epoch} is committed and stands here; the wait for its replicas was"
+                " interrupted",
+                hint="do not insert its rows again; session.sync('replicas') waits once more",
+                epoch=epoch,
+            )
+            raise unknown from error
+        except FencedError as error:
+            error.add_note(
+                f"epoch {epoch} stands in memory here; the log of the new owner may lack it"
+            )
+            raise
+        except DurabilityError as error:
+            place = "in memory, but may not be on disk" if level == "disk" else "here"
+            unknown = OutcomeUnknownError(
+                f"epoch {epoch} is committed and stands {place}: {error}",
+                hint=f"do not insert its rows again; session.sync({level!r}) waits once more",
+                errno=error.errno,
+                epoch=epoch,
+            )
+            raise unknown from error
+
+
+def _stands(error: BaseException, epoch: int) -> None:
+    """Says so with an error that came when an epoch was committed."""
+    error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
+
+
+def _still(snapshot: Snapshot, changes: InputChanges) -> Stage:
+    """The input that changes wait for, if it is still the one they were made for."""
+    stage = changes.stage
+    now = snapshot.catalog.get(stage.name)
+    if now is stage:
+        return stage
+    if now is None or not now.is_input or (now.uid, now.schema) != (stage.uid, stage.schema):
+        raise StageError(
+            f"input '{stage.name}' was dropped or renamed while {changes.rows} changes waited",
+            hint="session.discard(), and insert into the input that is there now",
+            stage=stage.name,
+        )
+    return now

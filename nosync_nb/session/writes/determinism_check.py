@@ -1,0 +1,311 @@
+"""Audits: asks functions again, now and then, whether they still give what they gave.
+
+A stage that is not declared --nondeterministic retracts a row by computing it again. If its
+function gives something else by then, counts go wrong for ever. So every `AUDIT_EVERY` epochs some
+rows (of `reduce`: groups) that are in the input are computed again and compared with what the stage
+holds. A stage that fails goes on as a new version that keeps what its functions give, and says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.errors import NosyncError, warn
+from nosync_nb.operators import Evaluate, Operator, Step
+from nosync_nb.operators.base import ROWS
+from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
+from nosync_nb.operators.iterate.keyed_evaluation import from_scratch
+from nosync_nb.operators.row_counts import counts
+from nosync_nb.operators.user_functions import tuples
+from nosync_nb.rows import Column, Schema
+from nosync_nb.session.definitions.define import Definitions
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.spark.connection import Link
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, arrange, no_updates
+
+AUDIT_EVERY = 64
+SAMPLES = 4
+GROUP_ROWS_MAX = 1000
+
+
+class Audits:
+    """Audits the stages of a session; owns nothing."""
+
+    def __init__(self, publisher: Publisher, definitions: Definitions, link: Link) -> None:
+        self._publisher = publisher
+        self._definitions = definitions
+        self._link = link
+
+    def after(self, epoch: int) -> None:
+        """Audits if it is time."""
+        if epoch % AUDIT_EVERY == 0:
+            self.audit()
+
+    def audit(self) -> list[str]:
+        """Audits every stage that calls functions; returns those that were demoted.
+
+        A function inside a loop is asked twice for what the loop holds. What it gave cannot be kept
+        there, so that such a stage is warned of and goes on as it is.
+
+        Cost: `SAMPLES` calls of each function, two where its results are not held.
+        """
+        snapshot = self._publisher.snapshot
+        chance = random.Random(snapshot.epoch)
+        failed: dict[str, str] = {}
+        loops: dict[str, str] = {}
+        for node in snapshot.graph:
+            stage = snapshot.catalog.get(node.stage)
+            if node.frozen or node.stage in failed or stage is None:
+                continue
+            if stage.options.nondeterministic:
+                continue  # which is what it was declared, or found, to be
+            asked = _Asked(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
+            told = asked.often(chance)
+            if told is not None and isinstance(node.operator, Loop):
+                loops[node.stage] = told
+            elif told is not None:
+                failed[node.stage] = told
+        for name, told in loops.items():
+            warn(
+                f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
+                " there. What the stage holds may be wrong; compute it before the loop, in a stage"
+                " that is declared --nondeterministic",
+                stacklevel=None,
+            )
+        return [name for name, told in failed.items() if self._demote(name, told)]
+
+    def _demote(self, name: str, told: str) -> bool:
+        """Goes on with a stage as one that keeps what its functions give; if it can."""
+        stage = self._publisher.snapshot.catalog.get(name)
+        if stage is None or stage.options.nondeterministic:
+            return False
+        goes_on = "goes on as a new version that keeps what its functions give"
+        declare = "declare it --nondeterministic"
+        kept = True
+        try:
+            self._definitions.demote(name)
+        except NosyncError as error:  # a loop in it, which cannot keep what functions give
+            kept = False
+            goes_on, declare = (
+                f"goes on as it is, since {error}",
+                error.hint or "divide it in stages",
+            )
+        warn(
+            f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=None
+        )
+        return kept
+
+
+class _Asked:
+    """The functions of one node, asked again for rows and groups that it holds."""
+
+    def __init__(
+        self, evaluate: Evaluate, node: Node, graph: Graph, traces: Mapping[int, Trace]
+    ) -> None:
+        self.evaluate = evaluate
+        self.node = node
+        self.graph = graph
+        self.traces = traces
+
+    def often(self, chance: random.Random) -> str | None:
+        """What is wrong with some results, None if nothing is."""
+        told = None
+        for _ in range(SAMPLES):
+            told = told or self.once(chance)
+        return told
+
+    def once(self, chance: random.Random) -> str | None:
+        """What is wrong with the results for one row or group."""
+        operator = self.node.operator
+        if isinstance(operator, Loop):
+            return self._inside(operator, chance)
+        if operator is None or operator.audited is None:
+            return None
+        source = self.graph.nodes[self.node.inputs[0]]
+        if operator.audited == ROWS:
+            trace = self._held(source)
+            group = None if trace is None else _sample(trace, chance)
+            return None if group is None else self._row(operator, group.row)
+        trace = self.traces.get(source.traces[operator.grouping(0)])
+        group = None if trace is None else _sample(trace, chance)
+        return None if group is None else self._keyed(operator, group)
+
+    def _held(self, node: Node) -> Trace | None:
+        """Any trace of what a node gave."""
+        return next((self.traces[n] for n in node.traces.values() if n in self.traces), None)
+
+    def _row(self, operator: Operator, row: Updates) -> str | None:
+        layout = Layout(operator.types)
+        first = _made(self.evaluate, self.node, operator, row, layout)
+        if first is None:
+            return None
+        if self.node.name is None:
+            again = _made(self.evaluate, self.node, operator, row, layout)
+            return _unequal(operator, first, again)
+        held = self._held(self.node)
+        for at in range(len(first)):
+            one = first.slice(at, at + 1)
+            if one.diff[0] > 0 and _count(held, one) <= 0:
+                return f"{operator.name} now gives {_shown(one)}, which the stage does not hold"
+        return None
+
+    def _keyed(self, operator: Operator, sample: _Sample) -> str | None:
+        """Compares what a group gives now with what was kept of it, else with a second time."""
+        made = self._scratch(operator, sample)
+        if made is None:
+            return None
+        if operator.state:
+            state = self.traces.get(self.node.state[0])
+            kept = None if state is None else state.lookup(sample.khash, sample.keys)
+            rest = no_updates(operator.types)
+            if kept is not None:
+                rest = Updates(kept.columns, kept.diff)
+            return _differing(operator, made, arrange(made.layout, rest))
+        held = self._held(self.node)
+        if held is None:
+            return _unequal(operator, made, self._scratch(operator, sample))
+        one = arrange(Layout(operator.types), sample.row)
+        given, has = int(made.diff.sum()), _count(held, one)
+        if given == has:
+            return None
+        return f"{operator.name} now gives {given} copies of {_shown(one)}, of which it holds {has}"
+
+    def _inside(self, loop: Loop, chance: random.Random) -> str | None:
+        """Asks a function inside a loop twice, for what the loop holds at its end."""
+        for inner in loop.nodes:
+            operator = inner.operator
+            if operator is None or operator.audited is None:
+                continue
+            by_row = operator.audited == ROWS
+            number = _behind(loop, inner) if by_row else inner.states[0]
+            trace = None if number is None else self.traces.get(self.node.state[number])
+            group = None if trace is None else _sample(trace, chance)
+            if group is None or number is None:
+                continue
+            depth = loop.depths[number]
+            if by_row:
+                row = Updates(group.row.columns[:-depth], group.row.diff)
+                layout = Layout(operator.types)
+                made = [_made(self.evaluate, self.node, operator, row, layout) for _ in range(2)]
+            else:
+                ended = group.without(depth)
+                made = [self._scratch(operator, ended) for _ in range(2)]
+            if made[0] is not None:
+                told = _unequal(operator, made[0], made[1])
+                if told is not None:
+                    return told
+        return None
+
+    def _scratch(self, operator: Operator, sample: _Sample) -> Batch | None:
+        """What an operator makes of a group that is all there is; None if it fails."""
+        step = Step((), (), (), (), stage=self.node.stage, evaluate=self.evaluate)
+        try:
+            output = from_scratch(operator, [sample.updates], step)
+        except NosyncError:
+            return None
+        layout = Layout(operator.types, operator.output_key)
+        return arrange(layout, no_updates(operator.types) if output is None else output)
+
+
+class _Sample(NamedTuple):
+    """A key of a trace with all its rows, and one of those that are there, once."""
+
+    khash: Hashes
+    keys: list[Column]
+    updates: Updates
+    row: Updates
+
+    def without(self, last: int) -> _Sample:
+        """The group without its last columns."""
+        short = Updates(self.updates.columns[:-last], self.updates.diff)
+        return self._replace(updates=short)
+
+
+def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
+    """Some group of a trace that is not too large."""
+    parts = [p for p in trace.parts() if len(p)]
+    if not parts:
+        return None
+    part = chance.choices(parts, weights=[len(p) for p in parts])[0]
+    at = np.array([chance.randrange(len(part))])
+    keys = [rows.take(part.columns[i], at) for i in trace.layout.places]
+    found = trace.lookup(part.khash[at], keys)
+    if found is None or len(found.diff) > GROUP_ROWS_MAX:
+        return None
+    there = arrange(Layout(trace.layout.types), Updates(found.columns, found.diff))
+    index = (there.diff > 0).nonzero()[0]
+    if not len(index):
+        return None
+    one = index[[chance.randrange(len(index))]]
+    row = Updates([rows.take(c, one) for c in there.columns], np.ones(1, np.int64))
+    return _Sample(part.khash[at], keys, there.updates, row)
+
+
+def _behind(loop: Loop, inner: Inner) -> int | None:
+    """The trace in a loop that holds what a node is given, if there is one."""
+    port = inner.ports[0]
+    for _ in loop.nodes:
+        if port.outside:
+            return None
+        source = loop.nodes[port.number]
+        if source.kind == GROUP:
+            return source.states[-1]
+        if source.kind not in (RESULT, VARIABLE):
+            return None
+        port = source.ports[-1]
+    return None
+
+
+def _unequal(operator: Operator, first: Batch, again: Batch | None) -> str | None:
+    """What is wrong with two results for the same."""
+    if again is None or _same(first, again):
+        return None
+    return f"{operator.name} gave {_shown(first)}, then {_shown(again)}"
+
+
+def _differing(operator: Operator, made: Batch, kept: Batch) -> str | None:
+    """What is wrong with a result, where an earlier one was kept."""
+    if _same(made, kept):
+        return None
+    return f"{operator.name} now gives {_shown(made)}, and gave {_shown(kept)}"
+
+
+def _same(one: Batch, other: Batch) -> bool:
+    return one.rhash.tobytes() == other.rhash.tobytes() and bool((one.diff == other.diff).all())
+
+
+def _made(
+    evaluate: Evaluate, node: Node, operator: Operator, row: Updates, layout: Layout
+) -> Batch | None:
+    """What an operator makes of a row; None if it fails."""
+    step = Step([row], [None], [None], (), stage=node.stage, evaluate=evaluate)
+    try:
+        output = operator.step(step)
+    except NosyncError:
+        return None
+    return arrange(layout, output) if output is not None else arrange(layout, row.take(_NONE))
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _count(trace: Trace | None, one: Batch) -> int:
+    """How often a trace holds a row."""
+    if trace is None:
+        return 0
+    return int(counts(trace, arrange(trace.layout, one.updates)).sum())
+
+
+def _shown(batch: Batch) -> str:
+    """Some rows for a message."""
+    types = batch.layout.types
+    schema = Schema([(f"c{i}", t) for i, t in enumerate(types)])
+    shown = tuples([rows.slice_(c, 0, 2) for c in batch.columns], schema, min(2, len(batch)))
+    return ", ".join(repr(tuple(row)) for row in shown) or "nothing"

@@ -1,0 +1,61 @@
+"""Blocks: `with session.epoch() as e`, an epoch that is committed as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nosync_nb.session.state.transactions import Transaction, Transactions
+from nosync_nb.session.writes.commit import Commits
+from nosync_nb.session.writes.idempotency import BLOCK, Loads, loaded
+from nosync_nb.session.writes.input import check_once
+
+
+class EpochBlock:
+    """What `with session.epoch() as e` gives: `number` once committed, `skipped`."""
+
+    def __init__(self, transaction: Transaction, *, skipped: bool) -> None:
+        self._transaction = transaction
+        self.skipped = skipped
+
+    def skip(self) -> None:
+        """All that it would load is there already."""
+        self.skipped = True
+
+    def note(self, mark: str, said: str, before: str) -> None:
+        """Has the log say something from this epoch on, if it says what it said before."""
+        self._transaction.note(mark, said, before)
+
+    @property
+    def number(self) -> int | None:
+        """The epoch that it has become, whatever was raised then; None: none."""
+        return self._transaction.epoch
+
+
+class Blocks:
+    """Makes blocks; owns nothing."""
+
+    def __init__(self, transactions: Transactions, commits: Commits, loads: Loads) -> None:
+        self._transactions, self._commits, self._loads = transactions, commits, loads
+
+    @contextmanager
+    def epoch(self, once: Any, label: str | None) -> Iterator[EpochBlock]:
+        """See `Session.epoch`."""
+        check_once(once, "epoch")
+        mark = None if once is None else f"{BLOCK}{once}"
+        transaction = Transaction(label, keyed=mark is not None)
+        block = EpochBlock(transaction, skipped=mark is not None and self._loads.seen(mark))
+        try:
+            with self._transactions.block(transaction):
+                yield block
+                if mark is not None and block.skipped:
+                    self._loads.skip("epoch", once, mark, loaded(transaction), stacklevel=5)
+                elif transaction.skipped and not transaction:  # nor would it when it is run again
+                    block.skip()
+                else:
+                    if mark is not None:
+                        transaction.record({mark: loaded(transaction)})
+                    self._commits.commit(transaction, None, label)
+        finally:
+            self._commits.discard(transaction)

@@ -1,0 +1,222 @@
+"""Inputs: takes rows at the call, into the transaction that the call belongs to.
+
+A large load waits in files, arranged as the input keeps them, which its frame will name: in memory
+it would be there twice while it is committed. They go with the transaction that is discarded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_nb import rows
+from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, Delta
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError, warn
+from nosync_nb.rows import Schema
+from nosync_nb.rows.array_ops import ones
+from nosync_nb.rows.types import row_bytes
+from nosync_nb.session.recovery.repair_and_retry import Repairs
+from nosync_nb.session.state.load_fingerprint import load_of
+from nosync_nb.session.state.pending_changes import Change, InputChanges, key_text
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.transactions import Transactions
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.spark.connection import Link
+from nosync_nb.spark.execution.cost_model import FEW_ROWS
+from nosync_nb.store.spill_files import RunFiles
+from nosync_nb.trace.batch import Updates, row_text
+
+LOAD_BYTES = 32 << 20
+"""From so many bytes on rows that are inserted wait in files."""
+
+
+class LoadedMeanwhileError(Exception):
+    """Another thread has taken a load of the same key since it was looked for; nothing was done."""
+
+
+class Inputs:
+    """Takes rows for the inputs of a session; owns nothing.
+
+    Threads: any may add; a commit of the same transaction must not forget what comes meanwhile,
+    so both have the gate's lock.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        transactions: Transactions,
+        link: Link,
+        repairs: Repairs,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._transactions = transactions
+        self._link = link
+        self._repairs = repairs
+        self._admit = link.bulk().admit
+
+    def stage(self, name: str) -> Stage:
+        """An input as the catalog has it."""
+        return self._publisher.snapshot.catalog[name]
+
+    def take(self, name: str, kind: str, data: Any, mark: str | None = None) -> int:
+        """Takes rows for an input at the call.
+
+        Args:
+            mark: what the log records of it, if it is a load to be taken once.
+
+        Raises:
+            LoadedMeanwhileError: an epoch, or the current transaction, has the mark.
+        """
+        # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
+        try:
+            return self._take(name, kind, data, mark)
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"out of memory: the rows for input '{name}' were not taken, and none of them"
+                " waits",
+                hint="insert them in several pieces, or as a Spark DataFrame",
+            ) from error
+
+    def _take(self, name: str, kind: str, data: Any, mark: str | None) -> int:
+        stage = self._writable(name)
+        frame = self._link.is_frame(data)
+        fetched = self._link.fetch(data, stage) if frame else data
+        if frame and fetched is None:
+            layouts = tuple(self._publisher.snapshot.graph.named[name].traces)
+            change = Change(kind, None, self._link.ingest(data, stage, layouts))
+            try:
+                return self._added(stage, change, mark)
+            except BaseException:
+                if not self._waits(stage, change):
+                    self._publisher.store.remove(change.files)
+                raise
+        rows_count, size_bytes = _size_of(fetched, stage.schema)
+        if not rows_count:
+            return self._converted(stage, kind, fetched, mark)
+        self._admit(name, rows_count, size_bytes)
+        what = f"takes {rows_count:,} rows for {name}"
+        with self._publisher.works.doing.of(what, size_bytes, in_bytes=True):
+            return self._converted(stage, kind, fetched, mark)
+
+    def _converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:
+        """Adds rows that are at hand."""
+        columns, n = rows.to_columns(data, stage.schema, f"input '{stage.name}'")
+        updates = Updates(columns, ones(n))
+        if kind == "insert" and _is_load(stage, updates):
+            return self._spilled(stage, updates, mark)
+        return self._added(stage, Change(kind, updates), mark)
+
+    def _spilled(self, stage: Stage, updates: Updates, mark: str | None) -> int:
+        """Adds many rows, which wait in files, or in memory if the disk refuses them."""
+        epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
+        files, change = RunFiles(self._publisher.store), None
+        try:
+            change = Change("insert", None, files.arranged(node.traces, updates, epoch))
+            return self._added(stage, change, mark)
+        except BaseException:
+            if change is None or not self._waits(stage, change):
+                files.end(failed=True)
+            raise
+
+    def _waits(self, stage: Stage, change: Change) -> bool:
+        """Whether a change was added: an interrupt that comes right after it takes no file away."""
+        with self._gate.lock:
+            pending = self._transactions.current.inputs.get(stage.name)
+            return pending is not None and any(each is change for each in pending.changes)
+
+    def keys(self, keys: Any, name: str, schema: Schema) -> Any:
+        """The keys of rows to delete: those of a DataFrame over Arrow, others as they are."""
+        if self._link.is_frame(keys):
+            return self._link.keys(keys, self.stage(name), schema)
+        return keys
+
+    def add(self, name: str, change: Change) -> int:
+        """Adds a change of an input to the current transaction."""
+        return self._added(self._writable(name), change)
+
+    def _added(self, stage: Stage, change: Change, mark: str | None = None) -> int:
+        once = None if mark is None else (mark, load_of(stage, [change]))
+        try:
+            count, absent = self._add(stage, change, once)
+        except CorruptLogError as error:  # of what the input holds; nothing was added
+            count, absent = self._repairs.again(error, lambda: self._add(stage, change, once))
+        if absent is not None:
+            warn(_absent_text(stage, absent), stacklevel=None)
+        return count
+
+    def _add(
+        self, stage: Stage, change: Change, once: tuple[str, str] | None
+    ) -> tuple[int, Updates | None]:
+        """Adds a change; returns its number of rows, and those that a keyed remove did not find."""
+        name = stage.name
+        with self._gate.lock:
+            self._gate.finish()
+            inputs = self._transactions.current.inputs
+            changes = inputs.get(name)
+            if once is not None and self._is_there(once[0], changes):
+                raise LoadedMeanwhileError
+            fresh, contents = changes is None, self._publisher.snapshot.contents(name)
+            if changes is None:
+                changes = inputs[name] = InputChanges(stage, contents)
+            try:
+                count = changes.add(change, contents, once)
+                by_key = change.kind == "remove" and stage.key is not None
+                return count, changes.absent(change) if by_key else None
+            except BaseException:
+                if fresh:
+                    del inputs[name]
+                raise
+
+    def _is_there(self, mark: str, changes: InputChanges | None) -> bool:
+        """Whether a load is recorded, or waits; with the lock, so that no other thread takes it.
+
+        Failure: two threads look for a key, find none, and both add its rows to what waits.
+        """
+        waits = changes is not None and mark in changes.once
+        return waits or self._publisher.ledger.loaded(mark)
+
+    def _writable(self, name: str) -> Stage:
+        self._gate.writable("insert", rebuilt=False)
+        stage = self._publisher.snapshot.catalog.get(name)
+        if stage is None or not stage.is_input:
+            raise StageError(f"there is no input '{name}' any more", hint="define it again")
+        return stage
+
+
+def _absent_text(stage: Stage, absent: Updates) -> str:
+    """What is told of rows that a keyed input was to remove and does not have."""
+    more = int(absent.diff.sum()) - 1
+    others = f", nor are {more} more of the rows" if more else ""
+    return (
+        f"input '{stage.name}': row {row_text(absent.columns, stage.schema.types)} is not there"
+        f"{others}: nothing was removed for it\n"
+        f"Hint: {stage.name}.delete([{key_text(stage, absent, 0)}]) removes the row of that key"
+    )
+
+
+def _is_load(stage: Stage, updates: Updates) -> bool:
+    """Whether rows to insert are many, and become the change of the input as they are."""
+    if stage.key is not None or len(updates.diff) <= SMALL_ROWS:
+        return False
+    return Delta(stage.schema.types, updates).size_bytes >= LOAD_BYTES
+
+
+def _size_of(data: Any, schema: Schema) -> tuple[int, int]:
+    """Rows and bytes of data; 0 for few rows, and what is not told at once, such as an iterator.
+
+    Of a list the bytes are those that its rows take as columns, texts by a guess.
+    """
+    if not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
+        return 0, 0
+    if type(data) in (list, tuple):
+        row = row_bytes(schema.types)
+        return len(data), len(data) * row
+    size = getattr(data, "nbytes", None)
+    if size is not None:  # of Arrow
+        return getattr(data, "num_rows", 0), size
+    usage = getattr(data, "memory_usage", None)
+    return (0, 0) if usage is None else (len(data), int(usage(index=False).sum()))

@@ -1,0 +1,177 @@
+"""Inputs: the collections that users change."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from nosync_nb import rows as values
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.session_protocol import Host
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows import Schema
+from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.session.writes.idempotency import Loads
+from nosync_nb.session.writes.ingest import Inputs, LoadedMeanwhileError
+from nosync_nb.trace.batch import Updates
+
+
+class Input(Collection):
+    """A collection whose rows come from outside.
+
+    Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame, matched to columns by name, taken
+    at the call. They become visible, in all stages at once, with the next epoch. Every method
+    returns the number of rows, copies counted, that wait because of it to be added or taken away.
+    """
+
+    def __init__(
+        self, host: Host, inputs: Inputs, loads: Loads, watches: Any, definition: Definition
+    ) -> None:
+        super().__init__(host, definition)
+        self._inputs = inputs
+        self._loads = loads
+        self._watches = watches
+
+    def insert(self, rows: Any, *, once: Any = None) -> int:
+        """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
+
+        The key is a text, a number, a date or time, or made of these. Without one, rows equal to
+        those that an epoch before a restart inserted are warned of.
+
+        Raises:
+            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null, there, or in
+                two of the rows.
+        """
+        return self._change("insert", rows, once)
+
+    def remove(self, rows: Any, *, once: Any = None) -> int:
+        """Takes rows away, each one copy.
+
+        A keyed input takes away rows that are equal in all columns, and warns of absent ones. In
+        one without a key an absent row has a count below 0 until it is inserted: a warning and each
+        read give the command that repairs it.
+        """
+        return self._change("remove", rows, once)
+
+    def set(self, rows: Any) -> int:
+        """Makes the input equal to `rows`: only the difference is committed, nothing if equal.
+
+        Of several rows with one key (keyed inputs) the last one counts.
+        """
+        return self._change("set", rows, None)
+
+    def clear(self) -> int:
+        """Removes every row."""
+        return self._change("clear", [], None)
+
+    def upsert(self, rows: Any) -> int:
+        """Inserts rows, replacing those of equal key, the last of several (keyed inputs)."""
+        self._keyed("upsert")
+        return self._change("upsert", rows, None)
+
+    def delete(self, keys: Any) -> int:
+        """Removes the rows of keys: values, or tuples for several key columns (keyed inputs).
+
+        A key that is not there is no error. Tables give the columns of the key by name: pandas,
+        Arrow, a PySpark DataFrame of at most as many rows as `session.collect_rows`.
+        """
+        key = self._keyed("delete")
+        schema = Schema([self.schema.fields[i] for i in key])
+        keys = self._inputs.keys(keys, self._held_name(), schema)
+        if len(key) == 1 and isinstance(keys, list | tuple | set):
+            keys = [k if isinstance(k, tuple | dict) else (k,) for k in keys]
+        columns, n = values.to_columns(
+            list(keys) if isinstance(keys, set) else keys, schema, f"{self._title()}: delete"
+        )
+        change = Change("delete", Updates(columns, np.ones(n, np.int64)))
+        return self._inputs.add(self._held_name(), change)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns, empty for an input without key."""
+        key = self._inputs.stage(self._held_name()).key
+        return tuple(self.schema.names[i] for i in key or ())
+
+    def _change(self, kind: str, rows: Any, once: Any) -> int:
+        name = self._held_name()
+        mark = None
+        if once is not None:
+            check_once(once, f"input '{name}'")
+            mark = mark_of(self._inputs.stage(name).uid, kind, once)
+        try:
+            if mark is not None and self._loads.seen(mark):
+                raise LoadedMeanwhileError
+            count = self._inputs.take(name, kind, rows, mark)
+        except LoadedMeanwhileError:
+            assert mark is not None
+            again = self._loads.again(name, kind, rows)
+            self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
+            return 0
+        if mark is None and kind == "insert" and count:
+            self._loads.tell(name)
+        return count
+
+    def _keyed(self, method: str) -> tuple[int, ...]:
+        key = self._inputs.stage(self._held_name()).key
+        if key is None:
+            raise SchemaError(
+                f"input '{self.name}' has no key, so it has no {method}()",
+                hint=f"declare one: session.input('{self._held_name()}', ..., key='id')",
+            )
+        return key
+
+    def _held_name(self) -> str:
+        return self._definition.name
+
+    def _title(self) -> str:
+        return f"input '{self._held_name()}'"
+
+
+def watches_of(into: Input) -> Any:
+    """Who watches folders for the session of an input; see watching.py, which is above this."""
+    return into._watches
+
+
+def is_of(into: Input, inputs: Inputs) -> bool:
+    """Whether an input is one of the session whose inputs those are."""
+    return into._inputs is inputs
+
+
+def check_once(once: Any, what: str) -> None:
+    """Raises if a key may have another text the next time that the cell is run.
+
+    Raises:
+        SchemaError: if it is not a text, a number, a date or time, or made of these.
+    """
+    parts = [once]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            parts += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple):
+            parts += part
+        elif not (part is None or isinstance(part, _KEYS) or hasattr(part, "isoformat")):
+            kind = type(part).__name__
+            raise SchemaError(
+                f"{what}: once={once!r:.60} is no key: type {kind} is not known again",
+                hint="give a text, a number or a date, such as once='2024-01'",
+            )
+
+
+_KEYS = (str, int, float, Decimal, np.generic, PurePath, UUID)
+
+
+def mark_of(uid: str, kind: str, once: Any) -> str:
+    """What the log records of a call with a key on the input of that identity."""
+    return json.dumps([uid, kind, _plain(once)])
+
+
+def _plain(once: Any) -> Any:
+    """A key as JSON: numbers and texts as they are, the rest by its text."""
+    return once if isinstance(once, str | int | float | bool) else str(once)

@@ -1,0 +1,433 @@
+"""Link: a session's way to Spark; nothing of pyspark is imported before it is needed.
+
+It takes what it asks of a session, and no session. Definitions and commits make views follow, rows
+that come as DataFrames tell which Spark session is in use, and any thread may read: what all of
+them change has a lock, beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from nosync_nb.dataflow.runtime.activity import Doing
+from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import ExpressionError, FencedError, NosyncError
+from nosync_nb.rows import Column, Schema
+from nosync_nb.spark.execution.cost_model import FRAME_ROWS
+from nosync_nb.spark.execution.placement import Placement
+from nosync_nb.spark.session_protocol import Published, SparkLimits
+from nosync_nb.spark.spark_session import Running
+from nosync_nb.spark.sql_settings import SparkTypes
+from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.store.replication.restore.lazy_fetch import complete
+from nosync_nb.trace.batch import Layout
+
+
+class Link:
+    """The session's way to Spark; imports pyspark only when it is needed.
+
+    Threads: which session is in use, and its views, are changed with `_lock` alone. Nobody who
+    holds it waits for another lock; nothing is said to users, and no session started, under it.
+
+    Args:
+        ended: whether the session was closed, or replaced.
+        say: tells something to who uses the session.
+        doing: is told what takes long.
+        given: a Spark session, a function that gives one, or None to look for one.
+
+    Attributes:
+        types: what expressions mean.
+        carrier: takes the session's files to executors.
+    """
+
+    def __init__(
+        self,
+        published: Published,
+        limits: SparkLimits,
+        ended: Callable[[], bool],
+        say: Callable[[str], None],
+        doing: Doing,
+        given: Any,
+        carrier: Carrier,
+    ) -> None:
+        self._published = published
+        self._limits = limits
+        self._ended = ended
+        self._say = say
+        self._doing = doing
+        self._given = given
+        self.carrier = carrier
+        self.types = SparkTypes(self)
+        self.conf: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._started: Any = None
+        self._lost: Any = None  # the user's session whose JVM has died
+        self._unable = False
+        self._views: Any = None
+        self._viewed: dict[str, Schema] = {}
+        self._asked = False
+        self._placement = Placement(self, published.store, carrier)
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch."""
+        return self._published.snapshot.epoch
+
+    @property
+    def spark_rows(self) -> int | None:
+        """The most rows that run in this process; None: by estimated cost."""
+        return self._limits.spark_rows
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is to run on Spark that this process can do."""
+        return self._limits.spark_off
+
+    @property
+    def current(self) -> Any:
+        """The Spark session in use, or None; never starts one.
+
+        If it was stopped, views follow the one that is there now.
+        """
+        started = self._started
+        if started is not None:
+            from nosync_nb.spark import launch
+
+            if launch.stopped(started):
+                with self._lock:
+                    if self._started is started:
+                        self._started = None
+                self.follow()
+        return self._started
+
+    def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
+        """The user's Spark session, else one that is started here, for `why`; see `Way`.
+
+        Raises:
+            ExpressionError: if pyspark is not installed.
+            NosyncError: if Spark does not start, or the JVM of the user's session has died.
+        """
+        try:
+            from nosync_nb.spark import launch, spark_session
+        except ImportError as error:
+            raise ExpressionError(
+                f"{why} needs Spark, and pyspark is not installed",
+                hint="install nosync[spark]",
+            ) from error
+        user = self._user()
+        spark = spark_session.find(user)
+        if spark is None and self.off:
+            raise launch.switched_off(why, instead)
+        if spark is None:
+            with self._lock:
+                for each in (user, self._started):
+                    if each is not None and launch.died(each) and not launch.started_here(each):
+                        self._lost = each
+                        launch.forget_dead()
+                lost = self._lost
+            if lost is not None:
+                raise launch.gone(why, ours=False)
+            recorded = spark_session.conf_of(self.types.recorded())
+            if announce:
+                around = f"; {instead!r} would stay in process" if instead else ""
+                self._say(f"starts Spark for {why}{around}")
+            try:
+                with self._doing.of(f"starts Spark for {why}"):
+                    spark = launch.start({**recorded, **self.conf})
+            except NosyncError as error:
+                raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
+        with self._lock:
+            self._lost, self._started = None, spark
+        complete(self._published.store.files)  # executors look into the folder alone
+        return spark
+
+    def able(self, what: str) -> bool:
+        """Whether there is a Spark session, or one can be started; says so once if there is not.
+
+        Args:
+            what: which could run there, but need not.
+        """
+        if self._unable and self.present() is None:
+            return False
+        try:
+            self.require(what)
+        except NosyncError as error:
+            if not self._unable:
+                self._say(f"{error}: what can runs in this process")
+            self._unable = True
+            return False
+        self._unable = False
+        return True
+
+    def state(self, *, asked: bool) -> Literal["absent", "startable", "running"]:
+        """Whether Spark runs, could be started, or could not when that was tried.
+
+        Args:
+            asked: by the user, who is to be told why it does not start.
+        """
+        if self.present() is not None or self.current is not None:
+            return "running"
+        return "absent" if self._unable and not asked else "startable"
+
+    def present(self) -> Any:
+        """The Spark session that is there; None if there is none, or it was stopped."""
+        if not self._known():
+            return None
+        from nosync_nb.spark import spark_session
+
+        return spark_session.find(self._user())
+
+    def _user(self) -> Any:
+        """The Spark session that the user gave, if any."""
+        return self._given() if callable(self._given) else self._given
+
+    def catalog(self) -> Mapping[str, Stage]:
+        """The stages of the log, those that are being defined included."""
+        return self._published.described
+
+    def is_frame(self, data: Any) -> bool:
+        """Whether data is a Spark DataFrame."""
+        return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "mapInArrow")
+
+    def evaluate(
+        self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
+    ) -> list[Column]:
+        """Has Spark evaluate expressions on columns."""
+        spark = self.types.session(expressions[0].sql, schema)
+        from nosync_nb.spark import fallback, launch
+
+        with launch.reached(spark, f"the expression {expressions[0].sql!r}"):
+            return fallback.evaluate(spark, expressions, schema, columns, n)
+
+    def shares(self, why: str) -> bool:
+        """Whether executors see the session's folder; starts Spark if need be."""
+        spark = self.require(why)
+        from nosync_nb.spark import launch
+
+        with launch.reached(spark, why):
+            return self.carrier.serves(spark)
+
+    def fetch(self, frame: Any, stage: Stage) -> Any:
+        """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
+
+        Raises:
+            NosyncError: if these are more than `spark_rows`, by default `FRAME_ROWS`.
+        """
+        spark = self._of_frame(frame, stage)
+        from nosync_nb.spark import ingest, launch, workers
+
+        with launch.reached(spark, f"input '{stage.name}'"):
+            if self.carrier.depot(spark) is not None:
+                return None
+            asked = self._limits.spark_rows
+            most = FRAME_ROWS if asked is None else asked
+            table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
+        if table is None:
+            what = f"input '{stage.name}': the DataFrame has more than {most} rows"
+            raise workers.unshared(what, self.carrier.folder)
+        self.follow()
+        return table
+
+    def keys(self, frame: Any, stage: Stage, schema: Schema) -> Any:
+        """The keys in a DataFrame of rows to delete, over Arrow.
+
+        Raises:
+            NosyncError: if these are more than `collect_rows`.
+        """
+        spark = self._of_frame(frame, stage)
+        from nosync_nb.spark import ingest, launch
+
+        most = self._limits.collect_rows
+        own = [c for c in frame.columns if c.lower() in {n.lower() for n in schema.names}]
+        with launch.reached(spark, f"input '{stage.name}': delete"):
+            table = ingest.small(spark, frame.select(*own), schema, most, name=stage.name)
+        if table is None:
+            raise NosyncError(
+                f"input '{stage.name}': delete: the DataFrame has more than {most} keys",
+                hint="delete them in parts, or raise session.collect_rows",
+            )
+        return table
+
+    def ingest(self, frame: Any, stage: Stage, layouts: Sequence[Layout]) -> dict[Layout, Held]:
+        """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
+
+        Args:
+            stage: the input that takes them.
+        """
+        spark = self._of_frame(frame, stage)
+        from nosync_nb.spark import ingest, launch
+
+        store = self._published.store
+        with launch.reached(spark, f"input '{stage.name}'"):
+            outputs = ingest.ingest(
+                spark, frame, stage.schema, layouts, self.carrier, name=stage.name
+            ).outputs
+        self.follow()
+        return {
+            layout: Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+            for layout, refs in zip(layouts, outputs, strict=True)
+        }
+
+    def _of_frame(self, frame: Any, stage: Stage) -> Any:
+        """The Spark session of a DataFrame, which is the one in use from now on; not a stream's.
+
+        Raises:
+            NosyncError: if it has ended, and the DataFrame with it.
+        """
+        from nosync_nb.spark import launch
+        from nosync_nb.spark.streaming import queries
+
+        spark = frame.sparkSession
+        if not launch.alive(spark):
+            how = "was stopped" if launch.stopped(spark) else "has died with its JVM"
+            raise NosyncError(
+                f"input '{stage.name}': the Spark session of the DataFrame {how}",
+                hint="make the DataFrame again, in a session that lives",
+            )
+        if not queries.handing.on:
+            with self._lock:
+                self._started = spark
+        return spark
+
+    def bulk(self) -> Placement:
+        """What places operators and runs them on executors."""
+        return self._placement
+
+    def follow(self) -> None:
+        """Watches the Spark session that is there, and drops the views of stages that changed."""
+        if not self._known() or self._published.store.log.mode == "r":
+            return
+        from nosync_nb.spark import spark_session
+        from nosync_nb.spark.views import name_lookups
+
+        told: list[str] = []
+        try:
+            spark = spark_session.find(self._user())
+            if spark is not None:
+                with self._lock, name_lookups.unwatched():
+                    self._follow(spark)
+        except Exception as error:
+            told.append(f"no temp views for Spark: {error}")
+        for each in told:
+            self._say(each)
+
+    def _follow(self, spark: Any) -> None:
+        """Watches a Spark session, and drops views that fit no stage; with the lock."""
+        from nosync_nb.spark.views import name_lookups
+        from nosync_nb.spark.views.views import Views
+
+        if self._ended():
+            return
+        store = self._published.store
+        self._started = spark
+        if self._views is None or self._views.spark is not spark:
+            self.close()
+            self._views = Views(spark, store.path, self.snapshot, store.log.generation)
+            name_lookups.watch(spark, self.show_views)
+        shown = self._shown()
+        for name in [n for n, schema in self._viewed.items() if shown.get(n) != schema]:
+            self._views.drop(name)
+            del self._viewed[name]
+
+    def _shown(self) -> dict[str, Schema]:
+        """The named collections that Spark may see."""
+        stages = self._published.snapshot.catalog.items()
+        return {name: stage.schema for name, stage in stages if not stage.frozen}
+
+    def show_views(self, names: frozenset[str] | None) -> None:
+        """Gives stages their temp views before Spark looks for tables of these names.
+
+        Args:
+            names: in lower case; None: every stage is asked for.
+        """
+        from nosync_nb.spark.views.name_lookups import words
+
+        notices: list[str] = []
+        try:
+            with self._lock:
+                if self._views is None or self._ended():
+                    return
+                for name, schema in self._shown().items():
+                    if names is not None and not words(name) <= names:
+                        continue
+                    if name not in self._viewed:
+                        notices += self._view(name, schema)
+        except Exception as error:
+            notices.append(f"no temp views for Spark: {error}")
+        for notice in notices:
+            self._say(notice)
+
+    def _view(self, name: str, schema: Schema) -> list[str]:
+        """Makes the view of a stage; returns the reason if it gets none."""
+        self._viewed[name] = schema
+        taken = self._views.taken(name)
+        if taken is None and not self._views.create(name, schema):
+            taken = f"Spark has a table or view '{name}'; it was left alone"
+        return [] if taken is None else [taken]
+
+    def follow_new(self) -> None:
+        """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
+
+        Asked once if it fails, and again after a session was stopped.
+        """
+        views = self._views
+        if views is not None:
+            if not views.ended:
+                return
+            with self._lock:
+                if self._views is views:
+                    self.close()
+                    self._started, self._asked = None, False
+        if not self._asked and self._known():
+            self.follow()
+            self._asked = self._started is not None
+
+    def _known(self) -> bool:
+        """Whether Spark may be there, without importing or asking anything."""
+        return self._given is not None or "pyspark.sql" in sys.modules
+
+    def snapshot(self, name: str, at: Any) -> Any:
+        """What a read of a view sees; called by other threads."""
+        from nosync_nb.spark.views.snapshot_server import snapshot_of
+
+        if self._ended():
+            raise FencedError("the session that serves views was closed, or replaced")
+        seen = self._published
+        since = seen.ledger.incarnation
+        return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at, since)
+
+    def close(self) -> None:
+        """Drops the views and ends serving them; never stops a Spark session."""
+        with self._lock:
+            if self._views is not None:
+                from nosync_nb.spark.views import name_lookups
+
+                name_lookups.unwatch(self.show_views)
+                with contextlib.suppress(Exception), name_lookups.unwatched():
+                    self._views.close()
+                self._views = None
+                self._viewed = {}
+
+    def running(self) -> Running | None:
+        """What our jobs do that run now; None if none does, or it is not to be seen.
+
+        Starts nothing and waits for nobody but the JVM, for two calls and one a job.
+        """
+        started = self._started
+        if started is None:
+            return None
+        from nosync_nb.spark import spark_session
+
+        return spark_session.running(started)
+
+    def cancel(self) -> None:
+        """Cancels the jobs that carry our tag."""
+        if self._started is not None:
+            from nosync_nb.spark import spark_session
+
+            spark_session.cancel(self._started)

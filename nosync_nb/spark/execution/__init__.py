@@ -1,0 +1,1 @@
+"""Operators on executors: placement, cost, exchange, tasks."""

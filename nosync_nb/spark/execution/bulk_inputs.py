@@ -1,0 +1,130 @@
+"""Changes: what a bulk run gets of a dataflow's changes, and what it may leave to the next run.
+
+An operator that keeps nothing and has one reader is not run by itself: it is `Postponed`, and the
+query of its reader has it done on the way, so nothing of what lies between is written or counted.
+Who needs the rows for something else has it run after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from nosync_nb.dataflow.runtime.delta import Delta, Loose
+from nosync_nb.operators import Linear, Operator, Step
+from nosync_nb.rows.count_arithmetic import CountError, of_stage
+from nosync_nb.spark.execution.bulk_run import BulkInput, Upstream
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout
+
+
+class Ran(NamedTuple):
+    """What a run by itself left, the rows that it touched, and its Spark jobs."""
+
+    loose: Loose | None
+    touched: int
+    jobs: str
+
+
+class Postponed:
+    """A change that executors give once its reader runs.
+
+    Args:
+        up: what gives it.
+        rows: of the changes that go into it.
+        from_frame: how many of these came as a DataFrame.
+        run: runs it by itself.
+    """
+
+    def __init__(
+        self, up: Upstream, rows: int, from_frame: int, run: Callable[[Upstream], Ran]
+    ) -> None:
+        self.up = up
+        self.rows = rows
+        self.from_frame = from_frame
+        self._run = run
+        self._ran: Ran | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the changes that go into it."""
+        return self.up.size_bytes
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was run by itself."""
+        return self._ran is not None
+
+    @property
+    def work(self) -> tuple[int, str] | None:
+        """What running it by itself took; see `dataflow.delta.Pending`."""
+        return None if self._ran is None else (self._ran.touched, self._ran.jobs)
+
+    def settle(self) -> Loose | None:
+        """Has it run by itself, once."""
+        if self._ran is None:
+            try:
+                self._ran = self._run(self.up)
+            except CountError as error:
+                raise of_stage(error, self.up.stage, self.up.operator.name) from None
+        return self._ran.loose
+
+
+def passes(operator: Operator) -> bool:
+    """Whether an operator may run on the way to its reader: what it does is its output alone."""
+    return operator.local and operator.spreads and not operator.state and not operator.global_row
+
+
+def postponed(
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    deltas: Sequence[Delta | None],
+    step: Step,
+    run: Callable[[Upstream], Ran],
+) -> Postponed:
+    """An operator's step over some changes, left to its reader; `run` as `Postponed` has it."""
+    given = [delta for delta in dict.fromkeys(deltas) if delta is not None]
+    size = sum(delta.size_bytes for delta in given)
+    up = Upstream(operator, inputs, step.stage, step.first, size)
+    return Postponed(up, sum(map(len, given)), sum(delta.from_frame for delta in given), run)
+
+
+def input_of(
+    delta: Delta | None,
+    types: tuple[str, ...],
+    wanted: Layout | None,
+    before: Trace | None,
+    *,
+    alone: bool,
+) -> BulkInput:
+    """An input of a bulk run: files as they are, with the row-wise operators before it.
+
+    Args:
+        wanted: the order in which the operator looks at it, None: any.
+        before: what the input held before.
+        alone: the run takes nothing on its way.
+    """
+    if delta is None:
+        return BulkInput(None, types, None, None, before)
+    pre = None
+    while delta.later is not None:
+        source, linear, _ = delta.later
+        pieces = linear.pieces if pre is None else (*linear.pieces, *pre.pieces)
+        pre = Linear(pieces, types)
+        delta = source
+    late = delta.pending
+    if isinstance(late, Postponed):
+        if not (alone or late.settled or (pre is not None and not pre.local)):
+            return BulkInput(None, delta.types, None, pre, before, late.up)
+        loose = late.settle()
+        return BulkInput(list(loose.refs) if loose else None, delta.types, None, pre, before)
+    if delta.loose is not None:
+        return BulkInput(list(delta.loose.refs), delta.types, None, pre, before)
+    layouts = sorted(delta.held, key=lambda layout: layout != wanted)
+    for layout in layouts:
+        held = delta.held[layout]
+        if held.refs:
+            return BulkInput(list(held.refs), delta.types, layout, pre, before)
+    if layouts and wanted in delta.held:
+        return BulkInput(list(delta.held[wanted].parts), delta.types, wanted, pre, before)
+    return BulkInput([delta.updates], delta.types, None, pre, before)

@@ -1,0 +1,365 @@
+"""Bulk runs: one operator on executors, with the very same kernel as in process.
+
+    pieces of changes --map--> ranges of the key's hash --kernel--> ranges of each output --write-->
+
+Spark moves the blocks between the steps (tasks.py says what the steps do), and the driver collects
+once what was written. Only what the driver received counts, so retries and speculation are
+harmless. A change that is already arranged by the operator's key is not exchanged: the kernels
+read their ranges of its files. A change that is no more than `Upstream` comes out of the kernels of
+another operator in the same query, and lies in no file between the two.
+
+Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group; a shuffle
+through files of our own, which somebody must clean up after a lost executor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from nosync_nb.errors import titled
+from nosync_nb.operators import Linear, Operator
+from nosync_nb.spark.execution import row_wise, shuffle_records, tasks
+from nosync_nb.spark.execution.shuffle_records import BLOCKS_DDL, MARK, HashRanges
+from nosync_nb.spark.execution.task_payload import Shipping, Source
+from nosync_nb.spark.execution.task_results import BulkResult, collected, result
+from nosync_nb.spark.execution.tasks import Slice, TaskInput, TaskPlan
+from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.spark_session import described
+from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.workers import check, settled
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout
+from nosync_nb.trace.parts.part_file import PartRef
+
+RANGE_BYTES = 32 << 20
+PIECE_ROWS_MAX = 1 << 20
+PIECE_ROWS_MIN = 1 << 16
+
+
+class Upstream(NamedTuple):
+    """An operator that was not run yet: who reads what it gives runs it on the way.
+
+    Args:
+        stage, name: whom its errors name.
+        size_bytes: of its changes.
+    """
+
+    operator: Operator
+    inputs: Sequence[BulkInput]
+    stage: str
+    first: bool
+    size_bytes: int
+
+
+class BulkInput(NamedTuple):
+    """What a bulk run gets of one input.
+
+    Args:
+        parts: the change, in part files or in memory; None if the input did not change.
+        types: column types of the parts.
+        layout: how every part is arranged; None: loose updates.
+        pre: a linear operator to apply on the way, if any.
+        before: the trace without the change, if the operator looks into it. The trace *with* it
+            is made where the kernel runs.
+        upstream: what gives the change, if it was not run yet; it has no parts then.
+    """
+
+    parts: Sequence[Source] | None
+    types: tuple[str, ...]
+    layout: Layout | None = None
+    pre: Linear | None = None
+    before: Trace | None = None
+    upstream: Upstream | None = None
+
+
+def run(
+    spark: Spark,
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    state: Sequence[Trace],
+    outputs: Sequence[Layout],
+    carrier: Carrier,
+    *,
+    stage: str,
+    first: bool = False,
+    ranges: int | None = None,
+    stem: str = "bulk",
+    thorough: bool = False,
+) -> BulkResult:
+    """Runs an operator's step on executors.
+
+    Args:
+        state: the operator's own traces before.
+        outputs: layouts in which the output is written; none: as loose updates, a file a task.
+        carrier: of the session whose parts are read and written.
+        thorough: the log is one that this user has not signed: every value is looked at.
+        ranges: into how many ranges the key hashes are cut; default by slots and bytes.
+
+    Raises:
+        StageError: a user's function raised; equal to the error of a run in process.
+        NosyncError: whatever else a kernel raises, and failures of Spark itself.
+
+    Cost: one Spark query; every changed row crosses the shuffle at most twice.
+    """
+    slots = check(spark).slots
+    count = ranges or ranges_count(inputs, slots)
+    if isinstance(operator, Linear):
+        inputs = [_fused(inputs[0], operator)]
+        operator = Linear((), operator.types)
+    if not operator.local:
+        from nosync_nb.spark.execution.bulk_run__ranged import run_here
+
+        return run_here(
+            spark, operator, inputs, state, outputs, carrier,
+            stage=stage, first=first, stem=stem, ranges=count, thorough=thorough,
+        )  # fmt: skip
+    depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
+    with Shipping(carrier, depot, stem, thorough=thorough) as shipping:
+        plan, pieces = planned(
+            operator, inputs, state, outputs, shipping,
+            stage=stage, first=first, stem=stem, ranges=HashRanges(count),
+        )  # fmt: skip
+        chain = ChainedQuery(spark, shipping, slots)
+        names = " and ".join([*upstream_names(inputs), operator.name or "linear"])
+        with described(spark, stage, names) as jobs:
+            frame = chain.written(plan, pieces, inputs)
+            blamed = {number: (up.stage, up.operator.name) for number, up in chain.ups.items()}
+            shipping.send()
+            reports = collected(spark, frame, stage, carrier, depot, plan.token, blamed)
+    return result(plan, reports, jobs)
+
+
+def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:
+    """The operators that a run does on its way, in the order in which they are done."""
+    names = []
+    for each in inputs:
+        if each.upstream is not None:
+            names += [*upstream_names(each.upstream.inputs), each.upstream.operator.name]
+    return names
+
+
+class ChainedQuery:
+    """Makes the query of one run, with the operators that run on its way.
+
+    Attributes:
+        ups: these by the numbers of their plans.
+    """
+
+    def __init__(self, spark: Spark, shipping: Shipping, slots: int) -> None:
+        self.spark = spark
+        self.shipping = shipping
+        self.slots = slots
+        self.ups: dict[int, Upstream] = {}
+
+    def written(
+        self, plan: TaskPlan, pieces: list[tuple[int, Slice]], inputs: Sequence[BulkInput]
+    ) -> Any:
+        """The query: a frame of blocks that hold reports and errors alone; None: nothing to do."""
+        frame = self._run(plan, pieces, inputs)
+        own = range(len(plan.operator.state))
+        if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):
+            frame = mapped(exchanged(frame, plan.ranges.count), writer(plan))
+        return frame
+
+    def _run(
+        self, plan: TaskPlan, pieces: list[tuple[int, Slice]], inputs: Sequence[BulkInput]
+    ) -> Any:
+        """A frame of what comes out of a plan's kernels."""
+        ahead = [
+            frame
+            for port, each in reversed([*enumerate(inputs)])
+            if each.upstream is not None
+            and (frame := self._before(plan, port, each.upstream)) is not None
+        ]
+        return _frame(self.spark, plan, pieces, self.slots, ahead)
+
+    def _before(self, plan: TaskPlan, port: int, up: Upstream) -> Any:
+        """A frame of what an operator before gives, cut for who reads it."""
+        number = len(self.ups) + 1
+        self.ups[number] = up
+        made, pieces = planned(
+            up.operator, up.inputs, (), (), self.shipping,
+            stage=up.stage, first=up.first, stem=plan.stem,
+            ranges=plan.ranges,
+        )  # fmt: skip
+        made = dataclasses.replace(made, onward=(plan, port), number=number, token=plan.token)
+        return self._run(made, pieces, up.inputs)
+
+
+def _fused(given: BulkInput, operator: Linear) -> BulkInput:
+    """An input with a linear operator behind its own."""
+    before = () if given.pre is None else given.pre.pieces
+    return given._replace(pre=Linear((*before, *operator.pieces), operator.types))
+
+
+def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
+    """Into how many ranges to cut: one for each slot, or as many more if they were too large.
+
+    Hashes are even, so ranges are; and Spark takes some 30 ms for a task that does nothing.
+    """
+    size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
+    size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
+    return even(size, RANGE_BYTES, slots)
+
+
+def even(size_bytes: int, most: int, slots: int) -> int:
+    """How many ranges of at most so many bytes: as many for each slot, or some had none at last."""
+    return slots * max(1, -(-size_bytes // (most * slots)))
+
+
+def source_bytes(source: Source) -> int:
+    """The size of a part, in a file or in memory."""
+    if isinstance(source, PartRef):
+        return source.size_bytes
+    return int(sum(c.nbytes for c in source.columns) + source.diff.nbytes)
+
+
+def planned(
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    state: Sequence[Trace],
+    outputs: Sequence[Layout],
+    shipping: Shipping,
+    *,
+    stage: str,
+    first: bool,
+    stem: str,
+    ranges: HashRanges,
+) -> tuple[TaskPlan, list[tuple[int, Slice]]]:
+    """The plan of a run, and the pieces of input that must be exchanged, each with its port."""
+    given = []
+    pieces = []
+    for port, each in enumerate(inputs):
+        layout = operator.layouts[port]
+        exchange = layout or operator.exchange()
+        direct = None
+        sources = [shipping.source(part, each.types) for part in each.parts or ()]
+        if sources and exchange is not None and each.pre is None and each.layout == exchange:
+            direct = tasks.Stored(exchange, (tuple(sources),), shipping.thorough)  # type: ignore[arg-type]
+        else:
+            pieces += [(port, Slice(s, each.types, each.layout, 0, size(s))) for s in sources]
+        before = None
+        if layout is not None:
+            before = shipping.trace(each.before or Trace(layout))
+        given.append(TaskInput(exchange, layout, each.pre, direct, before))
+    own = tuple(shipping.trace(trace) for trace in state)
+    plan = TaskPlan(
+        stage, operator, first, shipping.depot, stem, ranges, tuple(given), own, tuple(outputs),
+        shipping.thorough,
+    )  # fmt: skip
+    return plan, pieces
+
+
+def size(source: Source) -> int:
+    """The rows of a part."""
+    return source.rows if isinstance(source, PartRef) else len(source.diff)
+
+
+def _frame(
+    spark: Spark,
+    plan: TaskPlan,
+    pieces: list[tuple[int, Slice]],
+    slots: int,
+    ahead: Sequence[Any],
+) -> Any:
+    """A frame of the blocks that come out of a plan's kernels.
+
+    Args:
+        ahead: frames of blocks that are cut for it already.
+    """
+    count = plan.ranges.count
+    asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
+    frames = []
+    for port in sorted(asking):
+        work = grouped([p for p in pieces if p[0] == port], slots)
+        frames += [row_wise.frame(spark, plan, port, work)] if work else []
+    work = grouped([p for p in pieces if p[0] not in asking], slots)
+    if work:
+        frames.append(mapped(spark.range(0, len(work), 1, len(work)), _map(plan, work)))
+    marks = None
+    if any(i.direct for i in plan.inputs) or (plan.first and plan.operator.global_row):
+        marks = _marks(spark, count)
+    frames += ahead
+    if not frames and marks is None:
+        return None
+    frame = _union([*frames, marks] if marks is not None else frames)
+    if plan.exchanges:
+        if frames:
+            frame = exchanged(frame, count)
+        frame = mapped(frame, _kernel(plan))
+    return frame
+
+
+def _union(frames: Sequence[Any]) -> Any:
+    return functools.reduce(lambda a, b: a.union(b), frames)
+
+
+def grouped(pieces: Sequence[tuple[int, Slice]], slots: int) -> list[list[tuple[int, Slice]]]:
+    """Cuts and gathers pieces so that each task has about the same number of rows."""
+    total = sum(p.stop - p.start for _, p in pieces)
+    target = min(max(-(-total // slots), PIECE_ROWS_MIN), PIECE_ROWS_MAX)
+    work: list[list[tuple[int, Slice]]] = []
+    room = 0
+    for port, piece in pieces:
+        start = piece.start
+        while start < piece.stop:
+            if not room:
+                work.append([])
+                room = target
+            stop = min(start + room, piece.stop)
+            work[-1].append((port, piece._replace(start=start, stop=stop)))
+            room -= stop - start
+            start = stop
+    return work
+
+
+def _marks(spark: Spark, count: int) -> Any:
+    """A frame with an empty block for every range, so that each kernel runs."""
+    texts = ("cast(id as int) place", f"cast({MARK} as int) port", "cast(null as binary) payload")
+    return spark.range(0, count, 1, count).selectExpr(*texts)
+
+
+def mapped(frame: Any, function: Any) -> Any:
+    """A frame of blocks made by a function of record batches."""
+    return frame.mapInArrow(settled(function), BLOCKS_DDL)
+
+
+def exchanged(frame: Any, count: int) -> Any:
+    """The same blocks, all those of one range in one partition."""
+    if hasattr(frame, "repartitionById"):  # since Spark 4.1
+        return frame.repartitionById(count, "place")
+    return frame.repartition(count, "place")
+
+
+def _map(plan: TaskPlan, work: list[list[tuple[int, Slice]]]) -> Any:
+    def map_(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            for number in record.column(0).to_pylist():
+                yield from shuffle_records.to_records(tasks.map_task(plan, work[number]))
+
+    return map_
+
+
+def _kernel(plan: TaskPlan) -> Any:
+    def kernel(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from shuffle_records.to_records(
+            tasks.kernel_task(plan, shuffle_records.from_records(records))
+        )
+
+    return kernel
+
+
+def writer(plan: TaskPlan) -> Any:
+    """The write step as a function of record batches."""
+
+    def write(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from shuffle_records.to_records(
+            tasks.write_task(plan, shuffle_records.from_records(records))
+        )
+
+    return write

@@ -1,0 +1,152 @@
+"""Row-wise chains with expressions that only Spark knows: DataFrame operations before the exchange.
+
+The pieces that Spark must evaluate become `where` and `selectExpr` on a frame of the rows and their
+diffs; the pieces between them run in Python as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.errors import NosyncError
+from nosync_nb.operators import Linear, Row, Step
+from nosync_nb.rows.ddl import quoted
+from nosync_nb.spark import error_translation, interval_transport
+from nosync_nb.spark.execution import shuffle_records, tasks
+from nosync_nb.spark.execution.tasks import Slice, TaskPlan
+from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.registered_functions import pinned
+from nosync_nb.spark.spark_session import agree
+from nosync_nb.spark.workers import settled
+from nosync_nb.trace.batch import Updates
+
+Records = Iterable[pa.RecordBatch]
+
+
+def frame(
+    spark: Spark, plan: TaskPlan, port: int, work: Sequence[Sequence[tuple[int, Slice]]]
+) -> Any:
+    """A frame of the blocks of one input whose linear operator needs Spark."""
+    pre = plan.inputs[port].pre
+    assert pre is not None
+    types: tuple[str, ...] = work[0][0][1].types
+    query = spark.range(0, len(work), 1, len(work))
+    query = query.mapInArrow(settled(_reader(plan, work)), _ddl(types))
+    local: list[Row] = []
+    start = types
+    for piece in pre.pieces:
+        if piece.local:
+            local.append(piece)
+            types = piece.types_after(types)
+            continue
+        if local:
+            applier = _applier(plan, local, start, types)
+            query = query.mapInArrow(settled(applier), _ddl(types))
+        query = _asked(spark, query, piece, types)
+        local, types = [], piece.types_after(types)
+        start = types
+    last = _cutter(plan, port, local, start, types)
+    return query.mapInArrow(settled(last), shuffle_records.BLOCKS_DDL)
+
+
+def _asked(spark: Spark, frame: Any, piece: Row, types: tuple[str, ...]) -> Any:
+    """The frame after a piece that Spark evaluates."""
+    agree(spark, piece.expressions)
+    names = piece.schema.names
+    diff = piece.schema.unused("diff")
+    frame = interval_transport.meant(frame.toDF(*names, diff), [*names, diff], [*types, "bigint"])
+    if piece.outputs is None:
+        (predicate,) = piece.expressions
+        frame = frame.where(pinned(spark, [predicate])[0])
+        texts = [quoted(name) for name in names]
+    else:
+        texts = [
+            quoted(names[o]) if isinstance(o, int) else pinned(spark, [o])[0] for o in piece.outputs
+        ]
+    after = piece.types_after(types)
+    texts = [
+        interval_transport.taken(text, type_) for text, type_ in zip(texts, after, strict=True)
+    ]
+    frame = frame.selectExpr(*texts, quoted(diff))
+    count = len(texts)
+    return frame.toDF(*(f"c{i}" for i in range(count)), "diff")
+
+
+def _ddl(types: Sequence[str]) -> str:
+    passed = map(interval_transport.passed, types)
+    return ", ".join([*(f"c{i} {t}" for i, t in enumerate(passed)), "diff bigint"])
+
+
+def _updates(record: pa.RecordBatch, types: Sequence[str]) -> Updates:
+    columns = [rows.from_arrow(record.column(i), t) for i, t in enumerate(types)]
+    return Updates(columns, record.column(len(types)).to_numpy())
+
+
+def _record(updates: Updates, types: Sequence[str]) -> pa.RecordBatch:
+    arrays = [rows.to_arrow(c, t) for c, t in zip(updates.columns, types, strict=True)]
+    names = [*(f"c{i}" for i in range(len(types))), "diff"]
+    return pa.record_batch([*arrays, pa.array(updates.diff)], names=names)
+
+
+def _reader(
+    plan: TaskPlan, work: Sequence[Sequence[tuple[int, Slice]]]
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    def read(records: Records) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            for number in record.column(0).to_pylist():
+                for _, piece in work[number]:
+                    try:
+                        updates = piece.read(plan.depot, thorough=plan.thorough)
+                    except NosyncError as error:
+                        raise error_translation.TaskError(
+                            error_translation.as_text(error, plan.token)
+                        ) from error
+                    yield _record(updates, piece.types)
+
+    return read
+
+
+def _applier(
+    plan: TaskPlan, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    chain = Linear(tuple(pieces), after)
+
+    def apply(records: Records) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            try:
+                updates = _after(plan, chain, _updates(record, before))
+            except NosyncError as error:
+                raise error_translation.TaskError(
+                    error_translation.as_text(error, plan.token)
+                ) from error
+            if updates is not None:
+                yield _record(updates, after)
+
+    return apply
+
+
+def _cutter(
+    plan: TaskPlan,
+    port: int,
+    pieces: Sequence[Row],
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    chain = Linear(tuple(pieces), after)
+
+    def made(records: Records) -> Iterator[shuffle_records.Block]:
+        for updates in tasks.gathered((_updates(r, before) for r in records), before):
+            yield from tasks.cut_task(plan, port, _after(plan, chain, updates))
+
+    def cut(records: Records) -> Iterator[pa.RecordBatch]:
+        yield from shuffle_records.to_records(tasks.guarded(0, made(records)))
+
+    return cut
+
+
+def _after(plan: TaskPlan, chain: Linear, updates: Updates) -> Updates | None:
+    return chain.step(Step([updates], [None], [None], (), stage=plan.stage))

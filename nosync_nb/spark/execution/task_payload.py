@@ -1,0 +1,132 @@
+"""What travels with a plan: names of part files, small batches as they are, larger ones spilled.
+
+Spilled files serve one run and are deleted after it, or are their reader's to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TypeAlias
+
+from nosync_nb import rows
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import PART, within
+from nosync_nb.spark.execution.tasks import Stored
+from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Updates
+from nosync_nb.trace.parts.part_file import PartRef, write_part, write_parts, write_updates
+
+Source: TypeAlias = PartRef | Batch | Updates
+
+INLINE_BYTES = 1 << 20
+INLINE_BYTES_MAX = 8 << 20
+
+
+class Shipping:
+    """Makes what a plan holds out of what the driver holds, for the time of a `with` block.
+
+    Args:
+        carrier: brings to the depot what executors are to read there; see `send`.
+        depot: of the run.
+        thorough: the log is one that this user has not signed: see `tasks.looked`.
+    """
+
+    def __init__(
+        self, carrier: Carrier, depot: Depot, stem: str, *, thorough: bool = False
+    ) -> None:
+        self.depot = depot
+        self._carrier = carrier
+        self._named: list[PartRef] = []
+        self.thorough = thorough
+        self.stem = f"{stem}-spill"
+        self._room = INLINE_BYTES_MAX
+        self._spilled: list[PartRef] = []
+
+    def __enter__(self) -> Shipping:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._carrier.drop(self.depot, self._spilled)
+
+    @classmethod
+    def local(cls, folder: str, stem: str, *, thorough: bool = False) -> Shipping:
+        """One for readers that see the folder."""
+        return cls(Carrier(folder), Depot(folder), stem, thorough=thorough)
+
+    def send(self) -> None:
+        """Brings to the depot what travels by name: before anybody runs what was made of it.
+
+        Raises:
+            DurabilityError: the place refuses.
+        """
+        self._carrier.send(self.depot, self._named)
+
+    def source(self, part: Source, types: tuple[str, ...]) -> Source:
+        """A part of a change, as it travels."""
+        if isinstance(part, Batch):
+            return self.batch(part)
+        if isinstance(part, PartRef):
+            self._named.append(part)
+            return part
+        if self._fits(part):
+            return part
+        return self._kept(write_updates(self.depot.folder, part, types, self.stem))
+
+    def batch(self, part: Batch) -> PartRef | Batch:
+        """A batch, as it travels."""
+        if self._fits(part):
+            return part
+        return self._kept(write_part(self.depot.folder, part, self.stem))
+
+    def _kept(self, ref: PartRef) -> PartRef:
+        self._spilled.append(ref)
+        self._named.append(ref)
+        return ref
+
+    @property
+    def spilled(self) -> list[str]:
+        """The names of the files written so far."""
+        return [ref.path for ref in self._spilled]
+
+    def trace(self, trace: Trace) -> Stored:
+        """A trace, as it travels; layers in memory alone are spilled unless they are small."""
+        layers = tuple(self.layer(layer) for layer in trace.layers)
+        return Stored(trace.layout, layers, self.thorough)
+
+    def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
+        """A layer of a trace, as it travels."""
+        self._named += layer.files
+        return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
+
+    def _fits(self, part: Batch | Updates) -> bool:
+        """Whether a part is small enough to travel with the plan, of which there is one copy."""
+        size = sum(column_bytes(c) for c in part.columns) + 24 * len(part.diff)
+        if size > INLINE_BYTES or size > self._room:
+            return False
+        self._room -= size
+        return True
+
+
+def column_bytes(column: rows.Column) -> int:
+    """About how many bytes a column takes; Python objects are counted by their pointers."""
+    return int(column.nbytes)
+
+
+def spill(parts: Iterable[Batch], folder: str, stem: str = "spill") -> list[PartRef]:
+    """Writes batches, disjoint and ascending in key hash, to files that executors can read."""
+    return write_parts(folder, list(parts), stem)
+
+
+def unlink(refs: Iterable[PartRef], folder: str) -> None:
+    """Deletes part files that nobody names any more."""
+    files = Files()
+    for ref in refs:
+        files.unlink(within(folder, ref.path, PART))

@@ -1,0 +1,119 @@
+"""Reports: what a query of ours wrote, as its tasks tell it, or the error that ended it.
+
+Only what the driver received counts: what an attempt wrote that failed, or was repeated, no report
+names. Of several errors one is raised, always the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nosync_nb.rows.count_arithmetic import CountError, of_stage
+from nosync_nb.spark import error_translation
+from nosync_nb.spark.execution import shuffle_records
+from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, REPORT
+from nosync_nb.spark.execution.tasks import TaskPlan
+from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.spark_session import Jobs, tagged
+from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.trace.parts.part_file import PartRef
+
+
+class BulkResult(NamedTuple):
+    """What a bulk run wrote.
+
+    Attributes:
+        outputs: for each layout asked for, parts disjoint and ascending in key hash.
+        loose: if no layout was asked for, the output as loose updates.
+        emitted: the change of each own trace, None if there is none.
+        rows: updates in the output; `touched`: as counted by the kernels.
+        jobs: the Spark jobs.
+    """
+
+    outputs: list[list[PartRef]]
+    loose: list[PartRef]
+    emitted: list[list[PartRef] | None]
+    rows: int
+    touched: int
+    jobs: Jobs
+
+
+def collected(
+    spark: Spark,
+    frame: Any | None,
+    stage: str,
+    carrier: Carrier,
+    depot: Depot,
+    token: str | None = None,
+    blamed: Mapping[int, tuple[str, str]] | None = None,
+) -> list[tuple[int, bytes]]:
+    """Runs a query, brings what it wrote, and returns its reports, by range.
+
+    After an error what it wrote goes.
+
+    Args:
+        blamed: stage and name of the operators that run on the way, by the numbers of their plans.
+
+    Raises:
+        NosyncError: the error of the first range that sent one, of the operator that is done first
+            if several did: later ones lack rows then. Or Spark's own failure.
+    """
+    if frame is None:
+        return []
+    with tagged(spark):
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            failure = error_translation.failed(error, stage, token)
+            carrier.doubt(depot, failure)
+            raise failure from (failure.__cause__ or error)
+    rows.sort(key=lambda row: row["place"])
+    reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
+    wrong = [row for row in rows if shuffle_records.is_error(row["port"])]
+    written = [ref for _, payload in reports for ref in _written(payload)]
+    if wrong:
+        carrier.drop(depot, written)
+        row = min(wrong, key=lambda row: row["port"])
+        told = error_translation.unpack(bytes(row["payload"]))
+        if isinstance(told, CountError) and row["port"] != ERROR:
+            told = of_stage(told, *(blamed or {})[MARK - row["port"]])
+        carrier.doubt(depot, told)
+        raise told
+    carrier.bring(depot, written)
+    return reports
+
+
+def _written(payload: bytes) -> list[PartRef]:
+    """The files that a report names."""
+    report = json.loads(payload)
+    every = [report.get("refs", ()), *report.get("state", {}).values()]
+    if report.get("loose"):
+        every.append([report["loose"]])
+    return [PartRef(*ref) for refs in every for ref in refs]
+
+
+def result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
+    """Adds up what the steps reported."""
+    parts: list[list[PartRef]] = [[] for _ in plan.layouts]
+    loose = []
+    touched = 0
+    for _, payload in reports:
+        report = json.loads(payload)
+        touched += report.get("touched", 0)
+        if report.get("loose"):
+            loose.append(PartRef(*report["loose"]))
+        if "port" in report:
+            parts[report["port"]] += [PartRef(*ref) for ref in report["refs"]]
+        for number, refs in report.get("state", {}).items():
+            parts[len(plan.outputs) + int(number)] += [PartRef(*ref) for ref in refs]
+    for refs in parts:
+        refs.sort(key=lambda ref: ref.low)
+        assert all(a.high <= b.low for a, b in itertools.pairwise(refs))
+    outputs = parts[: len(plan.outputs)]
+    rows = sum(ref.rows for ref in (outputs[0] if outputs else loose))
+    emitted = [refs or None for refs in parts[len(plan.outputs) :]]
+    return BulkResult(outputs, loose, emitted, rows, touched, jobs)

@@ -1,0 +1,354 @@
+"""What executors do: pure steps of a bulk run, from pieces of input to written part files.
+
+    map      reads a piece of a changed part, applies the fused linear operator, cuts by hash range
+    kernel   opens its range of the state, runs the operator's kernel, cuts what comes out
+    write    arranges its range of an output and writes it as part files
+
+Plans may be a chain: what comes out of a kernel goes `onward`, to the ranges of the next one.
+
+Nothing here knows Spark: each step is a generator over blocks, so the driver can run it as well.
+Everything a step needs is in the `TaskPlan`. What a step wrote is named in a `REPORT`; files of a
+failed or repeated attempt are named by nobody. An error of ours travels as an `ERROR` block.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from nosync_nb import rows
+from nosync_nb.errors import NosyncError
+from nosync_nb.operators import Evaluate, Linear, Operator, Step
+from nosync_nb.spark import error_translation
+from nosync_nb.spark.execution import shuffle_records
+from nosync_nb.spark.execution.shuffle_records import MARK, REPORT, Block, HashRanges
+from nosync_nb.spark.execution.tasks__narrowing import narrowed
+from nosync_nb.spark.staging.area import Depot
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.trace.parts.part_file import PartRef
+
+GATHER_BYTES = 64 << 20
+
+
+class Slice(NamedTuple):
+    """Rows `[start, stop)` of a part file, or of rows that travel with the plan.
+
+    `layout` is how the part is arranged, None for loose updates.
+    """
+
+    source: PartRef | Batch | Updates
+    types: tuple[str, ...]
+    layout: Layout | None
+    start: int
+    stop: int
+
+    def read(self, depot: Depot, *, thorough: bool = False) -> Updates:
+        """The rows; those of a file are mapped."""
+        source = self.source
+        if isinstance(source, PartRef):
+            if self.layout is None:
+                source = depot.updates(source, self.types)
+            else:
+                source = looked(depot, source, self.layout, thorough=thorough)
+        if isinstance(source, Batch):
+            return source.slice(self.start, self.stop).updates
+        columns = [rows.slice_(c, self.start, self.stop) for c in source.columns]
+        return Updates(columns, source.diff[self.start : self.stop])
+
+
+class Stored(NamedTuple):
+    """A trace as a plan holds it: part files, and small batches as they are.
+
+    `thorough`: the files are of a log that this user has not signed; see `looked`.
+    """
+
+    layout: Layout
+    layers: tuple[tuple[PartRef | Batch, ...], ...]
+    thorough: bool = False
+
+    def cut(self, depot: Depot, low: int, high: int) -> Trace:
+        """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
+        layers = []
+        for at, sources in enumerate(self.layers):
+            cuts = (self._cut(source, depot, low, high) for source in sources)
+            parts = tuple(part for part in cuts if part is not None)
+            if parts:
+                layers.append(Layer(at, at + 1, parts))
+        return Trace(self.layout, tuple(layers))
+
+    def _cut(self, source: PartRef | Batch, depot: Depot, low: int, high: int) -> Batch | None:
+        if isinstance(source, PartRef):
+            if source.high <= low or high <= source.low:
+                return None
+            source = looked(depot, source, self.layout, thorough=self.thorough)
+        batch = source.cut(low, high)
+        return batch if len(batch) else None
+
+
+LOOKED_MAX = 4096
+_looked: set[tuple[Depot, PartRef, bool]] = set()
+"""The files that this process has looked through; they never change."""
+
+
+def looked(depot: Depot, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
+    """Maps a part as the session does: it is looked through first, once in a process.
+
+    Files of this run are not told from those of the log: to look costs less than to write.
+
+    Raises:
+        CorruptLogError: it is missing, damaged, or leads outside; DurabilityError if that is so at
+            a place, where it is a copy.
+    """
+    key = (depot, ref, thorough)
+    batch = depot.part(ref, layout, checked=key not in _looked, thorough=thorough)
+    if len(_looked) >= LOOKED_MAX:
+        _looked.clear()
+    _looked.add(key)
+    return batch
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """An input of a bulk run.
+
+    Attributes:
+        exchange: the layout by which its change is cut, None if any cut will do.
+        layout: the order in which the kernel wants the change, None for any.
+        pre: a linear operator to apply first.
+        direct: the change, if it is already arranged by `exchange`: nothing to exchange.
+        before: the trace without the change, if the kernel looks into it.
+    """
+
+    exchange: Layout | None
+    layout: Layout | None
+    pre: Linear | None
+    direct: Stored | None
+    before: Stored | None
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A bulk run of one operator, as its tasks see it.
+
+    `outputs` are the layouts to write the output in; none: loose updates, a file a task. `token` is
+    what errors of this run are known by in Spark's messages. `thorough` is as in `Stored`. `onward`
+    is the plan that takes the output, and at which port, instead of files; `number` tells plans of
+    a chain apart: 0 is the last, and of two others the greater one is done first.
+    """
+
+    stage: str
+    operator: Operator
+    first: bool
+    depot: Depot
+    stem: str
+    ranges: HashRanges
+    inputs: tuple[TaskInput, ...]
+    state: tuple[Stored, ...]
+    outputs: tuple[Layout, ...]
+    thorough: bool = False
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    onward: tuple[TaskPlan, int] | None = None
+    number: int = 0
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether the operator needs its rows by ranges of a key."""
+        return any(each.exchange is not None for each in self.inputs)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layout of each port of the write step: outputs, then the operator's own traces."""
+        return (*self.outputs, *self.operator.state)
+
+
+def map_task(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
+    """Reads pieces of inputs and sends their rows to the ranges of their keys."""
+    return guarded(0, _mapped(plan, items), plan.number)
+
+
+def _mapped(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
+    for port, piece in items:
+        yield from cut_task(
+            plan, port, prepared(plan, port, piece.read(plan.depot, thorough=plan.thorough))
+        )
+
+
+def prepared(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
+    """Rows of an input after its linear operator."""
+    pre = plan.inputs[port].pre
+    if pre is None:
+        return updates
+    step = Step([updates], [None], [None], (), stage=plan.stage)
+    return pre.step(step)
+
+
+def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Block]:
+    """Sends prepared rows on: to their ranges, or through an operator that needs none."""
+    if updates is None or not updates:
+        return
+    exchange = plan.inputs[port].exchange
+    if exchange is not None:
+        updates = narrowed(updates, exchange.types, plan.operator, port)
+        hashed = plan.inputs[port].layout is not None
+        yield from shuffle_records.cut(updates, exchange, plan.ranges, port, hashed=hashed)
+        return
+    deltas: list[Updates | Batch | None] = [None] * len(plan.inputs)
+    deltas[port] = updates
+    none = [None] * len(plan.inputs)
+    step = Step(deltas, none, none, (), stage=plan.stage, first=plan.first)
+    yield from _finished(plan, 0, plan.operator.step(step), step)
+
+
+def gathered(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates]:
+    """Joins small runs of updates to ones of about `GATHER_BYTES`, worth cutting."""
+    held: list[Updates] = []
+    size = 0
+    for updates in given:
+        held.append(updates)
+        size += sum(c.nbytes for c in updates.columns) + updates.diff.nbytes
+        if size >= GATHER_BYTES:
+            yield concat_updates(held, types)
+            held, size = [], 0
+    if held:
+        yield concat_updates(held, types)
+
+
+def kernel_task(
+    plan: TaskPlan, given: Iterable[Block], evaluate: Evaluate | None = None
+) -> Iterator[Block]:
+    """Runs the kernel on each range that has a change, and sends what comes out on."""
+    for place, ports in shuffle_records.by_place(given).items():
+        passing = [port for port in ports if port == REPORT or shuffle_records.is_error(port)]
+        for port in passing:
+            yield from (Block(place, port, payload) for payload in ports.pop(port))
+        if not any(map(shuffle_records.is_error, passing)):
+            yield from guarded(place, _kernel(plan, place, ports, evaluate), plan.number)
+
+
+def _kernel(
+    plan: TaskPlan, place: int, ports: dict[int, list[Any]], evaluate: Evaluate | None
+) -> Iterator[Block]:
+    low, high = plan.ranges.bounds(place)
+    deltas: list[Updates | Batch | None] = []
+    before: list[Trace | None] = []
+    after: list[Trace | None] = []
+    for port, each in enumerate(plan.inputs):
+        delta = _delta(plan, each, ports.get(port, []), low, high)
+        old = None if each.before is None else each.before.cut(plan.depot, low, high)
+        deltas.append(delta)
+        before.append(old)
+        after.append(old if old is None or delta is None else old.with_batch(delta))  # type: ignore[arg-type]
+    operator = plan.operator
+    if all(d is None for d in deltas) and not _owns_global_row(plan, place):
+        return
+    state = [stored.cut(plan.depot, low, high) for stored in plan.state]
+    step = Step(deltas, before, after, state, stage=plan.stage, first=plan.first, evaluate=evaluate)
+    output = operator.step(step)
+    yield from _finished(plan, place, output, step)
+
+
+def _owns_global_row(plan: TaskPlan, place: int) -> bool:
+    """Whether the first row of a global aggregate, which needs no input, is of this range."""
+    if not (plan.first and plan.operator.global_row):
+        return False
+    return int(plan.ranges.places(rows.hash_columns([], (), 1))[0]) == place
+
+
+def _delta(
+    plan: TaskPlan, given: TaskInput, payloads: list[Any], low: int, high: int
+) -> Updates | Batch | None:
+    """The change of an input in a range, in the order the kernel wants."""
+    assert given.exchange is not None
+    arranged = []
+    if given.direct is not None:
+        arranged = list(given.direct.cut(plan.depot, low, high).parts())
+    if given.layout is None:
+        loose = [b.updates for b in arranged]
+        if payloads:
+            loose.append(shuffle_records.join(payloads, given.exchange.types).updates)
+        return concat_updates(loose, given.exchange.types) if loose else None
+    if payloads:
+        arranged.append(_arranged(given.layout, payloads))
+    batch = merge(given.layout, arranged) if arranged else None
+    return batch if batch is not None and len(batch) else None
+
+
+def _arranged(layout: Layout, payloads: Sequence[Any]) -> Batch:
+    """The rows of blocks in the order by which they were sent."""
+    updates, khash = shuffle_records.join(payloads, layout.types)
+    return arrange(layout, updates, khash=khash)
+
+
+def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) -> Iterator[Block]:
+    """Sends output and emitted state on, writes what needs no further exchange, reports."""
+    report: dict[str, Any] = {"touched": step.touched, "state": {}}
+    if output is not None and output:
+        if plan.onward is not None:
+            yield from _passed_on(*plan.onward, place, output)
+        elif plan.outputs:
+            for port, layout in enumerate(plan.outputs):
+                yield from shuffle_records.cut(output, layout, plan.ranges, port)
+        else:
+            types = plan.operator.types
+            report["loose"] = plan.depot.write_updates(output, types, plan.stem)
+    low, high = plan.ranges.bounds(place)
+    for number, batch in enumerate(step.emitted):
+        if batch is None or not len(batch):
+            continue
+        if keyed_alike(plan, number):
+            assert low <= int(batch.khash[0])
+            assert int(batch.khash[-1]) < high
+            report["state"][number] = plan.depot.write_parts([batch], plan.stem)
+        else:
+            port = len(plan.outputs) + number
+            yield from shuffle_records.cut(batch.updates, batch.layout, plan.ranges, port)
+    yield Block(place, REPORT, json.dumps(report).encode())
+
+
+def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[Block]:
+    """Sends what came out of one plan's kernel on to the next; its errors are the next one's."""
+
+    def passed() -> Iterator[Block]:
+        yield from cut_task(plan, port, prepared(plan, port, output))
+
+    yield from guarded(place, passed(), plan.number)
+
+
+def keyed_alike(plan: TaskPlan, number: int) -> bool:
+    """Tells whether an own trace has the operator's key, so that ranges of both are the same."""
+    exchange, own = plan.operator.exchange(), plan.operator.state[number]
+    return exchange is not None and _key_types(exchange) == _key_types(own)
+
+
+def _key_types(layout: Layout) -> tuple[str, ...]:
+    return tuple(layout.types[place] for place in layout.places)
+
+
+def write_task(plan: TaskPlan, given: Iterable[Block]) -> Iterator[Block]:
+    """Arranges each range of each output and writes it; reports and errors pass through."""
+    for place, ports in shuffle_records.by_place(given).items():
+        for port in [port for port in ports if port == REPORT or shuffle_records.is_error(port)]:
+            yield from (Block(place, port, payload) for payload in ports.pop(port))
+        yield from guarded(place, _written(plan, place, ports))
+
+
+def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterator[Block]:
+    for port, payloads in ports.items():
+        if port == MARK:
+            continue
+        layout = plan.layouts[port]
+        batch = _arranged(layout, payloads)
+        refs = plan.depot.write_parts([batch], plan.stem)
+        yield Block(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
+
+
+def guarded(place: int, given: Iterator[Block], number: int = 0) -> Iterator[Block]:
+    """The blocks of a step of a plan; an error of ours ends them as a block."""
+    try:
+        yield from given
+    except NosyncError as error:
+        yield Block(place, shuffle_records.error_port(number), error_translation.pack(error))

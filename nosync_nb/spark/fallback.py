@@ -1,0 +1,177 @@
+"""Expressions that only Spark knows: their types, and their values over the rows of a batch.
+
+Spark evaluates them on a DataFrame made of Arrow, so they mean what they mean in Spark. An error
+names the expression and the first row on which Spark fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
+from nosync_nb.expressions import Expression, Registered
+from nosync_nb.rows import Column, Schema
+from nosync_nb.rows.ddl import quoted
+from nosync_nb.spark import interval_transport
+from nosync_nb.spark.error_translation import translated
+from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.registered_functions import identified, pinned
+from nosync_nb.spark.spark_session import agree, frame_of, spelled
+
+
+def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+    """Returns the type of an expression over a schema, and the registered functions in it.
+
+    Spark analyses, no job runs.
+
+    Raises:
+        ExpressionError: names the expression that Spark refuses, or gives a type we do not hold,
+            or that calls a function that Spark does not reveal.
+    """
+    frame = frame_of(spark, schema.arrow.empty_table(), schema)
+    try:
+        answer = frame.selectExpr(sql)
+        fields = answer.schema.fields
+        asks_others = _has_subquery(answer)
+    except Exception as error:
+        raise translated(error, sql) from error
+    if asks_others:
+        raise ExpressionError(
+            f"{sql!r}: a subquery looks at other rows",
+            hint="use join(..., how='semi' or 'anti')",
+        )
+    if len(fields) != 1:
+        raise ExpressionError(
+            f"{sql!r} gives {len(fields)} columns, not 1",
+            hint="name the columns one by one instead of `*`",
+        )
+    return _type(spelled(fields[0].dataType), sql), identified(spark, sql, answer)
+
+
+def _has_subquery(frame: Any) -> bool:
+    """True if Spark's plan has a subquery. Connect does not give its plan: False."""
+    plan = getattr(frame, "_jdf", None)
+    return plan is not None and not plan.queryExecution().analyzed().subqueriesAll().isEmpty()
+
+
+def _type(type_: str, sql: str) -> str:
+    try:
+        return rows.canonical_type(type_)
+    except SchemaError as error:
+        raise ExpressionError(
+            f"expression {sql!r} is a {type_}, which no column can hold",
+            hint="cast it: cast(... as string)",
+        ) from error
+
+
+def evaluate(
+    spark: Spark, expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
+) -> list[Column]:
+    """Returns the values of expressions over `n` rows, in the order of the rows.
+
+    Those with a proved local form are evaluated here, the others by Spark, all in one go.
+
+    Raises:
+        ExpressionError: names the expression, the row it failed on, and Spark's error class; or
+            the session has other settings than an expression was described under.
+
+    Cost: one Spark query, some 50 ms; no job at all for few rows.
+    """
+    asked = [e for e in expressions if not e.local]
+    values = iter(_by_spark(spark, asked, schema, columns, n))
+    return [e.evaluate(columns, n) if e.local else next(values) for e in expressions]
+
+
+def _by_spark(
+    spark: Spark, expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
+) -> list[Column]:
+    if not expressions:
+        return []
+    if not n:
+        return [rows.empty(e.type) for e in expressions]
+    agree(spark, expressions)
+    table, own = _table(expressions, schema, columns, n)
+    try:
+        return _ask(spark, expressions, table, own)
+    except NosyncError:
+        raise
+    except Exception as error:
+        raise _located(spark, expressions, table, own, error) from error
+
+
+def _table(
+    expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
+) -> tuple[pa.Table, Schema]:
+    """The columns that expressions use, and at the end one of row numbers."""
+    used = sorted({i for e in expressions for i in e.columns})
+    arrays = [rows.to_arrow(columns[i], schema.types[i]) for i in used]
+    own = Schema([*(schema.fields[i] for i in used), (schema.unused("_row"), "bigint")])
+    return pa.table([*arrays, pa.array(np.arange(n))], schema=own.arrow), own
+
+
+def _ask(
+    spark: Spark, expressions: Sequence[Expression], table: pa.Table, own: Schema
+) -> list[Column]:
+    """Evaluates expressions over a table; row numbers restore its order."""
+    given = zip(pinned(spark, expressions), expressions, strict=True)
+    texts = [quoted(own.names[-1]), *(interval_transport.taken(text, e.type) for text, e in given)]
+    frame = frame_of(spark, table, own).selectExpr(*texts)
+    answer = frame.toDF(*(f"_{i}" for i in range(len(texts)))).toArrow()
+    order = answer.column(0).to_numpy()
+    n = table.num_rows
+    if len(order) != n:
+        sqls = ", ".join(repr(e.sql) for e in expressions)
+        raise ExpressionError(
+            f"{sqls} gives {len(order)} rows for {n}",
+            hint="an expression gives one value for each row; use flat_map to make rows",
+        )
+    values = [rows.from_arrow(answer.column(i + 1), e.type) for i, e in enumerate(expressions)]
+    if bool((order[1:] > order[:-1]).all()):
+        return values
+    back = order.argsort()
+    return [rows.take(v, back) for v in values]
+
+
+def _located(
+    spark: Spark,
+    expressions: Sequence[Expression],
+    table: pa.Table,
+    own: Schema,
+    error: Exception,
+) -> ExpressionError:
+    """The error with the expression and the first row on which it comes up again."""
+
+    def fails(some: Sequence[Expression], part: pa.Table) -> bool:
+        try:
+            _ask(spark, some, part, own)
+        except Exception:
+            return True
+        return False
+
+    guilty = expressions[0]
+    if len(expressions) > 1:
+        guilty = next((e for e in expressions if fails([e], table)), guilty)
+    start, stop = _first_failing(lambda a, b: fails([guilty], table.slice(a, b - a)), len(table))
+    row = None
+    if stop - start == 1:
+        row = table.drop_columns([own.names[-1]]).slice(start, 1).to_pylist()[0]
+    return translated(error, guilty.sql, row)
+
+
+def _first_failing(fails: Callable[[int, int], bool], n: int) -> tuple[int, int]:
+    """Halves a range of rows that fails, as long as one half fails by itself."""
+    start, stop = 0, n
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if fails(start, middle):
+            stop = middle
+        elif fails(middle, stop):
+            start = middle
+        else:
+            break
+    return start, stop

@@ -1,0 +1,409 @@
+"""Starting Spark: our own local session, what it leaves behind, and whether one still lives.
+
+A session can end in two ways. It is *stopped*, by `spark.stop()`: PySpark knows, and the next one
+starts in the same JVM. Or its JVM *dies* (out of memory, kill -9): PySpark goes on to hold what is
+left of it, so that every later call fails, and so does starting another; of a Connect server it
+asks again and again for ten minutes. Then what is left has to be forgotten first; nothing in it can
+be used by anybody.
+
+Our own session is for this user alone: it listens on this machine only, asks for a secret that it
+made up, and keeps its blocks and tables in a folder that nobody else can read and that goes with
+it: nothing of it is left beside a notebook.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import os
+import re
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary, WeakSet
+
+from nosync_nb.errors import ExpressionError, NosyncError, one_line
+from nosync_nb.files.filesystem import Files
+from nosync_nb.spark.error_translation import explained, quiet
+
+Spark: TypeAlias = Any
+"""A `SparkSession`, classic or Connect."""
+
+LOCAL_CONF: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.app.name": "nosync",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+"""How a session is started when there is none; the time zone stays the machine's."""
+
+CONNECT_S = 2.0
+"""How long a Connect server is waited for, to see whether it is there."""
+
+_FOLDER = "nosync-spark-"
+_WAREHOUSE = "spark.sql.warehouse.dir"
+_SAID, _LAST_BYTES = "driver.log", 4096
+
+_LOCAL = re.compile(r"local(\[[^\]]*\])?$")
+_ours: WeakSet[Any] = WeakSet()
+_forgotten: WeakSet[Any] = WeakSet()  # of Connect servers that died: another one knows them not
+
+
+def is_connect(spark: Spark) -> bool:
+    """Tells whether a session talks to a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def is_same(a: Spark, b: Spark) -> bool:
+    """Returns True if two objects of PySpark stand for one session."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if is_connect(a):
+        return bool(a.session_id == b.session_id)
+    try:
+        return bool(a._jsparkSession == b._jsparkSession)  # the JVM compares them
+    except Exception:  # it may be gone
+        return False
+
+
+def stopped(spark: Spark) -> bool:
+    """Tells whether a session was stopped in this process, or forgotten; asks nobody."""
+    if is_connect(spark):
+        return spark in _forgotten or bool(spark.is_stopped)
+    return spark.sparkContext._jsc is None
+
+
+def alive(spark: Spark) -> bool:
+    """Tells whether a session can be used: it was not stopped, and its JVM answers.
+
+    Cost: one call of the JVM, some 0.3 ms; for a Connect server a connection.
+    """
+    return not stopped(spark) and _answers(spark)
+
+
+def died(spark: Spark) -> bool:
+    """Tells whether a session was not stopped, but its JVM is gone."""
+    return not stopped(spark) and not _answers(spark)
+
+
+def located(spark: Spark, place: str) -> tuple[str, str]:
+    """Where a place is for Spark: the scheme of its file system, and the absolute path there.
+
+    Args:
+        spark: a classic session.
+        place: a path or a URL, as a user gave it.
+
+    Raises:
+        Exception: Spark's own, of a place that it cannot reach.
+    """
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    address = files.makeQualified(path).toUri()
+    return address.getScheme(), address.getPath()
+
+
+def bytes_of(spark: Spark, sequence: Any) -> bytes:
+    """The bytes of a sequence of Scala's in the JVM of a classic session."""
+    tag = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()
+    return bytes(sequence.toArray(tag))
+
+
+def _answers(spark: Spark) -> bool:
+    if is_connect(spark):
+        return not _refuses(_endpoint(spark.client))
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # py4j's own, of sockets, of whatever was half sent
+        return False
+
+
+def _refuses(endpoint: str) -> bool:
+    """Whether nobody listens there; what else may be wrong is left to gRPC, and to its proxies."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def started_here(spark: Spark) -> bool:
+    """Tells whether `start` made this session."""
+    return spark in _ours
+
+
+def start(conf: Mapping[str, str] | None = None) -> Spark:
+    """Starts a local session of our own, with the workers in this interpreter."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NosyncError(
+            "this needs Spark, and pyspark is not installed", hint="pip install 'nosync[spark]'"
+        ) from error
+    forget_dead()
+    settings = configuration(conf or {})
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    python = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = python or sys.executable
+    try:
+        with _without_warnings():
+            _launch(settings)
+            spark = builder.getOrCreate()
+    except NosyncError:
+        raise
+    except Exception as error:
+        raise NosyncError(
+            f"Spark does not start: {explained(error)[1]}{_last_words(settings)}",
+            hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
+        ) from error
+    finally:
+        if python is None:
+            del os.environ["PYSPARK_PYTHON"]
+    _ours.add(spark)
+    return spark
+
+
+def configuration(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a session of ours, with a folder of its own that goes at exit."""
+    conf = {**LOCAL_CONF, **given}
+    if _LOCAL.match(conf["spark.master"]):  # elsewhere a secret would have to be handed out
+        conf.setdefault("spark.authenticate", "true")
+    if "spark.local.dir" not in conf:
+        files = Files()
+        conf["spark.local.dir"] = files.temporary_folder(_FOLDER)
+        # Registered before Spark's own, so that it runs after the JVM has gone.
+        atexit.register(files.remove_folder, conf["spark.local.dir"])
+        if _LOCAL.match(conf["spark.master"]):
+            conf.setdefault(_WAREHOUSE, os.path.join(conf["spark.local.dir"], "warehouse"))
+    return conf
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Starts the JVM, with all that it says in a file beside its blocks: a cell has its own output.
+
+    A server of Connect, and a JVM that somebody else has started, are left as they are.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    elsewhere = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_GATEWAY_PORT"}
+    connects = {"spark.remote", "spark.api.mode"}
+    if SparkContext._gateway is not None or elsewhere & {*os.environ} or connects & {*settings}:
+        return
+    folder = settings["spark.local.dir"]
+    if _FOLDER not in folder:
+        return
+    conf = SparkConf().setAll(list(settings.items()))
+    said = Files().create(os.path.join(folder, _SAID))
+    try:
+        gateway = launch_gateway(_of_jvm(settings), {"stderr": said})  # type: ignore[no-untyped-call]
+    finally:
+        said.close()
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _of_jvm(settings: Mapping[str, str]) -> Any:
+    """What a JVM is started with.
+
+    A session that the user makes in it later inherits that: tables of the user's must not be where
+    ours are, which go.
+    """
+    from pyspark import SparkConf
+
+    return SparkConf().setAll([each for each in settings.items() if each[0] != _WAREHOUSE])
+
+
+def _last_words(settings: Mapping[str, str]) -> str:
+    """What a JVM that did not start said last."""
+    with suppress(NosyncError):
+        said = Files().open(os.path.join(settings["spark.local.dir"], _SAID))
+        try:
+            size = said.size()
+            last = said.read_at(max(size - _LAST_BYTES, 0), min(size, _LAST_BYTES))
+        finally:
+            said.close()
+        lines = last.decode(errors="replace").strip().splitlines()
+        own = [line.strip() for line in lines if "/bin/spark-class: line" not in line]
+        return f" ({one_line('; '.join(own[-2:]))})" if own else ""
+    return ""
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hides that PySpark does not know the newest pandas: what we use of it is Arrow's."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+        yield
+
+
+def stop(spark: Spark) -> None:
+    """Stops a session that was started here; any other goes on."""
+    if started_here(spark):
+        _ours.discard(spark)
+        if alive(spark):
+            spark.stop()
+
+
+def forget_dead() -> bool:
+    """Lets PySpark forget a JVM that is gone, so that a session can start again.
+
+    Returns: whether there was one.
+    """
+    return _forget_server() | _forget_gateway()
+
+
+def _forget_server() -> bool:
+    """Lets it forget the session of a Connect server that is gone."""
+    module = sys.modules.get("pyspark.sql.connect.session")
+    if module is None:
+        return False
+    sessions = module.SparkSession
+    default, active = sessions._default_session, getattr(sessions._active_session, "session", None)
+    dead = {each for each in (default, active) if each is not None and died(each)}
+    for each in dead:
+        each.release_session_on_close = False  # `stop` would ask the server for ten minutes
+        _forgotten.add(each)
+    if default in dead:
+        sessions._default_session = None
+    if active in dead:
+        sessions._active_session.session = None
+    return bool(dead)
+
+
+def _forget_gateway() -> bool:
+    """Lets it forget the JVM of a classic session that is gone."""
+    context = sys.modules.get("pyspark.core.context")
+    gateway = None if context is None else context.SparkContext._gateway
+    if context is None or gateway is None or _reached(gateway):
+        return False
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):
+        gateway.shutdown()
+    spark_context = context.SparkContext
+    held = spark_context._active_spark_context
+    if held is not None:
+        held._jsc = None
+    spark_context._gateway = spark_context._jvm = spark_context._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    return True
+
+
+def _reached(gateway: Any) -> bool:
+    try:
+        gateway.jvm.System.currentTimeMillis()
+    except Exception:
+        return False
+    return True
+
+
+class _Retries:
+    """The retry policies of a Connect client while blocks of ours use it.
+
+    A client retries for ten minutes a server that does not answer. In our blocks it retries only
+    while something listens at the address: a server that died is reported within seconds.
+
+    Threads: several may use one client; `lock` guards all. The first block replaces the policies,
+    the last one restores them, unless the user has set others meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.blocks = 0
+        self.given: list[Any] = []
+        self.ours: list[Any] = []
+
+    def enter(self, client: Any) -> None:
+        with self.lock:
+            self.blocks += 1
+            if self.blocks == 1:
+                self.given = client.get_retry_policies()
+                self.ours = [_while_served(each, _endpoint(client)) for each in self.given]
+                client.set_retry_policies(self.ours)
+
+    def leave(self, client: Any) -> None:
+        with self.lock:
+            self.blocks -= 1
+            if self.blocks == 0 and client.get_retry_policies() == self.ours:
+                client.set_retry_policies(self.given)
+
+
+_retries: WeakKeyDictionary[Any, _Retries] = WeakKeyDictionary()
+
+
+def _while_served(policy: Any, endpoint: str) -> Any:
+    """A copy of a retry policy that does not retry when nothing listens at the address."""
+    own = copy.copy(policy)
+    own.can_retry = lambda error: policy.can_retry(error) and not _refuses(endpoint)
+    return own
+
+
+def _endpoint(client: Any) -> str:
+    return str(client._builder.endpoint)
+
+
+@contextmanager
+def _not_retried(spark: Spark) -> Iterator[None]:
+    """A block in which a Connect server that died is not waited for."""
+    if not is_connect(spark):
+        yield
+        return
+    retries = _retries.setdefault(spark.client, _Retries())
+    retries.enter(spark.client)
+    try:
+        yield
+    finally:
+        retries.leave(spark.client)
+
+
+@contextmanager
+def reached(spark: Spark, what: str) -> Iterator[None]:
+    """A block of ours that uses a session; if its JVM dies meanwhile, one error says so.
+
+    Raises:
+        NosyncError: what could not be done, and that nothing of it was applied.
+    """
+    try:
+        with quiet(), _not_retried(spark):
+            yield
+    except Exception as error:
+        if not died(spark):
+            raise
+        raise gone(what, ours=started_here(spark)) from error
+
+
+def switched_off(what: str, instead: str = "") -> ExpressionError:
+    """The error of something that needs Spark, where none is to be started.
+
+    Args:
+        instead: an expression near it that needs none, if there is one.
+    """
+    return ExpressionError(
+        f"{what} needs Spark, and it is off",
+        hint=(f"{instead!r} is computed without; " if instead else "")
+        + '%config NoSync.spark = "auto" (session.spark_off = False) lets it start',
+    )
+
+
+def gone(what: str, *, ours: bool) -> NosyncError:
+    """The error of a session whose JVM has died."""
+    again = "run it again: a new session is started" if ours else "make your Spark session again"
+    return NosyncError(
+        f"{what}: the JVM of the Spark session has died (out of memory, or killed);"
+        " nothing of this was applied",
+        hint=again + ("" if ours else ": run the cell with SparkSession.builder...getOrCreate()"),
+    )

@@ -1,0 +1,392 @@
+"""Spark sessions: whose they are, what they are set to, how jobs are named and cancelled.
+
+A user's session is the user's: it is found, never configured, never stopped. Only if Spark is
+needed and there is none, one is started, in the calling thread (starting.py).
+Nothing here imports pyspark before it is needed: while nobody imported it there is no session.
+
+Classic and Connect sessions differ in three ways only: how to see that one was stopped, how a job
+gets a description, and whether job numbers can be known.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from nosync_nb.errors import ExpressionError, titled
+from nosync_nb.expressions import Expression, Settings
+from nosync_nb.expressions.settings import zone
+from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import quote
+from nosync_nb.spark import interval_transport
+from nosync_nb.spark.launch import Spark, alive, is_connect, start
+
+TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+_ON = {True: "on", False: "off"}
+
+TAG = "nosync"
+"""The tag of every job of ours."""
+
+_SET_UP = re.compile(
+    r"spark\.(master|app\.name|driver\.memory|default\.parallelism|sql\.(session\.timeZone"
+    r"|ansi\.enabled|caseSensitive|shuffle\.partitions|autoBroadcastJoinThreshold"
+    r"|legacy\.timeParserPolicy|adaptive\.[\w.]+))"
+)
+"""Settings that say what a session is like, and nothing of where it gets what, or of who asks."""
+_PLAIN = re.compile(r"[\w./:*,\[\]+ -]{1,100}")
+
+_GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+_JOBS_WAIT_S = 0.2
+_SIZE = re.compile(r"Statistics\(sizeInBytes=([0-9.]+(?:E[+-]?[0-9]+)?) ([KMGTPE]?i?B)\b")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class Jobs:
+    """The Spark jobs of a block; `ids` is known after it, and never on Connect."""
+
+    def __init__(self) -> None:
+        self.ids: tuple[int, ...] | None = None
+
+    def ran(self, ids: Iterable[int] | None) -> None:
+        """Notes their numbers, if they are known."""
+        self.ids = None if ids is None else tuple(sorted(ids))
+
+    def joined(self, other: Jobs) -> Jobs:
+        """Those of two blocks."""
+        jobs = Jobs()
+        if self.ids is not None and other.ids is not None:
+            jobs.ran((*self.ids, *other.ids))
+        return jobs
+
+    @property
+    def text(self) -> str:
+        """The jobs for people, such as `Spark jobs 3-5`."""
+        if not self.ids:
+            return "Spark"
+        first, last = self.ids[0], self.ids[-1]
+        return f"Spark job {first}" if first == last else f"Spark jobs {first}-{last}"
+
+
+def _is(value: Any, name: str) -> bool:
+    return any(
+        c.__name__ == name and c.__module__.startswith("pyspark.sql") for c in type(value).__mro__
+    )
+
+
+def is_session(value: Any) -> bool:
+    """Tells whether something is a Spark session, classic or Connect."""
+    return _is(value, "SparkSession")
+
+
+def is_local(spark: Spark) -> bool:
+    """Tells whether the executors are surely processes of this machine."""
+    return not is_connect(spark) and spark.sparkContext.master.startswith("local")
+
+
+def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None) -> Spark | None:
+    """Returns the session to use, without starting one; stopped ones do not count.
+
+    Args:
+        given: what `open(spark=)` got.
+        namespace: the user's variables, of which `spark` is looked at.
+
+    Raises:
+        TypeError: if `given` is no session.
+    """
+    if given is not None:
+        if not is_session(given):
+            raise TypeError(f"spark must be a SparkSession, not {type(given).__name__}")
+        if alive(given):
+            return given
+    named = None if namespace is None else namespace.get("spark")
+    if is_session(named) and alive(named):
+        return named
+    if "pyspark.sql" not in sys.modules:
+        return None
+    spark = _active() or _default()
+    return spark if spark is not None and alive(spark) else None
+
+
+def _active() -> Spark | None:
+    """The session that is active in this thread."""
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.getActiveSession()
+    except Exception:  # it asks the JVM, which may be gone
+        return None
+
+
+def _default() -> Spark | None:
+    """The default session of this process, which another thread may have made."""
+    from pyspark.sql import SparkSession
+
+    session = getattr(SparkSession, "_instantiatedSession", None)
+    if session is None and "pyspark.sql.connect.session" in sys.modules:
+        connect = sys.modules["pyspark.sql.connect.session"].SparkSession
+        session = getattr(connect, "_default_session", None)
+    return session
+
+
+def require(
+    given: Spark | None = None,
+    namespace: Mapping[str, Any] | None = None,
+    *,
+    conf: Mapping[str, str] | None = None,
+) -> Spark:
+    """Returns the session to use and starts one if there is none.
+
+    Args:
+        conf: settings for a session that must be started, over `LOCAL_CONF`.
+
+    Raises:
+        NosyncError: if pyspark is not installed, or Spark does not start.
+    """
+    spark = find(given, namespace)
+    return start(conf) if spark is None else spark
+
+
+def settings(spark: Spark) -> Settings:
+    """Returns the settings that expressions depend on."""
+    return Settings(zone(spark.conf.get(TIME_ZONE)), spark.conf.get(ANSI).lower() == "true")
+
+
+def conf_of(wanted: Settings) -> dict[str, str]:
+    """The configuration under which a session has settings, as far as these are known."""
+    conf = {}
+    if wanted.time_zone is not None:
+        conf[TIME_ZONE] = wanted.time_zone
+    if wanted.ansi is not None:
+        conf[ANSI] = str(wanted.ansi).lower()
+    return conf
+
+
+def conf_again(spark: Spark) -> dict[str, str]:
+    """The settings by which a local session starts again much as it is; empty: it is of elsewhere.
+
+    Jars, folders, options of the JVM and what may be a secret come with who makes the session.
+
+    Cost: one question to the JVM, some ms; it raises what PySpark does if that is gone.
+    """
+    if not is_local(spark):
+        return {}
+    every = spark.conf.getAll.items()
+    return {key: v for key, v in every if _SET_UP.fullmatch(key) and _PLAIN.fullmatch(v)}
+
+
+def agree(spark: Spark, expressions: Iterable[Expression]) -> None:
+    """Raises if a session would give expressions another meaning than they have.
+
+    Raises:
+        ExpressionError: names the expression, both settings, and what to do.
+    """
+    asked = [e for e in expressions if e.settings != Settings()]
+    if asked:
+        have = settings(spark)
+        for each in asked:
+            refuse_other(each.sql, each.settings, have)
+
+
+def refuse_other(text: str, wanted: Settings, have: Settings) -> None:
+    """Raises if settings are not what an expression needs; None: it does not matter."""
+    for key, what, own, other in (
+        (TIME_ZONE, "the time zone is", wanted.time_zone, have.time_zone),
+        (ANSI, "ANSI mode is", wanted.ansi, have.ansi),
+    ):
+        if None in (own, other) or own == other:
+            continue
+        shown = [_ON[each] if isinstance(each, bool) else repr(each) for each in (own, other)]
+        value = str(own).lower() if isinstance(own, bool) else own
+        raise ExpressionError(
+            f"expression {text!r}: {what} {shown[0]} in this log, and {shown[1]} in the Spark"
+            " session",
+            hint=f"spark.conf.set({key!r}, {value!r}); or describe it in a new log, or drop the"
+            " stages of this one that depend on it",
+        )
+
+
+@contextmanager
+def tagged(spark: Spark, tag: str = TAG) -> Iterator[None]:
+    """Tags the jobs that this thread starts inside; an interrupt cancels them.
+
+    Raises:
+        KeyboardInterrupt: also if what an interrupt ended failed once more, as Spark's client may
+            while it closes the connection: the jobs would run on, and nobody would know.
+    """
+    new = tag not in _tags(spark)
+    if new:
+        _add_tag(spark, tag)
+    try:
+        yield
+    except BaseException as error:
+        interrupt = _interrupt(error)
+        if interrupt is not None:
+            cancel(spark, tag)
+        if interrupt not in (None, error):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if new:
+            _remove_tag(spark, tag)
+
+
+def _interrupt(error: BaseException) -> BaseException | None:
+    """The interrupt that led to an error."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+class Running(NamedTuple):
+    """The jobs that run now: how many, their tasks, how many are done, and where to look."""
+
+    jobs: int
+    tasks: int
+    done: int
+    url: str | None
+
+
+def running(spark: Spark) -> Running | None:
+    """What runs now; None if nothing does, or the server is elsewhere and does not tell."""
+    if is_connect(spark):
+        return None
+    try:
+        context = spark.sparkContext
+        tracker = context.statusTracker()
+        jobs = [job for i in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(i))]
+        stages = [tracker.getStageInfo(i) for job in jobs for i in job.stageIds]
+    except Exception:  # whatever py4j makes of a context that stops meanwhile
+        return None
+    seen = [stage for stage in stages if stage is not None]
+    done = sum(stage.numCompletedTasks for stage in seen)
+    url = context.uiWebUrl
+    return Running(len(jobs), sum(s.numTasks for s in seen), done, url) if jobs else None
+
+
+def cancel(spark: Spark, tag: str = TAG) -> None:
+    """Cancels every running job with a tag, whatever thread started it; all of ours carry `TAG`."""
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+# Tags of a classic *session* are known to the thread that set them alone; those of its context
+# are known to all.
+
+
+def _tags(spark: Spark) -> set[str]:
+    tags: set[str] = spark.getTags() if is_connect(spark) else spark.sparkContext.getJobTags()
+    return tags
+
+
+def _add_tag(spark: Spark, tag: str) -> None:
+    if is_connect(spark):
+        spark.addTag(tag)
+    else:
+        spark.sparkContext.addJobTag(tag)
+
+
+def _remove_tag(spark: Spark, tag: str) -> None:
+    if is_connect(spark):
+        spark.removeTag(tag)
+    else:
+        spark.sparkContext.removeJobTag(tag)
+
+
+def spelled(type_: Any) -> str:
+    """A type as Spark's `simpleString` writes it, with names of fields that can be read back."""
+    kind = type_.typeName()
+    if kind == "struct":
+        return f"struct<{','.join(f'{quote(f.name)}:{spelled(f.dataType)}' for f in type_.fields)}>"
+    if kind == "array":
+        return f"array<{spelled(type_.elementType)}>"
+    if kind == "map":
+        return f"map<{spelled(type_.keyType)},{spelled(type_.valueType)}>"
+    return str(type_.simpleString())
+
+
+def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
+    """A DataFrame of Arrow rows; the schema says which timestamps have no zone."""
+    given = table if table.num_rows else []  # without rows pyspark fails on nested types
+    frame = spark.createDataFrame(given, schema=interval_transport.passing(schema).ddl)
+    return interval_transport.meant(frame, schema.names, schema.types)
+
+
+def optimized(frame: Any) -> Any:
+    """Spark's plan of a DataFrame in the JVM, which is not executed; None on Connect."""
+    classic = getattr(frame, "_jdf", None)
+    return None if classic is None else classic.queryExecution().optimizedPlan()
+
+
+def analysed(frame: Any) -> Any:
+    """Spark's plan of a classic DataFrame after its names and types were resolved."""
+    return getattr(frame, "_jdf").queryExecution().analyzed()  # noqa: B009  (PySpark has no other)
+
+
+def estimated_bytes(frame: Any) -> int | None:
+    """How large Spark expects the result of a DataFrame to be, without executing it; None: unknown.
+
+    Cost: some ms. On Connect Spark tells it in a text for people alone, which takes ten times that.
+    """
+    try:
+        classic = optimized(frame)
+        if classic is not None:
+            return int(str(classic.stats().sizeInBytes()))
+        plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
+    except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
+        return None
+    match = _SIZE.search(plan[0][0])
+    if match is None:
+        return None
+    return math.ceil(math.ldexp(float(match[1]), 10 * _UNITS.index(match[2])))
+
+
+@contextmanager
+def described(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
+    """Names stage and operator in the jobs that this thread starts inside.
+
+    On Connect, which knows no descriptions, they carry a tag of that text.
+    """
+    jobs = Jobs()
+    text = f"nosync: {titled(stage)}: {operator}"
+    if is_connect(spark):
+        tag = text.replace(",", ";")
+        spark.addTag(tag)
+        try:
+            yield jobs
+        finally:
+            spark.removeTag(tag)
+        return
+    context = spark.sparkContext
+    before = [context.getLocalProperty(key) for key in _GROUP]
+    group = f"nosync-{uuid.uuid4().hex}"
+    context.setJobGroup(group, text)
+    try:
+        yield jobs
+    finally:
+        for key, value in zip(_GROUP, before, strict=True):
+            context.setLocalProperty(key, value)
+    jobs.ran(_job_ids(context, group))
+
+
+def _job_ids(context: Any, group: str) -> tuple[int, ...]:
+    """The jobs of a group; Spark's own bookkeeping follows its jobs by some milliseconds."""
+    tracker = context.statusTracker()
+    deadline = time.monotonic() + _JOBS_WAIT_S
+    while True:
+        ids = tuple(sorted(tracker.getJobIdsForGroup(group)))
+        infos = [tracker.getJobInfo(i) for i in ids]
+        done = ids and all(i is not None and i.status != "RUNNING" for i in infos)
+        if done or time.monotonic() > deadline:
+            return ids
+        time.sleep(0.002)

@@ -1,0 +1,190 @@
+"""Meaning: under which settings of Spark expressions are described, and which types they have.
+
+The log knows: the first definition that depends on the time zone or on ANSI mode records it
+(nosync_nb/expressions/settings.py), and what is described later means the same. While the log has
+none, it is the Spark session's; while there is no session, what one would have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.graph import behind
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Depends, Registered, Settings, kept, known_type, waiting
+from nosync_nb.expressions.settings import UTC, zone
+from nosync_nb.operators.registry import expressions_of
+from nosync_nb.rows import Schema
+from nosync_nb.spark.session_protocol import Way
+
+
+class SparkTypes:
+    """What Spark knows of expressions before it evaluates them."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._known: dict[tuple[str, Schema], tuple[str, tuple[Registered, ...]]] = {}
+        self._assumed: dict[tuple[str, Schema], str] = {}
+        self._have: Settings | None = None
+        self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
+        self._recorded: tuple[Mapping[str, Stage], Settings] = {}, Settings()  # of a catalog
+
+    def settings(self, depends: Depends, text: str) -> Settings:
+        """What an expression is described under: what the log's others are, else Spark's own.
+
+        Raises:
+            ExpressionError: if a Spark session is there and has others than the log.
+        """
+        from nosync_nb.spark import spark_session
+
+        recorded = self.recorded().of(depends)
+        spark = self._way.present()
+        if spark is not None:
+            have = spark_session.settings(spark)
+            if have != self._have:
+                self._have = have
+                self._known.clear()  # types depend on the mode
+            spark_session.refuse_other(text, recorded, have)
+            return recorded.over(have)
+        settings = recorded.over(_expected(self._way.conf))
+        if depends.time_zone and settings.time_zone is None:
+            settings = settings.over(
+                spark_session.settings(self._way.require(f"the expression {text!r}"))
+            )
+        return settings
+
+    def in_utc(self) -> bool:
+        """Whether what depends on the time zone is described in UTC, as far as that is known."""
+        settings = self.recorded()
+        if settings.time_zone is None:
+            from nosync_nb.spark import spark_session
+
+            spark = self._way.present()
+            settings = _expected(self._way.conf) if spark is None else spark_session.settings(spark)
+        return settings.time_zone == UTC
+
+    def recorded(self) -> Settings:
+        """The settings that the log's definitions were described under, as far as they depend.
+
+        What another key signed decides nothing.
+
+        Cost: in the stages that came since it was asked last.
+        """
+        catalog = self._way.catalog()
+        known, settings = self._recorded
+        if catalog is known:
+            return settings
+        stages: Mapping[str, Stage] | None = behind(catalog, known)
+        if stages is None:
+            stages, settings = catalog, Settings()
+        for stage in stages.values():
+            if None not in settings[:2]:
+                break
+            if stage.definition is not None and stage.signer is None:
+                noted = self._noted.get(stage.definition)
+                if noted is None:
+                    noted = self._noted[stage.definition] = _noted(stage.definition)
+                settings = settings.over(noted)
+        self._recorded = catalog, settings
+        return settings
+
+    def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
+        """Returns the types of expressions: known ones, or those that Spark gives."""
+        return [self._analysed(sql, schema)[0] for sql in sqls]
+
+    def registered(self, sql: str, schema: Schema) -> tuple[Registered, ...]:
+        """The functions that users registered with Spark and that an expression calls.
+
+        Raises:
+            ExpressionError: if Spark does not reveal one of them.
+        """
+        return self._analysed(sql, schema)[1]
+
+    def _analysed(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+        """What Spark says of an expression; a known type while there is no session to ask."""
+        known = self._without_spark(sql, schema)
+        return self._asked(sql, schema) if known is None else (known, ())
+
+    def _asked(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+        """What Spark says of an expression; asked once unless it calls a registered function."""
+        answer = self._known.get((sql, schema))
+        if answer is None:
+            spark = self.session(sql, schema)
+            from nosync_nb.spark import fallback, launch
+
+            with launch.reached(spark, f"the expression {sql!r}"):
+                answer = fallback.analysed(spark, sql, schema)
+            if not answer[1]:
+                self._known[sql, schema] = answer
+        return answer
+
+    def _without_spark(self, sql: str, schema: Schema) -> str | None:
+        """The type of an expression if it is known before Spark has started, which confirms it."""
+        if (sql, schema) in self._known or self._way.present() is not None:
+            return None
+        if self.recorded().over(_expected(self._way.conf)).ansi is False:
+            return None
+        known = known_type(sql, schema)
+        if known is not None:
+            self._assumed[sql, schema] = known
+        return known
+
+    def confirm(self, tree: Definition) -> None:
+        """Asks Spark about the expressions of a definition whose types it did not tell itself.
+
+        Raises:
+            ExpressionError: if Spark refuses one, or gives it another meaning.
+        """
+        for sql, schema in [each for each in self._assumed if _is_in(each, tree)]:
+            type_, registered = self._asked(sql, schema)
+            known = self._assumed.pop((sql, schema))
+            if type_ != known or registered:
+                raise ExpressionError(
+                    f"expression {sql!r}: Spark has another function of a name in it",
+                    hint="describe it again: it means what the Spark session means by it now",
+                )
+
+    def session(self, sql: str, schema: Schema) -> Any:
+        """The Spark session for an expression; if one has to start, a notice says why before."""
+        spark = self._way.present()
+        if spark is not None:
+            return self._way.require(f"the expression {sql!r}")
+        wait = waiting(sql, schema)
+        why = f" ({wait.why})" if wait.why else ""
+        return self._way.require(f"the expression {sql!r}{why}", wait.nearest, announce=True)
+
+
+def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
+    """Returns True if a definition has an expression over these columns that calls the same."""
+    sql, schema = asked
+    called = set(re.findall(r"\w+(?=\s*\()", sql.lower()))
+    for part in tree.walk():
+        if any(each.schema == schema for each in part.inputs):
+            words = set(re.findall(r"\w+", " ".join(map(str, expressions_of(part))).lower()))
+            if called <= words:
+                return True
+    return False
+
+
+def _noted(tree: Definition) -> Settings:
+    """The settings of a definition's expressions."""
+    settings = Settings()
+    for part in tree.walk():
+        settings = settings.over(kept(part.params))
+    return settings
+
+
+def _expected(conf: Mapping[str, str]) -> Settings:
+    """The settings of a session that would be started, as far as they are known before."""
+    from nosync_nb.spark.spark_session import ANSI, TIME_ZONE
+
+    named = conf.get(TIME_ZONE) or (UTC if set(time.tzname) == {UTC} else None)
+    ansi = conf.get(ANSI) or os.environ.get("SPARK_ANSI_SQL_MODE") or "true"
+    return Settings(None if named is None else zone(named), ansi.lower() == "true")

@@ -1,0 +1,255 @@
+"""Places: what driver and executors both reach, and through which files go from one to the other.
+
+A folder that every machine has mounted, or a bucket; of what pyarrow has a file system for. Files
+have plain names and are written once. A place is made and cleared by the driver alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import PART, within
+
+FETCHED_BYTES = 4 << 30
+"""So much of a bucket an executor's machine keeps; what came first goes first."""
+
+PLACES_MAX = 16
+"""So many a process knows at a time: each session has one."""
+
+_PIECE_BYTES = 8 << 20
+_FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
+
+
+class FilePlace(Protocol):
+    """A place that driver and executors reach, from one of their machines.
+
+    Attributes:
+        folder: of this machine, where its files are read and written.
+    """
+
+    folder: str
+
+    def make(self) -> None:
+        """Makes it, if there is need to."""
+
+    def ready(self) -> None:
+        """Makes the folder of this machine, if there is need to."""
+
+    def have(self, name: str, size_bytes: int) -> bool:
+        """Sees to it that a file is in the folder; whether it came only now."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+
+    def put(self, folder: str, name: str) -> None:
+        """Brings a file of a folder there."""
+
+    def get(self, name: str, folder: str) -> None:
+        """Brings a file from there into a folder."""
+
+    def delete(self, name: str) -> None:
+        """Deletes a file; one that is not there is no error."""
+
+    def beside(self) -> list[str]:
+        """The names of other places in the same one."""
+
+    def clear(self, name: str) -> None:
+        """Deletes one of those, with all in it, or itself."""
+
+
+def checked(url: Any) -> str:
+    """A URL under which a place may be.
+
+    Raises:
+        SchemaError: it is none; tells what one looks like.
+    """
+    try:
+        split = urlsplit(url) if isinstance(url, str) else None
+    except ValueError:
+        split = None
+    if split is None or not split.scheme or not (split.netloc or split.path.strip("/")):
+        raise SchemaError(f"bulk={url!r:.200} is no URL of a place for layers", hint=_FORM)
+    if split.username is not None or split.password is not None:
+        raise SchemaError(
+            "bulk: a URL holds no user and no password: it travels with every task",
+            hint="give them to driver and executors by their environment",
+        )
+    beyond = split.netloc or split.query or split.fragment or not split.path.startswith("/")
+    if split.scheme == "file" and beyond:
+        raise SchemaError(f"bulk={url!r:.200} is no folder of this machine", hint=_FORM)
+    return str(url)
+
+
+def below(url: str, *names: str) -> str:
+    """The URL of a place in another one."""
+    base, mark, query = url.partition("?")
+    return "/".join([base.rstrip("/"), *names]) + mark + query
+
+
+@lru_cache(maxsize=PLACES_MAX)
+def place_of(url: str) -> FilePlace:
+    """What is under a URL, for this process.
+
+    Raises:
+        SchemaError: pyarrow knows no such place.
+    """
+    split = urlsplit(url)
+    if split.scheme == "file":
+        return SharedFolder(unquote(split.path))
+    try:
+        system, path = fs.FileSystem.from_uri(url)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SchemaError(f"bulk={url!r:.200}: {error}", hint=_FORM) from error
+    return RemotePlace(url, system, path)
+
+
+class SharedFolder:
+    """A folder that every machine has mounted under the same path."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._files = Files()
+
+    def make(self) -> None:
+        self._files.make_folder(self.folder)
+
+    def ready(self) -> None:
+        """It is there, for everybody."""
+
+    def have(self, name: str, size_bytes: int) -> bool:
+        return False
+
+    def exists(self, name: str) -> bool:
+        return self._files.exists(os.path.join(self.folder, name))
+
+    def put(self, folder: str, name: str) -> None:
+        if folder != self.folder:
+            self._files.copy(within(folder, name, PART), within(self.folder, name, PART))
+
+    def get(self, name: str, folder: str) -> None:
+        self._files.copy(within(self.folder, name, PART), within(folder, name, PART))
+
+    def delete(self, name: str) -> None:
+        self._files.unlink(within(self.folder, name, PART))
+
+    def beside(self) -> list[str]:
+        above, own = os.path.split(self.folder)
+        names = self._files.names(above) if self._files.exists(above) else []
+        return [name for name in names if name != own]
+
+    def clear(self, name: str) -> None:
+        self._files.remove_folder(os.path.join(os.path.dirname(self.folder), name))
+
+
+class RemotePlace:
+    """An object store, or whatever else pyarrow has a file system for.
+
+    Args:
+        system: pyarrow's.
+        path: in it.
+    """
+
+    def __init__(self, url: str, system: Any, path: str) -> None:
+        self._url, self._system, self._path = url, system, path
+        self._files = Files()
+        digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+        # Spark names the folders of an executor to its workers, and deletes them at its end.
+        local = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("TMPDIR") or "/tmp"
+        self.folder = os.path.join(local.split(",")[0], f"nosync-{os.getuid()}-{digest}")
+
+    def make(self) -> None:
+        """There are no folders in a bucket."""
+        with self._reached():
+            self._system.create_dir(self._path, recursive=True)
+
+    def ready(self) -> None:
+        self._files.make_folder(self.folder, sync=False)
+
+    def have(self, name: str, size_bytes: int) -> bool:
+        if self._files.exists(within(self.folder, name, PART)):
+            return False
+        self._spare(size_bytes)
+        self.get(name, self.folder)
+        return True
+
+    def exists(self, name: str) -> bool:
+        with self._reached():
+            info = self._system.get_file_info(f"{self._path}/{name}")
+        return bool(info.type == fs.FileType.File)
+
+    def put(self, folder: str, name: str) -> None:
+        with closing(self._files.open(within(folder, name, PART))) as file, self._reached():
+            size = file.size()
+            with self._system.open_output_stream(f"{self._path}/{name}") as out:
+                for offset in range(0, size, _PIECE_BYTES):
+                    out.write(file.read_at(offset, _PIECE_BYTES))
+        if folder == self.folder:
+            self._spare(0)
+
+    def get(self, name: str, folder: str) -> None:
+        temporary = within(folder, f"fetched-{uuid.uuid4().hex}{PART}", PART)
+        try:
+            with closing(self._files.create(temporary)) as file, self._reached():
+                with self._system.open_input_stream(f"{self._path}/{name}") as stream:
+                    while piece := stream.read(_PIECE_BYTES):
+                        file.append(piece)
+                file.sync()
+            self._files.rename(temporary, within(folder, name, PART))
+        except BaseException:
+            with suppress(NosyncError):
+                self._files.unlink(temporary)
+            raise
+
+    def delete(self, name: str) -> None:
+        with self._reached(), suppress(FileNotFoundError):
+            self._system.delete_file(f"{self._path}/{name}")
+
+    def beside(self) -> list[str]:
+        above, _, own = self._path.rpartition("/")
+        with self._reached():
+            infos = self._system.get_file_info(fs.FileSelector(above, allow_not_found=True))
+        return sorted({info.base_name for info in infos} - {own})
+
+    def clear(self, name: str) -> None:
+        with self._reached(), suppress(FileNotFoundError):
+            self._system.delete_dir(f"{self._path.rpartition('/')[0]}/{name}")
+
+    def _spare(self, size_bytes: int) -> None:
+        """Makes room on this machine: what came first goes. Who has it mapped keeps it."""
+        held = []
+        for name in self._files.names(self.folder):
+            path = os.path.join(self.folder, name)
+            with suppress(DurabilityError):  # another worker was faster
+                status = self._files.status(path)
+                held.append((status.st_mtime_ns, status.st_size, path))
+        room = FETCHED_BYTES - size_bytes - sum(size for _, size, _ in held)
+        for _, size, path in sorted(held):
+            if room >= 0:
+                return
+            self._files.unlink(path)
+            room += size
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Errors of the place as ours."""
+        try:
+            yield
+        except DurabilityError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise DurabilityError(
+                f"bulk place {self._url!r}: {error}",
+                hint="see whether driver and executors reach it and may write there",
+            ) from error

@@ -1,0 +1,1 @@
+"""Streaming DataFrames, micro-batch by micro-batch."""

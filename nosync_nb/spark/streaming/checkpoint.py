@@ -1,0 +1,148 @@
+"""Stream folders: where Spark keeps how far a query is, brought to the disk as a log is.
+
+Spark renames what it writes into place, and syncs none of it. A batch is known by its number, so
+which rows have that number has to be on the disk before its epoch is: the offsets, and what the
+sources note of their own. And what a query keeps between batches has to be there before Spark
+notes that one is done.
+
+Failure: the power goes. What was not synced is missing afterwards, or is there and empty, and Spark
+refuses to begin with an entry that is empty. No epoch was made of such a batch: it is taken away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import PurePath
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.spark import error_translation
+from nosync_nb.spark.launch import Spark, located
+
+Held = dict[str, tuple[int, int, int]]
+"""What is in a folder, by name: number, size and time of change."""
+
+_ENTRY_BYTES_MAX = 64
+"""What is longer was written whole: each entry begins with its version and a line of JSON."""
+
+
+def of(spark: Spark, files: Files, place: str, *, name: str) -> StreamFolder | None:
+    """The folder that is at a place for Spark; None if it is on no disk of this machine.
+
+    Args:
+        place: a path or a URL, as the user gave it.
+        name: of the input, for errors.
+
+    Raises:
+        NosyncError: Spark has no way to such a place.
+        DurabilityError: the disk refuses.
+    """
+    try:
+        scheme, path = located(spark, place)
+    except Exception as error:
+        raise error_translation.failed(error, f"stream into {name}") from error
+    if scheme != "file":
+        return None
+    made = StreamFolder(files, os.path.realpath(path))
+    made.mend()
+    return made
+
+
+class StreamFolder:
+    """The folder of one query; it is there from the query's start on.
+
+    Threads: one after the other. Meanwhile Spark writes nothing there that it cannot do without.
+
+    Args:
+        path: absolute, and no link.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, path
+        self._synced: dict[str, Held] = {}
+
+    def mend(self) -> None:
+        """Takes away the entries that a loss of power has left empty."""
+        files = self._files
+        if not files.exists(self._path):
+            return
+        for folder, held in self._walk():
+            parts = os.path.relpath(folder, self._path).split(os.sep)
+            if parts[0] not in (".", "offsets", "commits", "sources"):
+                continue
+            for name, (_, size, _) in held.items():
+                path = os.path.join(folder, name)
+                entry = name == "metadata" if parts == ["."] else name.split(".")[0].isdecimal()
+                if entry and 0 <= size <= _ENTRY_BYTES_MAX and not files.read(path).strip(b"\0"):
+                    files.unlink(path)
+                    files.unlink(os.path.join(folder, f".{name}.crc"))
+                    files.sync_folder(folder)
+
+    def sync(self) -> None:
+        """Brings to the disk what Spark has written since the last time.
+
+        Raises:
+            DurabilityError: the disk refuses, and nothing may be built on what is there.
+
+        Cost: a look at each file, some hundred, and a sync of each new one, all at the same time.
+        """
+        known, now = self._synced, dict(self._walk())
+        changed = [folder for folder, held in now.items() if known.get(folder) != held]
+        self._files.at_once(
+            [
+                partial(self._sync_file, os.path.join(folder, name))
+                for folder in changed
+                for name, file in now[folder].items()
+                if file[1] >= 0 and known.get(folder, {}).get(name) != file
+            ]
+        )
+        self._files.at_once([partial(self._files.sync_folder, folder) for folder in changed])
+        if not known:
+            self._sync_way()
+        self._synced = now
+
+    def _sync_file(self, path: str) -> None:
+        """Syncs a file; what was refused once is written anew, as a second sync would not be it."""
+        try:
+            file = self._files.open(path)
+        except DurabilityError as error:
+            if error.errno == errno.ENOENT:  # Spark has taken it away, as it is not needed
+                return
+            raise
+        try:
+            file.sync()
+        except DurabilityError:
+            self._files.replace(path, file.read_at(0, file.size()))
+        finally:
+            file.close()
+
+    def _sync_way(self) -> None:
+        """Syncs the folders above, which Spark may have made; those of others are not ours to."""
+        for above in PurePath(self._path).parents:
+            with suppress(DurabilityError):
+                self._files.sync_folder(str(above))
+
+    def _walk(self) -> Iterator[tuple[str, Held]]:
+        """The folders and what is in each; a folder in one has the size -1."""
+        folders = [self._path]
+        while folders:
+            folder = folders.pop()
+            held: Held = {}
+            for name in self._files.names(folder):
+                try:
+                    status = self._files.status(os.path.join(folder, name))
+                except DurabilityError as error:
+                    if error.errno != errno.ENOENT:
+                        raise
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(os.path.join(folder, name))
+                    held[name] = status.st_ino, -1, 0
+                elif stat.S_ISREG(status.st_mode):
+                    held[name] = status.st_ino, status.st_size, status.st_mtime_ns
+            yield folder, held

@@ -1,0 +1,1 @@
+"""Stages as DataFrames, temp views and a data source."""

@@ -1,0 +1,146 @@
+"""Reports the names that Spark is asked for, so that only these stages get a temp view.
+
+A view costs Spark some 0.1 s. PySpark offers no hook for a table that it does not find. So its
+methods that take a query or the name of a table are wrapped, once in a process and for all
+sessions: `sql` and `table` of a session, `table` of a reader, and those of a catalog. Each calls
+the watchers of its Spark session with the names in its arguments, and then goes on as before.
+
+A name that reaches the JVM in another way, as from a library in Scala, is not seen: after
+`spark.catalog.listTables()` every stage has its view.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakMethod, WeakSet
+
+from nosync_nb.spark.launch import is_same
+
+Watcher = Callable[[frozenset[str] | None], None]
+"""Gets the names that may be tables, in lower case; None: every table is asked for."""
+
+_CLASSES = (
+    ("pyspark.sql.session", "SparkSession", ("sql", "table")),
+    ("pyspark.sql.readwriter", "DataFrameReader", ("table",)),
+    ("pyspark.sql.catalog", "Catalog", ()),
+    ("pyspark.sql.connect.session", "SparkSession", ("sql", "table")),
+    ("pyspark.sql.connect.readwriter", "DataFrameReader", ("table",)),
+    ("pyspark.sql.connect.catalog", "Catalog", ()),
+)
+"""Modules, their classes, and the methods that are wrapped; of a catalog those of `_NAMED`."""
+
+_NAMED = (
+    *("tableExists", "getTable", "listColumns", "isCached", "cacheTable", "uncacheTable"),
+    *("refreshTable", "dropTempView", "dropView", "dropTable", "getCreateTableString"),
+    *("getTableProperties", "listPartitions", "createTable", "createExternalTable"),
+)
+_EVERY = ("listTables", "listViews")
+_WORD = re.compile(r"\w+")
+
+_mutex = threading.Lock()
+_watching: list[tuple[Any, WeakMethod[Watcher]]] = []
+_wrappers: WeakSet[Any] = WeakSet()
+
+
+class _Unwatched(threading.local):
+    """How many blocks of this thread call no watcher."""
+
+    depth = 0
+
+    def enter(self) -> None:
+        self.depth += 1
+
+    def leave(self) -> None:
+        self.depth -= 1
+
+
+_unwatched = _Unwatched()
+
+
+def watch(spark: Any, watcher: Watcher) -> None:
+    """Has a method called before names are looked up in a Spark session, as long as it lives."""
+    with _mutex:
+        _wrap()
+        _watching.append((spark, WeakMethod(watcher)))
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Calls a method no more."""
+    with _mutex:
+        _watching[:] = [each for each in _watching if each[1]() not in (None, watcher)]
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """A block of this thread whose own lookups call no watcher."""
+    _unwatched.enter()
+    try:
+        yield
+    finally:
+        _unwatched.leave()
+
+
+def _wrap() -> None:
+    for module, name, methods in _CLASSES:
+        owner = getattr(sys.modules.get(module), name, None)
+        if owner is None:  # no session of this kind was made
+            continue
+        for method in methods or (*_NAMED, *_EVERY):
+            own = owner.__dict__.get(method)
+            if own is not None and not _is_watched(own):
+                setattr(owner, method, _watched(own))
+
+
+def _is_watched(method: Any) -> bool:
+    """Returns True for a wrapper of this module, also if another library has wrapped it again."""
+    return inspect.unwrap(method, stop=_wrappers.__contains__) in _wrappers
+
+
+def _watched(method: Any) -> Any:
+    every = method.__name__ in _EVERY
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _watching and not _unwatched.depth:
+            _report(self, None if every else _names((args, kwargs)))
+        return method(self, *args, **kwargs)
+
+    _wrappers.add(call)
+    return call
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text in lower case: those of a stage's name are in each query for it."""
+    return frozenset(_WORD.findall(text.lower()))
+
+
+def _names(value: Any) -> frozenset[str]:
+    """The words in texts among arguments."""
+    if isinstance(value, str):
+        return words(value)
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        return frozenset().union(*map(_names, value))
+    return frozenset()
+
+
+def _report(asked: Any, names: frozenset[str] | None) -> None:
+    spark = asked
+    for attribute in ("_spark", "_sparkSession", "_client"):  # of a reader, and of a catalog
+        owner = getattr(asked, attribute, None)
+        if type(owner).__name__ == "SparkSession":
+            spark = owner
+            break
+    with unwatched():
+        for own, weak in tuple(_watching):
+            watcher = weak()
+            if watcher is not None and is_same(own, spark):
+                watcher(names)

@@ -1,0 +1,362 @@
+"""Serving snapshots: how Spark's Python processes see a stage as of now, in the driver's memory.
+
+Spark reads a data source in processes of its own. They ask the session that owns the folder, over
+a socket of this machine and this user, and get the trace: names of part files, and what is in
+memory alone, as bytes. If nobody answers (no session is open, or it is on another machine) they
+read the log in the folder themselves.
+
+Spark plans a view once and runs it many times, so a read asks when it runs. All reads of one Spark
+query get the same epoch: the first one pins it under the query's number.
+
+Nobody is believed but the owner of the log: the socket is named after the folder and the log's
+generation, as the folder has it when the read runs, and a session that was closed or replaced hangs
+up. Who else listens there is another user, or nobody; then the read looks into the folder too.
+
+Failure: an error of the session is sent as data and raised where the read runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import socket
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from nosync_nb.dataflow import snapshot as dataflow
+from nosync_nb.dataflow.state_reader import trace_at
+from nosync_nb.errors import FencedError, NosyncError, TimeError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.rows import Schema
+from nosync_nb.spark import error_translation
+from nosync_nb.spark.execution.tasks import Stored
+from nosync_nb.spark.views.snapshot_server__answers import Answer, Answers
+from nosync_nb.store import log_reader
+from nosync_nb.store.catalog.epoch_index import Ledger, Numbering
+from nosync_nb.store.log.fencing import Words
+from nosync_nb.store.replication.restore.lazy_fetch import complete
+from nosync_nb.store.store import Store
+from nosync_nb.trace import Trace
+
+PINS_MAX = 64
+WAIT_S = 30.0
+NAMES = 4
+"""Names that a server may have: another user can take those that can be guessed."""
+
+_SIZE = struct.Struct("<Q")
+_CREDENTIALS = struct.Struct("3i")
+_REQUEST_MAX = 1 << 16
+
+
+Pin = tuple[int, int]
+"""An epoch that is no other one after a rewind: its number, and the incarnation of the log."""
+
+
+class StageSnapshot(NamedTuple):
+    """A stage at an epoch, as a session gives it; `folder` holds the part files.
+
+    `thorough`: this user has not signed the log they are of. `since`: in which incarnation the
+    epoch has that number; `numbering`: what numbers meant when it was had.
+    """
+
+    epoch: int
+    schema: Schema
+    trace: Trace
+    folder: str
+    thorough: bool = False
+    since: int = 0
+    numbering: Numbering = Numbering()
+
+    @property
+    def pin(self) -> Pin:
+        """Its epoch, by which the same one is asked for again."""
+        return self.epoch, self.since
+
+
+class Served(NamedTuple):
+    """A snapshot as it travels."""
+
+    schema: Schema
+    trace: Stored
+    folder: str
+    rows: int
+    pin: Pin
+
+
+def snapshot_of(
+    store: Store, ledger: Ledger, seen: dataflow.Snapshot, stage: str, at: Any, since: int
+) -> StageSnapshot:
+    """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch.
+
+    Args:
+        since: the incarnation of the log, taken before `seen` was.
+    """
+    if isinstance(at, str) and ledger.labelled(at) is None:
+        with contextlib.suppress(ValueError):  # the option of a data source is a text
+            at = datetime.fromisoformat(at)
+    number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
+    complete(store.files)
+    schema, means = seen.stage(stage).schema, ledger.numbering
+    return StageSnapshot(number, schema, trace, store.parts, store.foreign, since, means)
+
+
+def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
+    """Raises if a snapshot is of another epoch than the one that was pinned under its number.
+
+    Raises:
+        TimeError: the log has gone back behind it since.
+    """
+    epoch, incarnation = pin
+    if snapshot.numbering.has_left(epoch, incarnation):
+        raise TimeError(
+            f"stage '{stage}': epoch {epoch} was left when the session went back behind it",
+            hint="make the DataFrame again; what was left is in a branch, see session.branches",
+        )
+
+
+Provider = Callable[[str, Any], StageSnapshot]
+"""Gives the snapshot of a stage: `(stage, at)`, `at` None for now."""
+
+
+def addresses(folder: str, generation: int | None = None) -> list[str]:
+    """The names a folder's socket may have: abstract, so that they end with its process.
+
+    Args:
+        generation: of the log; by default the one that may write it now.
+    """
+    where = os.path.realpath(folder)
+    if generation is None:
+        generation = _generation(where)
+    digest = hashlib.sha256(f"{generation} {where}".encode()).hexdigest()[:32]
+    return [f"\0nosync/{os.getuid()}/{digest}/{i}" for i in range(NAMES)]
+
+
+def _generation(folder: str) -> int:
+    """The generation that may write the log in a folder now; 0 if that cannot be known."""
+    try:
+        words = Words(Files().mapped(os.path.join(folder, "generation")))
+    except NosyncError:
+        return 0
+    try:
+        return words.generation
+    finally:
+        words.close()
+
+
+class Server:
+    """Answers reads of one folder until it is closed, or its session may not write any more.
+
+    Args:
+        generation: the one of the log that the session writes.
+        provider: raises FencedError if the session was closed or replaced.
+
+    Raises:
+        OSError: all names are taken, by whomever; reads look into the folder.
+    """
+
+    def __init__(self, folder: str, provider: Provider, generation: int | None = None) -> None:
+        self._provider = provider
+        self._pins: OrderedDict[str, Pin] = OrderedDict()
+        self._lock = threading.Lock()
+        self._answers = Answers()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._bind(addresses(folder, generation))
+            self._socket.listen()
+        except OSError:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._accept, name="nosync views", daemon=True)
+        self._thread.start()
+
+    def _bind(self, names: Sequence[str]) -> None:
+        """Takes the first name that is free."""
+        for name in names:
+            try:
+                self._socket.bind(name)
+            except OSError:
+                if name == names[-1]:
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        """Ends serving."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+        with self._lock:
+            self._answers.close()
+
+    def forget(self, stage: str) -> None:
+        """Lets go of what was served of a stage."""
+        with self._lock:
+            self._answers.forget(stage)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Answers one request; what it names stays until the reader has hung up."""
+        answer = None
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(WAIT_S)
+            if not _same_user(connection):
+                return
+            with connection.makefile("rb") as stream:
+                asked = stream.readline(_REQUEST_MAX)
+            try:
+                payload, answer = self._payload(asked)
+            except FencedError:
+                connection.close()
+                self.close()
+                return
+            try:
+                connection.sendall(_SIZE.pack(len(payload)) + payload)
+                connection.settimeout(None)
+                connection.recv(1)
+            finally:
+                if answer is not None:
+                    with self._lock:
+                        answer.end()
+
+    def _payload(self, asked: bytes) -> tuple[bytes, Answer | None]:
+        """The answer to a request as it travels: a snapshot, or an error."""
+        answer = None
+        try:
+            request = json.loads(asked)
+            with self._lock:
+                snapshot = self._snapshot(request)
+                answer = self._answers.answer(
+                    request["stage"], snapshot.trace, snapshot.folder, thorough=snapshot.thorough
+                )
+            served = Served(
+                snapshot.schema,
+                answer.trace,
+                snapshot.folder,
+                snapshot.trace.rows_count,
+                snapshot.pin,
+            )
+            return pickle.dumps(served), answer
+        except FencedError:
+            raise
+        except NosyncError as error:
+            return pickle.dumps(error_translation.pack(error)), answer
+        except Exception as error:
+            text = NosyncError(f"the session cannot answer: {type(error).__name__}: {error}")
+            return pickle.dumps(error_translation.pack(text)), answer
+
+    def _snapshot(self, request: dict[str, Any]) -> StageSnapshot:
+        """The snapshot for a request; the first one of a query pins its epoch."""
+        stage, at, query = request["stage"], request["at"], request["query"]
+        pin: Pin | None = request["pin"]
+        if at is None and query is not None:
+            pin = self._pins.get(query)
+        snapshot = self._provider(stage, at if pin is None else pin[0])
+        if pin is not None:
+            check_pin(snapshot, stage, pin)
+        if at is None and query is not None:
+            self._pins[query] = pin or snapshot.pin
+            self._pins.move_to_end(query)
+            while len(self._pins) > PINS_MAX:
+                self._pins.popitem(last=False)
+        return snapshot
+
+
+def ask(folder: str, stage: str, at: Any = None, *, pin: Pin | None = None) -> Served:
+    """Asks the session of a folder about a stage; the files may be gone when this returns."""
+    with asked(folder, stage, at, pin=pin) as served:
+        return served
+
+
+@contextlib.contextmanager
+def asked(
+    folder: str,
+    stage: str,
+    at: Any = None,
+    query: str | None = None,
+    *,
+    pin: Pin | None = None,
+) -> Iterator[Served]:
+    """Asks the session of a folder for a stage, or reads the folder if there is none.
+
+    The files that the answer names stay until the block ends.
+
+    Args:
+        query: all that one query reads without `at` is of one epoch.
+        pin: the epoch that `at` was when it was asked first.
+
+    Raises:
+        NosyncError: as the session would raise it.
+    """
+    request = {"stage": stage, "at": at, "query": query, "pin": pin}
+    connection, payload = _answered(folder, json.dumps(request).encode() + b"\n")
+    if connection is None:
+        yield _read(folder, stage, at, pin)
+        return
+    with connection:
+        served = pickle.loads(payload)
+        if isinstance(served, bytes):
+            raise error_translation.unpack(served)
+        assert isinstance(served, Served)
+        try:
+            yield served
+        finally:
+            with contextlib.suppress(OSError):  # until the other end has heard of it
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
+
+
+def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
+    """A connection to the session that owns a folder, and its answer; None if there is none."""
+    for name in addresses(folder):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.settimeout(WAIT_S)
+        try:
+            connection.connect(name)
+            if _same_user(connection):
+                connection.sendall(request)
+                with connection.makefile("rb") as stream:
+                    (size,) = _SIZE.unpack(stream.read(_SIZE.size))
+                    return connection, stream.read(size)
+        except (OSError, struct.error):  # nobody there, or somebody who does not answer
+            pass
+        connection.close()
+    return None, b""
+
+
+def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> Served:
+    """The stage as the log in the folder has it."""
+    store = Store.open(os.path.realpath(folder), mode="r")
+    try:
+        recovered = log_reader.recover(store)
+        known = recovered.ledger
+        at = at if pin is None else pin[0]
+        snapshot = snapshot_of(store, known, recovered.snapshot, stage, at, known.incarnation)
+        if pin is not None:
+            check_pin(snapshot, stage, pin)
+        trace = snapshot.trace
+        layers = tuple(layer.files or layer.parts for layer in trace.layers)
+        stored = Stored(trace.layout, layers, snapshot.thorough)
+        return Served(snapshot.schema, stored, snapshot.folder, trace.rows_count, snapshot.pin)
+    finally:
+        store.close()
+
+
+def _same_user(connection: socket.socket) -> bool:
+    """Whether the other end is a process of this user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())

@@ -1,0 +1,164 @@
+"""Stages as Spark sees them: DataFrames of an epoch, and temp views that follow `now`.
+
+A view is a read of the data source `nosync` (source.py) under the stage's name. It is made once and
+asks the session whenever it runs. A view or table of the user's with that name is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import quoted
+from nosync_nb.spark import interval_transport
+from nosync_nb.spark.execution import trace_scan
+from nosync_nb.spark.execution.shuffle_records import HashRanges
+from nosync_nb.spark.execution.task_payload import Shipping
+from nosync_nb.spark.launch import Spark, alive, stopped
+from nosync_nb.spark.spark_session import frame_of
+from nosync_nb.spark.views.snapshot_server import Provider, Server
+from nosync_nb.spark.workers import check, settled
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch
+
+SMALL_ROWS = 100_000
+
+_registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_holders: WeakKeyDictionary[Any, dict[str, tuple[str, str]]] = WeakKeyDictionary()
+"""Whose the views in a Spark session are: name in lower case -> folder and stage."""
+
+
+def to_spark(
+    spark: Spark,
+    given: Batch | Trace,
+    schema: Schema,
+    shipping: Shipping,
+    *,
+    kept: bool = True,
+) -> Any:
+    """The rows as a DataFrame, copies expanded.
+
+    Few rows travel as Arrow. Of more, executors read the part files when the DataFrame is executed:
+    the caller keeps those files, and what `shipping` spills, as long as that may happen, if it can.
+
+    Args:
+        kept: whether it does.
+
+    Raises:
+        NegativeMultiplicityError: a row is there fewer than zero times; of many rows, when the
+            DataFrame is executed.
+        StageError: when the DataFrame is executed, if the caller did not keep the files.
+    """
+    trace = given if isinstance(given, Trace) else Trace.of(given)
+    if trace.rows_count <= SMALL_ROWS:
+        records = list(trace_scan.expanded(trace.consolidated(), schema))
+        return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
+    stored = shipping.trace(trace)
+    count = check(spark).slots
+    shipping.send()
+    read = trace_scan.reader(stored, shipping.depot, schema, HashRanges(count), kept=kept)
+    ddl = interval_transport.passing(schema).ddl
+    frame = spark.range(0, count, 1, count).mapInArrow(settled(read), ddl)
+    return interval_transport.meant(frame, schema.names, schema.types)
+
+
+def register(spark: Spark) -> None:
+    """Makes the data source `nosync` known to a Spark session, once."""
+    if spark in _registered:
+        return
+    from nosync_nb.spark.views.data_source import NosyncSource
+
+    spark.dataSource.register(NosyncSource)
+    _registered[spark] = True
+
+
+class Views:
+    """The temp views of a session's stages in a Spark session.
+
+    Args:
+        folder: the session's folder, by which reads find the session.
+        provider: gives snapshots; called in other threads.
+        generation: of the log that the session writes.
+    """
+
+    def __init__(
+        self, spark: Spark, folder: str, provider: Provider, generation: int | None = None
+    ) -> None:
+        self.spark = spark
+        self.folder = folder
+        self._made: dict[str, str] = {}
+        register(spark)
+        try:
+            self._server: Server | None = Server(folder, provider, generation)
+        except OSError:
+            self._server = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the Spark session was stopped, and the views with it; asks nobody."""
+        return stopped(self.spark)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The stages that have a view."""
+        return self._made.keys()
+
+    def taken(self, stage: str) -> str | None:
+        """Why a stage gets no view, if another stage has its name; Spark knows no case."""
+        holder = _holders.get(self.spark, {}).get(stage.lower())
+        if holder is None or holder == (self.folder, stage):
+            return None
+        folder, other = holder
+        if folder == self.folder:
+            why = f"'{other}' has that name in Spark, which knows no case"
+        else:
+            why = f"the log in '{folder}' has a view of that name"
+        return (
+            f"stage '{stage}' gets no view: {why}; read it as spark.read.format('nosync')"
+            f".option('path', {self.folder!r}).option('stage', {stage!r}).load()"
+        )
+
+    def create(self, stage: str, schema: Schema) -> bool:
+        """Makes the view of a stage; False if the user has something of that name.
+
+        Cost: one look into Spark's catalog, and Spark asks for the schema, some 0.1 s.
+        """
+        if stage in self._made and not self.drop(stage):
+            return False
+        if self.spark.catalog.tableExists(quoted(stage)):
+            return False
+        options = {"path": self.folder, "stage": stage}
+        frame = self.spark.read.format("nosync").options(**options).load()
+        interval_transport.meant(frame, schema.names, schema.types).createTempView(quoted(stage))
+        self._made[stage] = stage
+        _holders.setdefault(self.spark, {})[stage.lower()] = (self.folder, stage)
+        return True
+
+    def drop(self, stage: str) -> bool:
+        """Drops a view made here; False if the user has put another in its place."""
+        if self._made.pop(stage, None) is None:
+            return True
+        _holders.get(self.spark, {}).pop(stage.lower(), None)
+        if self._server is not None:
+            self._server.forget(stage)
+        if not self.spark.catalog.tableExists(quoted(stage)):
+            return True
+        text = self.spark.sql(f"EXPLAIN SELECT * FROM {quoted(stage)}").collect()[0][0]
+        if "nosync" not in text:
+            return False
+        return bool(self.spark.catalog.dropTempView(stage))
+
+    def close(self) -> None:
+        """Drops the views made here and ends serving."""
+        try:
+            for stage in list(self._made) if alive(self.spark) else ():
+                self.drop(stage)
+        finally:
+            for stage in self._made:
+                _holders.get(self.spark, {}).pop(stage.lower(), None)
+            if self._server is not None:
+                self._server.close()

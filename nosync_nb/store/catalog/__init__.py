@@ -1,0 +1,1 @@
+"""The catalog as stored: validation, signature, epochs, retention."""

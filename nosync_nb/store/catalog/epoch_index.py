@@ -1,0 +1,400 @@
+"""The epochs of a session: when each was committed, its label, its loads, the frame that holds it.
+
+It is asked, and not looked into: a `Ledger` is the one place that knows these, and its lock is the
+one that guards them. What is recorded is there as a whole or not at all, and recording it again
+changes nothing, so that a commit that was interrupted can be finished by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Any, NamedTuple, overload
+
+from nosync_nb.errors import CorruptLogError, TimeError, likely
+from nosync_nb.store.catalog.validation import check_count, check_marks, check_pairs, check_texts
+from nosync_nb.store.durability.frame_offsets__written import Written
+
+REWINDS_MAX = 64
+"""Rewinds of which it is known how far a copy is that lacks them."""
+
+
+class Epoch(NamedTuple):
+    """One readable epoch; `committed_at` is None for epoch 0."""
+
+    number: int
+    label: str | None
+    committed_at: datetime | None
+
+
+class Epochs(Sequence[Epoch]):
+    """Readable epochs as a sequence that is made when it is looked at."""
+
+    def __init__(
+        self, ranges: Sequence[range], times: Sequence[float], labels: Mapping[int, str]
+    ) -> None:
+        self._ranges = [each for each in ranges if each]
+        self._ends = [*accumulate(map(len, self._ranges))]
+        self._times = times
+        self._labels = labels
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Epoch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Epoch]: ...
+    def __getitem__(self, index: int | slice) -> Epoch | list[Epoch]:
+        if isinstance(index, slice):
+            return [self._epoch(self._number(at)) for at in range(len(self))[index]]
+        return self._epoch(self._number(range(len(self))[index]))
+
+    def _number(self, at: int) -> int:
+        """The epoch at a place."""
+        place = bisect.bisect_right(self._ends, at)
+        return self._ranges[place][at - (self._ends[place - 1] if place else 0)]
+
+    def _epoch(self, number: int) -> Epoch:
+        at = None
+        if 0 < number <= len(self._times):
+            at = datetime.fromtimestamp(self._times[number - 1], UTC)
+        return Epoch(number, self._labels.get(number), at)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "<no epochs>"
+        steps = [f", each {r.step}th of {r[0]} to {r[-1]}" for r in self._ranges if r.step > 1]
+        first, last = self._ranges[0][0], self._ranges[-1][-1]
+        return f"<epochs {first} to {last}{''.join(steps)}>"
+
+
+class Rewound(NamedTuple):
+    """That the epochs after one are left behind.
+
+    Attributes:
+        epoch: the last one that stays.
+        incarnation: what epochs are of that are counted on from it.
+        seq: the frame that says so.
+    """
+
+    epoch: int
+    incarnation: int
+    seq: int
+
+
+class Record(NamedTuple):
+    """What there is to know of an epoch beside its rows.
+
+    Attributes:
+        utc: when it was committed, in seconds.
+        seq: the frame that holds it.
+        durable: the last frame that was on disk then.
+        once: the keys of its loads, each with a digest of the rows.
+    """
+
+    epoch: int
+    utc: float
+    seq: int
+    durable: int
+    label: str | None = None
+    once: Mapping[str, str] = MappingProxyType({})
+
+
+_NOTED_BITS = 32
+
+
+def noted(incarnation: int, epoch: int) -> int:
+    """The last epoch as a number that an owner leaves for who opens the log next (`Log.note`)."""
+    return (incarnation & 0xFFF) << _NOTED_BITS | epoch & (1 << _NOTED_BITS) - 1
+
+
+def lost_after(note: int, incarnation: int, epoch: int) -> range:
+    """The epochs that a note tells of and a log has not, of which `epoch` is the last.
+
+    With a rewind between the two nothing is told: either the note is older than the rewind, or the
+    rewind is lost itself, and with it no epoch of before.
+    """
+    if note >> _NOTED_BITS != incarnation & 0xFFF:
+        return range(0)
+    return range(epoch + 1, (note & (1 << _NOTED_BITS) - 1) + 1)
+
+
+class Numbering(NamedTuple):
+    """What the numbers of epochs mean: how often a log has gone back, and to where the last times.
+
+    Attributes:
+        ends: the epochs that it went back to, at most `REWINDS_MAX`, oldest first.
+    """
+
+    incarnation: int = 0
+    ends: tuple[int, ...] = ()
+
+    def has_left(self, epoch: int, incarnation: int) -> bool:
+        """Whether a number may be that of another epoch than it was in an incarnation."""
+        count = self.incarnation - incarnation
+        lately = self.ends[-count:] if count > 0 else ()
+        return len(lately) < count or any(end < epoch for end in lately)
+
+
+class Ledger:
+    """What a session knows of its epochs, from 1 to the last.
+
+    Threads: any may ask, and record; all of it is guarded by its own lock, under which nothing else
+    is called. To record is one assignment. What it means for labels, times and loads is done by
+    whoever comes next, before it looks, and can be done twice: so an interrupt between any two
+    instructions leaves an epoch recorded, or not.
+
+    Args:
+        times: when each epoch up to `epoch` was committed.
+        labels: the epochs that have one, by it.
+        once: the epochs of loads with a key, by it.
+        loads: digests of the rows of such loads, by their keys.
+        rewinds: the last frames that go back, each with the epoch that it goes back to.
+    """
+
+    def __init__(
+        self,
+        epoch: int = 0,
+        times: bytes = b"",
+        *,
+        incarnation: int = 0,
+        rewinds: Sequence[tuple[int, int]] = (),
+        labels: Mapping[str, int] | None = None,
+        once: Mapping[str, int] | None = None,
+        loads: Mapping[str, str] | None = None,
+    ) -> None:
+        self._mutex = threading.RLock()  # a signal's handler may ask in the middle of a call
+        self._times = array("d")
+        self._times.frombytes(times)
+        if len(self._times) != epoch:
+            raise CorruptLogError(f"the checkpoint has {len(self._times)} times of {epoch} epochs")
+        self._labels = dict(labels or {})
+        self._once = dict(once or {})
+        self._loads = dict(loads or {})
+        self._written = Written(epoch)
+        self._last = epoch
+        self._incarnation = incarnation
+        self._rewinds = tuple(rewinds)
+        self._newest: list[Record] | Rewound | None = None  # recorded, and not entered below yet
+
+    @classmethod
+    def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> Ledger:
+        """What a checkpoint says; see `saved`.
+
+        Raises:
+            CorruptLogError: if it makes no sense.
+        """
+        return cls(
+            epoch,
+            times,
+            incarnation=check_count(meta.get("incarnation", 0), "the incarnation"),
+            rewinds=check_pairs(meta.get("rewinds", ()), "a rewind"),
+            labels=check_marks(meta.get("labels", {}), epoch, "a label"),
+            once=check_marks(meta.get("once", {}), epoch, "the key of a load"),
+            loads=check_texts(meta.get("loads", {}), "the key of a load"),
+        )
+
+    def saved(self, upto: int | None = None) -> tuple[dict[str, Any], bytes]:
+        """What a checkpoint keeps of it: a part of its JSON, and the times.
+
+        Args:
+            upto: the last epoch that is told of; None: all are.
+        """
+        with self._mutex:
+            self._enter()
+            last = self._last if upto is None else upto
+            once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
+            return {
+                "labels": {label: epoch for label, epoch in self._labels.items() if epoch <= last},
+                "once": once,
+                "loads": {mark: load for mark, load in self._loads.items() if mark in once},
+                "incarnation": self._incarnation,
+                "rewinds": self._rewinds if upto is None else (),
+            }, self._times[:last].tobytes()
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def record(self, *records: Record) -> None:
+        """Records epochs, each the one after the last; again, it changes nothing. Cost: some us."""
+        with self._mutex:
+            self._enter()
+            fresh = [record for record in records if record.epoch > self._last]
+            assert all(r.epoch == n for n, r in enumerate(fresh, self._last + 1)), "out of turn"
+            self._newest = fresh or None
+
+    def rewind(self, rewound: Rewound) -> None:
+        """Forgets the epochs after one, with their times, labels and loads; again, nothing more."""
+        with self._mutex:
+            self._enter()
+            if rewound.incarnation <= self._incarnation:
+                return
+            assert rewound.epoch <= self._last, f"{rewound.epoch} is behind {self._last}"
+            self._newest = rewound
+
+    def _enter(self) -> None:
+        """Enters what was recorded last; each step may have been done before. Holds the lock."""
+        newest = self._newest
+        if newest is None:
+            return
+        if isinstance(newest, Rewound):
+            self._leave(newest)
+            return
+        times, note = self._times, self._written.note
+        for epoch, utc, seq, durable, label, once in newest:
+            if len(times) < epoch:
+                times.append(utc)
+            note(seq, epoch, durable)
+            if label is not None:
+                self._labels[label] = epoch
+            for mark, load in once.items() if once else ():
+                self._once[mark] = epoch
+                self._loads[mark] = load
+        self._last = newest[-1].epoch
+        self._newest = None
+
+    def _leave(self, rewound: Rewound) -> None:
+        """Forgets what a rewind leaves. Sequences of epochs that were given go on as they are."""
+        last = rewound.epoch
+        self._times = self._times[:last]
+        self._labels = {label: epoch for label, epoch in self._labels.items() if epoch <= last}
+        self._once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
+        self._loads = {mark: load for mark, load in self._loads.items() if mark in self._once}
+        self._written.cut(last)
+        self._last = last
+        if (rewound.seq, last) not in self._rewinds:
+            self._rewinds = (*self._rewinds[1 - REWINDS_MAX :], (rewound.seq, last))
+        self._incarnation = rewound.incarnation
+        self._newest = None
+
+    def not_before(self, utc: float) -> float:
+        """A time that no epoch is after: a clock that is set back does not mix up epochs."""
+        if isinstance(newest := self._newest, list):  # who records them asks: it is the last
+            return max(utc, newest[-1].utc)
+        with self._mutex:
+            self._enter()
+            return max(utc, self._times[-1]) if self._times else utc
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    @property
+    def numbering(self) -> Numbering:
+        """What the numbers of epochs mean now."""
+        with self._mutex:
+            return Numbering(self.incarnation, tuple(last for _, last in self.rewinds))
+
+    @property
+    def rewinds(self) -> tuple[tuple[int, int], ...]:
+        """The newest rewinds, oldest first: the frame of each, and the last epoch that it left."""
+        with self._mutex:
+            self._enter()
+            return self._rewinds
+
+    @property
+    def incarnation(self) -> int:
+        """How often the session has gone back; with it an epoch's number is that of no other."""
+        with self._mutex:
+            self._enter()
+            return self._incarnation
+
+    def labelled(self, label: str) -> int | None:
+        """The epoch with a label, if there is one."""
+        with self._mutex:
+            self._enter()
+            return self._labels.get(label)
+
+    def loaded(self, mark: str) -> bool:
+        """Whether a load with a key was committed."""
+        with self._mutex:
+            self._enter()
+            return mark in self._once
+
+    def load(self, mark: str) -> str:
+        """The digest of the rows of a load with a key; "" if none is known."""
+        with self._mutex:
+            self._enter()
+            return self._loads.get(mark, "")
+
+    def has_loads(self, prefix: str) -> bool:
+        """Whether a load was committed with a key that begins so."""
+        with self._mutex:
+            self._enter()
+            return any(mark.startswith(prefix) for mark in self._once)
+
+    def durable(self, frames: int) -> int:
+        """The last epoch that is on disk, if frames are up to `frames`.
+
+        IMPORTANT: ask the log before, so that what it says is no older than what is here.
+        """
+        with self._mutex:
+            self._enter()
+            return self._written.upto(frames)
+
+    def held(self, frames: int, epoch: int) -> int:
+        """The last epoch of now that a copy has, of which `epoch` is the last, in some frames.
+
+        What it lacks of rewinds it has of epochs that are left.
+        """
+        with self._mutex:
+            self._enter()
+            return min([epoch, *(upto for seq, upto in self._rewinds if seq > frames)])
+
+    def committed(self, number: int) -> float | None:
+        """When an epoch was committed, in seconds since 1970; None if there is none of it."""
+        with self._mutex:
+            self._enter()
+            return self._times[number - 1] if 0 < number <= len(self._times) else None
+
+    def since(self, seconds: float) -> int:
+        """The first epoch that is no older than so many seconds; 0 if none is older."""
+        with self._mutex:
+            self._enter()
+            older = bisect.bisect_left(self._times, time.time() - seconds)
+            return older + 1 if older else 0
+
+    def epochs(self, ranges: Sequence[range]) -> Epochs:
+        """Epochs in ranges, ascending, with their times and labels."""
+        with self._mutex:
+            self._enter()
+            labels = {number: label for label, number in self._labels.items()}
+            return Epochs(ranges, self._times, labels)
+
+    def resolve(self, at: Any, now: int) -> int:
+        """The epoch that `at` names: a number, a negative offset, a label or a datetime.
+
+        Args:
+            now: the last epoch that the reader sees; others may have committed more.
+
+        Raises:
+            TimeError: if it names none; tells what there is.
+        """
+        if isinstance(at, str):
+            return self._labelled(at, now)
+        if hasattr(at, "__index__") and not isinstance(at, bool):
+            number = at.__index__()
+            number = now + number if number < 0 else number
+            if not 0 <= number <= now:
+                raise TimeError(f"epoch {at} is not readable", hint=f"epochs 0 to {now} are")
+            return int(number)
+        if isinstance(at, datetime):
+            seconds = at.timestamp()
+            with self._mutex:
+                self._enter()
+                return bisect.bisect_right(self._times, seconds, 0, now)
+        raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
+
+    def _labelled(self, label: str, now: int) -> int:
+        with self._mutex:
+            self._enter()
+            epoch = self._labels.get(label)
+            if epoch is not None and epoch <= now:
+                return epoch
+            known = [each for each, epoch in self._labels.items() if epoch <= now]
+        hint = likely(label, known, "labels")
+        raise TimeError(f"no epoch is labelled '{label}'", hint=hint)

@@ -1,0 +1,147 @@
+"""Signing: whose key a catalog was signed with, and what becomes of one that is not this user's.
+
+A log is data. What it says that stages compute is believed as far as the signature goes: an HMAC
+over the whole catalog, the log it stands in and the epoch it was written at. A catalog that this
+user's key has not signed so is read, and nothing of it is run: its stages are *held* until the
+user's own cells define them.
+
+What is held stays held when this user's session writes the catalog again: such a stage carries the
+id of the key that described it, and our signature says no more than that.
+
+Failure: 1. A stranger's log holds a stage that calls `reflect`. 2. It is opened, and an input is
+committed to, which writes the catalog, signed by the user. 3. At the next opening the catalog is
+the user's own, and the stage is compiled. Hence the id in each stage.
+
+Not here: functions, which are signed one by one as well (`trust`); rows, which nobody signs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.functions import signing
+from nosync_nb.errors import TrustError
+from nosync_nb.store.records.json_text import text_of
+
+_PERSON = b"nosync catalog 1"
+_PERSON_OF_NAMES = b"nosync names 1"
+_OWN_CELL = "run the stage's cell"
+
+
+class Origin(NamedTuple):
+    """Where a catalog comes from.
+
+    Attributes:
+        signer: the id of the key that signed it; None: this user's, and it holds; "" if nobody's.
+        why: why nothing of it is run, in words; None if it is this user's.
+    """
+
+    signer: str | None
+    why: str | None
+
+    @property
+    def own(self) -> bool:
+        """Whether this user signed it, here and at its epoch."""
+        return self.signer is None
+
+
+OWN = Origin(None, None)
+
+
+def digest(catalog: Mapping[str, Any]) -> bytes:
+    """Identifies a catalog, before it was written and after it was read."""
+    return hashlib.sha256(text_of(catalog).encode()).digest()
+
+
+def signed(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[str]:
+    """The signature as it stands beside a catalog: the id of the key, and the HMAC.
+
+    Args:
+        catalog: its `digest`.
+    """
+    return [signing.key_id(key), _mac(key, log_id, epoch, catalog)]
+
+
+def judged(
+    key: bytes | None,
+    log_id: bytes,
+    epoch: int,
+    catalog: Mapping[str, Any],
+    signature: Any,
+) -> Origin:
+    """Whose catalog it is.
+
+    Args:
+        key: this user's; None if there is none.
+        signature: what stood beside the catalog, whatever it is.
+    """
+    signer, mac = _parts(signature)
+    if not signer:
+        return Origin("", f"nobody signed what it computes: {_OWN_CELL}")
+    if key is None:
+        there = signing.key_path()
+        return Origin(
+            signer,
+            f"key {signer} signed what it computes, and '{there}' is not there: bring your key"
+            f" with `python -m nosync key import`, or {_OWN_CELL}",
+        )
+    if signer != signing.key_id(key):
+        return Origin(signer, foreign(signer))
+    if not hmac.compare_digest(mac, _mac(key, log_id, epoch, digest(catalog))):
+        return Origin(
+            signer, f"what it computes was changed after it was signed, or moved: {_OWN_CELL}"
+        )
+    return OWN
+
+
+def own_name(key: bytes, log_id: bytes, what: str) -> str:
+    """A name in a log's folder that nobody finds who has not the key: what stands there is ours."""
+    text = log_id + what.encode()
+    return hmac.new(key, _PERSON_OF_NAMES + text, hashlib.sha256).hexdigest()[:32]
+
+
+def foreign(signer: str) -> str:
+    """Why a stage that another key described is not run."""
+    if not signer:
+        return f"nobody signed what it computes: {_OWN_CELL}"
+    return (
+        f"key {signer} signed what it computes, which is not yours: {_OWN_CELL}, or if the log is"
+        " your own bring its key with `python -m nosync key import`"
+    )
+
+
+def is_key_id(text: Any) -> bool:
+    """Whether a value can be the id of a key, or says that there was none."""
+    return isinstance(text, str) and (not text or _hex(text, 2 * signing.ID_BYTES))
+
+
+def _parts(signature: Any) -> tuple[str, str]:
+    """The id of a key and an HMAC; empty if it is no signature."""
+    if isinstance(signature, Sequence) and len(signature) == 2:
+        signer, mac = signature
+        if is_key_id(signer) and isinstance(mac, str) and _hex(mac, 64):
+            return signer, mac
+    return "", ""
+
+
+def _hex(text: str, length: int) -> bool:
+    return len(text) == length and set(text) <= set("0123456789abcdef")
+
+
+def _mac(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> str:
+    made = hmac.new(key, _PERSON, hashlib.sha256)
+    made.update(len(log_id).to_bytes(8, "big") + log_id)
+    made.update(epoch.to_bytes(8, "big") + catalog)
+    return made.hexdigest()
+
+
+def own_key() -> tuple[bytes | None, str | None]:
+    """This user's key if it is there, and why it cannot be used if it is not fit; makes none."""
+    try:
+        return signing.known_key(), None
+    except TrustError as error:
+        hint = f": {error.hint}" if error.hint else ""
+        return None, f"{error}{hint}"

@@ -1,0 +1,1 @@
+"""Recovery frontiers and the frames that hold each epoch."""

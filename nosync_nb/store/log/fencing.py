@@ -1,0 +1,399 @@
+"""Generation: one writer at a time, and a zombie that cannot do harm.
+
+Three files: `lock` (held only while somebody opens or closes, so that of two openers exactly
+one goes first), `owner` (who writes, for people and for the decision whether he is dead) and
+`generation` (words in mapped memory, for safety).
+
+Failure: an owner is stopped (SIGSTOP, a long call), somebody else takes over, the owner goes
+on. 1. Taking over rewrites the generation word in place and syncs it, *then* reads the tail.
+2. The owner checks the word after each write and before it publishes, after each sync and
+before a frontier rises; all owners of one machine see the same page. 3. A frame it wrote
+before the word changed is in the tail the new owner reads; one written after is in a segment
+of its own generation, behind the place where the new owner's segment begins, so it is no part
+of the log. A lock is not enough: a stopped process keeps it. A lease is not enough: it ends
+while its holder sleeps.
+
+Failure: the disk is full when a log is closed, or in the middle of an opening: `owner` goes on to
+say that this process writes. So of itself a process knows better: the leases it holds are in
+`_held`, and what is not there it has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.filesystem import Files, Lock
+from nosync_nb.files.memory_map import MappedFile
+from nosync_nb.store.log import owner as owners
+from nosync_nb.store.log.frames import FORMAT, check_format
+from nosync_nb.store.log.owner import Owner, Wrote
+from nosync_nb.store.log.owner__machine import Machine
+
+OPEN_WAIT_S = 10.0
+SILENT_S = float(os.environ.get("NOSYNC_SILENT_SECONDS") or 2.0)
+"""How long the heart of an owner that cannot be seen from here has to stand still."""
+HEARTBEAT_S = min(0.5, SILENT_S / 4)
+
+_WORDS = 512
+_MAGIC = int.from_bytes(b"\x89NSYNCG\n", "little")
+_MASK = (1 << 64) - 1
+_HEAD, _FORMAT, _GENERATION, _INVERSE, _BEAT, _PUBLISHED, _DURABLE, _DURABLE_INVERSE = range(8)
+_NOTED, _NOTED_INVERSE, _OUTBID, _OUTBID_INVERSE = 8, 9, 10, 11
+_OUTBID_MAX = 1 << 22
+_TAG_BITS, _PLACE_BITS = 20, 44
+
+
+class Words:
+    """The shared words of a log, as any process sees them."""
+
+    def __init__(self, mapped: MappedFile) -> None:
+        self._map = mapped
+        self.words = mapped.words
+        if len(self.words) < _WORDS or self.words[_HEAD] != _MAGIC:
+            raise CorruptLogError(
+                f"'{mapped.path}' is damaged",
+                hint="delete it when no process uses the log: it is made again",
+            )
+        check_format(self.words[_FORMAT], FORMAT, f"'{mapped.path}'")
+
+    @property
+    def generation(self) -> int:
+        """The generation that may write now; 0 if the word is damaged."""
+        word = self.words[_GENERATION]
+        return word if word == self.words[_INVERSE] ^ _MASK else 0
+
+    @property
+    def beats(self) -> int:
+        """How often owners have said that they live; no clock is compared with another."""
+        return self.words[_BEAT]
+
+    def published(self, generation: int) -> int | None:
+        """Returns the end of what the owner of a generation has published."""
+        place = _place(self.words[_PUBLISHED], generation)
+        return None if place is None else place << 3
+
+    def durable(self, generation: int) -> int | None:
+        """Returns the last seq that the owner of a generation knew to be on disk."""
+        return self._twice(_DURABLE, _DURABLE_INVERSE, generation)
+
+    def noted(self, generation: int) -> int | None:
+        """Returns the number that the owner of a generation left last, see `Lease.note`."""
+        return self._twice(_NOTED, _NOTED_INVERSE, generation)
+
+    @property
+    def outbid(self) -> int:
+        """The latest generation that a replica is known to obey; 0: of none is it known.
+
+        One that leaves no room for many later ones is not believed.
+        """
+        word = self.words[_OUTBID]
+        return word if word == self.words[_OUTBID_INVERSE] ^ _MASK and word < _OUTBID_MAX else 0
+
+    def _twice(self, place: int, inverse: int, generation: int) -> int | None:
+        """Returns the number in a word that stands there twice; None if it does not."""
+        word = self.words[place]
+        return None if word != self.words[inverse] ^ _MASK else _place(word, generation)
+
+    def close(self) -> None:
+        """Unmaps the words."""
+        self._map.close()
+
+
+class Lease(Words):
+    """The right to write, until somebody takes it; `check` is all it costs.
+
+    Before `take` it is a claim, of which nobody knows; what `take` did, `give_up` takes back.
+
+    Attributes:
+        before: who wrote the log before.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        mapped: MappedFile,
+        owner: Owner,
+        before: Owner | None,
+    ):
+        super().__init__(mapped)
+        self._files, self._folder = files, folder
+        self.owner, self.before = owner, before
+        self.number = owner.generation
+        self._tag = (owner.generation & ((1 << _TAG_BITS) - 1)) << _PLACE_BITS
+        self._pid = os.getpid()
+        self._mine = _place_of(files, folder, owner.generation)
+
+    def take(self) -> None:
+        """Becomes the owner; while the lock is held.
+
+        The caller reads the tail and makes its segment before it releases the lock. What syncs the
+        name of that syncs the owner's: before, nothing is on disk that he wrote, and an opening
+        after a loss of power is none of his.
+        """
+        _held.add(self._mine)
+        owners.write(self._files, self._folder, self.owner, named=False)
+        _promise(self._files, self._folder, self, self.number)
+        self.beat()
+
+    def give_up(self) -> None:
+        """Leaves the log as it was before `take`, wherever that was interrupted, or what followed.
+
+        While the lock is held. The owner before goes on if nothing was promised to this one.
+        """
+        try:
+            with contextlib.suppress(DurabilityError):  # what went wrong is raised already
+                if self.generation == self.number:
+                    self.leave(known=self.owner.known, closed=self.owner.wrote.closed)
+                elif self.held and self.before is not None:
+                    owners.write(self._files, self._folder, self.before)
+                elif self.held:
+                    self._files.unlink(os.path.join(self._folder, "owner"))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Unmaps the words; this process does not hold the lease any more."""
+        _held.discard(self._mine)
+        super().close()
+
+    def check(self) -> None:
+        """Raises FencedError if somebody else has taken over."""
+        if self.words[_GENERATION] != self.number:
+            raise self.fenced()
+
+    @property
+    def copied(self) -> list[str]:
+        """What is to be told of a folder that is a copy of another one, which is still there."""
+        before = self.before
+        original = before.place.elsewhere(self._files, self.owner.place) if before else None
+        if original is None:
+            return []
+        return [
+            f"this folder is a copy of '{original}': both are one log, and neither has what is"
+            f" written to the other from now on. For a log of its own: {_beside(original)}"
+        ]
+
+    @property
+    def held(self) -> bool:
+        """Whether it was not closed."""
+        return self._mine in _held
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child of the owner."""
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        """Raises FencedError in a forked child."""
+        if os.getpid() != self._pid:
+            raise FencedError(
+                f"the log belongs to process {self._pid}; this is its child {os.getpid()}",
+                hint='open the log with mode="r" in the child, or send rows to the parent',
+            )
+
+    def publish(self, offset: int) -> None:
+        """Lets readers go to `offset`."""
+        self.words[_PUBLISHED] = self._tag | offset >> 3
+
+    def publish_durable(self, seq: int) -> None:
+        """Leaves word of what is on disk, for whoever opens the log next."""
+        word = self._tag | seq
+        self.words[_DURABLE], self.words[_DURABLE_INVERSE] = word, word ^ _MASK
+
+    def note(self, number: int) -> None:
+        """Leaves a number for whoever opens the log next; it may be lost with the power."""
+        word = self._tag | number
+        self.words[_NOTED], self.words[_NOTED_INVERSE] = word, word ^ _MASK
+
+    def go_beyond(self, generation: int) -> None:
+        """Has the next owner be of a later generation than one that a replica obeys.
+
+        Else he would be refused there, and the next, once for each generation between.
+        """
+        if generation > self.outbid:
+            self.words[_OUTBID], self.words[_OUTBID_INVERSE] = generation, generation ^ _MASK
+
+    def beat(self) -> None:
+        """Says to other hosts that this owner lives; a fenced one does not speak for another."""
+        if self.words[_GENERATION] == self.number:
+            self.words[_BEAT] = (self.words[_BEAT] + 1) & _MASK
+
+    def fenced(self) -> FencedError:
+        """Returns the error of an owner that was replaced; names the new one."""
+        owner = None
+        with contextlib.suppress(DurabilityError, CorruptLogError):
+            owner = owners.read(self._files, self._folder)
+        known = owner is not None and owner.generation != self.number
+        who = f"{owner}, since {owner.since}" if owner and known else "another process"
+        return FencedError(
+            f"'{self._folder}' was taken over by {who}; what this process wrote last "
+            "may or may not be part of the log",
+            hint=_REMEDY,
+        )
+
+    def leave(self, *, known: int, closed: bool) -> None:
+        """Marks the log as left, with a proper end or without; while the lock is held."""
+        self.check()
+        owner = self.owner._replace(known=known, closed=closed, released=True)
+        owners.write(self._files, self._folder, owner)
+
+    def release(self, *, known: int, closed: bool) -> None:
+        """Leaves the log to others; `known` is the last seq on disk."""
+        lock = opening(self._files, self._folder)
+        try:
+            self.leave(known=known, closed=closed)
+        finally:
+            lock.release()
+
+
+def _beside(original: str) -> str:
+    """How somebody with a copy of a folder gets a log of his own, of which both know."""
+    return (
+        f"go on in a branch of '{original}', session.branch(NAME) there, or in a notebook"
+        f" `%dd open {original} --branch NAME`; or make another log, nosync.copy('{original}',"
+        " FOLDER)"
+    )
+
+
+_held: set[tuple[int, int, int]] = set()
+"""The leases of this process, by the log's generation file (device and number) and generation."""
+
+_REMEDY = 'open it with takeover=True, or read it with mode="r"'
+
+
+def claim(
+    files: Files, folder: str, machine: Machine, *, takeover: bool, generation_min: int
+) -> Lease:
+    """The lease of who is to be the next owner, for `Lease.take`; while the lock is held.
+
+    Raises:
+        FencedError: the owner lives, or may live, and `takeover` is not given.
+    """
+    mapped = files.mapped(_control(files, folder), write=True)
+    try:
+        words = Words(mapped)
+        before, here = _previous(files, folder, takeover), owners.place(files, folder)
+        if before is not None and not takeover and not _left(files, folder, before, machine):
+            _admit(before, words, machine, folder, before.place.elsewhere(files, here))
+        floor = before.generation if before else 0
+        number = max(words.generation, generation_min, floor, words.outbid) + 1
+        owner = Owner(
+            machine.identity(),
+            number,
+            machine.now_ms(),
+            os.path.basename(sys.argv[0]) if sys.argv else "",
+            before.known if before else 0,
+            closed=False,
+            released=False,
+            wrote=before.last(generation_min) if before else Wrote(),
+            place=here,
+        )
+        return Lease(files, folder, mapped, owner, before)
+    except BaseException:
+        mapped.close()
+        raise
+
+
+def _left(files: Files, folder: str, before: Owner, machine: Machine) -> bool:
+    """Tells whether the owner is this process, which does not hold the lease any more."""
+    if before.identity != machine.identity():
+        return False
+    return _place_of(files, folder, before.generation) not in _held
+
+
+def _place_of(files: Files, folder: str, generation: int) -> tuple[int, int, int]:
+    """What names a lease in this process, also if the folder was renamed."""
+    status = files.status(os.path.join(folder, "generation"))
+    return status.st_dev, status.st_ino, generation
+
+
+def opening(files: Files, folder: str) -> Lock:
+    """Waits for the lock of who opens or closes a log."""
+    lock = files.lock(os.path.join(folder, "lock"), wait_s=OPEN_WAIT_S)
+    if lock is None:
+        raise FencedError(
+            f"'{folder}' is being opened or closed by another process for {OPEN_WAIT_S:.0f} s",
+            hint='try again, or read it with mode="r"',
+        )
+    return lock
+
+
+def make(files: Files, folder: str, number: int = 0) -> None:
+    """Makes the generation file of a log that has none; the next owner is of a later one."""
+    words = [_MAGIC, FORMAT, number, number ^ _MASK] + [0] * (_WORDS - 4)
+    data = struct.pack(f"<{_WORDS}Q", *words)
+    files.replace(os.path.join(folder, "generation"), data)
+
+
+def _control(files: Files, folder: str) -> str:
+    """Returns the path of the generation file, which is made if it is not there."""
+    path = os.path.join(folder, "generation")
+    if not files.exists(path):
+        make(files, folder)
+    return path
+
+
+def _previous(files: Files, folder: str, takeover: bool) -> Owner | None:
+    try:
+        return owners.read(files, folder)
+    except CorruptLogError:
+        if takeover:
+            return None
+        raise
+
+
+def _admit(
+    before: Owner, words: Words, machine: Machine, folder: str, original: str | None
+) -> None:
+    """Raises FencedError unless the owner has left or is dead.
+
+    Args:
+        original: the folder that this one is a copy of, if so: it is there that he writes.
+
+    One that cannot be seen from here, in another container or on another host, is listened to. If
+    it only slept, it finds itself fenced: that is all that a wrong guess costs.
+    """
+    if before.released:
+        return
+    alive = machine.alive(before.identity)
+    if alive is None:
+        alive = machine.changes(lambda: words.beats, SILENT_S)
+        state = "its heart beats"
+    else:
+        state = "this process" if before.identity == machine.identity() else "alive"
+    if alive and original is not None:
+        raise FencedError(
+            f"'{folder}' is a copy of '{original}', which {before} writes, since {before.since}",
+            hint=f"{_beside(original)}; takeover=True goes on with this copy as it is",
+        )
+    if alive:
+        raise FencedError(
+            f"'{folder}' is written by {before}, since {before.since}: {state}", hint=_REMEDY
+        )
+
+
+def _promise(files: Files, folder: str, words: Words, number: int) -> None:
+    """Writes the generation in place, syncs it, and sees that the map shows it."""
+    file = files.open(os.path.join(folder, "generation"), write=True)
+    try:
+        both = number.to_bytes(8, "little") + (number ^ _MASK).to_bytes(8, "little")
+        file.write_at(8 * _GENERATION, both)
+        file.sync()
+    finally:
+        file.close()
+    if words.generation != number:
+        raise DurabilityError(
+            f"'{folder}' is on a file system whose maps do not show what was written",
+            hint="keep the log on a local disk",
+        )
+
+
+def _place(word: int, generation: int) -> int | None:
+    """Unpacks a word that belongs to a generation; None if it is of another one."""
+    tag = generation & ((1 << _TAG_BITS) - 1)
+    return word & ((1 << _PLACE_BITS) - 1) if word >> _PLACE_BITS == tag else None

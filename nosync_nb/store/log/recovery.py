@@ -1,0 +1,180 @@
+"""Recover: what a folder holds, found without changing it; and where a new owner goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import checkpoint, segments, tail
+from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.fencing import Lease, Words
+from nosync_nb.store.log.frames import Mark, genesis
+from nosync_nb.store.log.owner import Owner, Wrote
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.log.tail import Tail
+from nosync_nb.store.log.writer import Writer
+
+NOTHING = Mark(0, 0, b"")
+
+
+class RecoveredLog(NamedTuple):
+    """The newest checkpoint that fits, what follows it, and what is worth telling.
+
+    `clean`: the last owner closed the log properly and all he wrote is there. `noted` is the last
+    number he left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that could
+    not be read now, `heads` those of all segments that are there, part of the log or not.
+    """
+
+    checkpoint: Checkpoint | None
+    tail: Tail
+    live: list[Segment]
+    clean: bool
+    notes: list[str]
+    noted: int
+    unread: list[str]
+    heads: list[Segment]
+
+
+def recover(
+    files: Files,
+    folder: str,
+    words: Words,
+    owner: Owner | None,
+    machine: Machine,
+    *,
+    follow: bool = False,
+) -> RecoveredLog:
+    """Finds the newest checkpoint and verifies the tail after it.
+
+    With `follow` only what the owner has published is read, if he may be writing still.
+
+    Raises:
+        CorruptLogError: something that was on disk is missing or damaged.
+    """
+    me = machine.identity()
+    names = files.names(folder)
+    last = owner.last(_newest_generation(names)) if owner else Wrote()
+    # The page cache of that time is the one of now.
+    same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
+    published = words.published(words.generation) if follow and same_boot else None
+    known = max(owner.known if owner else 0, _hint(words, names))
+    state, chain, unread, notes = newest(files, folder, names)
+    start = state.mark if state else chain.live[0].start if chain.live else NOTHING
+    if start.offset < (chain.live[0].start.offset if chain.live else 0):
+        raise CorruptLogError(
+            f"'{folder}' holds nothing before {chain.live[0].name}, and no checkpoint for it",
+            hint="restore the missing files from a copy",
+        )
+    known = max(known, start.seq)
+    rest = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
+    closed = owner is not None and last.closed and owner.known == rest.end.seq
+    noted = words.noted(_newest_generation(names)) or 0
+    notes += rest.notes
+    heads = [] if follow else _heads(files, folder, names, chain.live)
+    return RecoveredLog(state, rest, chain.live, closed, notes, noted, unread, heads)
+
+
+def _heads(
+    files: Files, folder: str, names: Sequence[str], live: Sequence[Segment]
+) -> list[Segment]:
+    """The heads of all segments, of which those of the log are known."""
+    known = {one.key: one for one in live}
+    every = (known.get(k) or segments.header_of(files, folder, k) for k in segments.listed(names))
+    return [one for one in every if one is not None]
+
+
+def begin(
+    files: Files,
+    where: str,
+    lease: Lease,
+    recovered: RecoveredLog,
+    *,
+    delay_s: float,
+    background: bool,
+) -> Writer:
+    """Makes the segment of a new owner: what is not known to be synced is written again."""
+    start, live = recovered.tail.durable, recovered.live
+    word = os.urandom(segments.WORD_BYTES)
+    if live:
+        segment = segments.following(live, start, lease.number, start.seq, word)
+    else:
+        log_id = os.urandom(16)
+        start = genesis(log_id)
+        segment = Segment(log_id, lease.number, 1, start, None, 0, word)
+    kept = recovered.tail.bytes_after(start)
+    file = segments.create(files, where, segment, kept, sync=True)
+    head = recovered.tail.end if live else start
+    empty = [one.name for one in live if one.start.offset >= head.offset]
+    names = files.names(where)
+    needless = _older(names, recovered.checkpoint)
+    for name in names:
+        if name in empty or name in needless or name.endswith(".tmp"):
+            files.unlink(os.path.join(where, name))
+    older = [one for one in live if one.start.offset < start.offset]
+    return Writer(
+        files, where, lease, [*older, segment], file, head, delay_s=delay_s, background=background
+    )
+
+
+def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
+    """The checkpoints before the one that is gone back to if this one cannot be read.
+
+    Failure: 1. Who has written a checkpoint dies before he deletes the oldest of three. 2. Whoever
+    opens the log deletes what the other two do not name. 3. The oldest is taken for what can be
+    gone back to: files that it names, and frames after it, are missed.
+    """
+    if state is None:
+        return []
+    own = checkpoint.file_name(state.mark.seq, state.generation)
+    return [name for name in checkpoint.listed(names) if name < own][1:]
+
+
+def _hint(words: Words, names: Sequence[str]) -> int:
+    """Returns the seq that the newest generation left as known to be on disk; 0 if none."""
+    return words.durable(_newest_generation(names)) or 0
+
+
+def _newest_generation(names: Sequence[str]) -> int:
+    """Returns the generation that wrote last; 0 if none did."""
+    listed = segments.listed(names)
+    return listed[-1][0] if listed else 0
+
+
+def newest(
+    files: Files, folder: str, names: Sequence[str]
+) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
+    """Returns the newest checkpoint that is whole and belongs to this history.
+
+    Also those that could not be read, which may be another time, and what is worth telling.
+    """
+    unread: list[str] = []
+    notes: list[str] = []
+    for name in checkpoint.listed(names):
+        state = checkpoint.read(files, folder, name)
+        if isinstance(state, str):
+            notes.append(f"{state}; the one before it is used")
+            unread.append(name)
+            continue
+        chain = segments.linked(files, folder, names, since=state.mark.offset)
+        if tail.holds(files, folder, chain, state.mark):
+            return state, chain, unread, notes
+        if not left_behind(state, chain.live):
+            place = chain.missing or (chain.live[0].name if chain.live else "its segment")
+            raise CorruptLogError(
+                f"'{os.path.join(folder, place)}': frame {state.mark.seq}, which checkpoint "
+                f"'{name}' was made after, is missing or damaged",
+                hint="restore the file from a copy; nothing was changed",
+            )
+        notes.append(f"{name}: left out, it was written by an owner who had been replaced")
+    return None, segments.linked(files, folder, names), unread, notes
+
+
+def left_behind(state: Checkpoint, live: Sequence[Segment]) -> bool:
+    """Tells whether a later generation began before the place a checkpoint was made at."""
+    return any(
+        one.generation > state.generation and one.start.offset < state.mark.offset for one in live
+    )

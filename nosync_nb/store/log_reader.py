@@ -1,0 +1,207 @@
+"""Reading: what a log says after its last frame, as a value: its epochs, and a snapshot.
+
+Nothing is compiled or run, and nothing is changed but the store that was opened for it. Who only
+reads takes a catalog of somebody else's like one of this user's, but none of its rows on trust; who
+is to go on writing decides of each stage (nosync_nb/session/recovery/recover.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.catalog import signature as signing
+from nosync_nb.store.catalog.epoch_index import Ledger, Record, Rewound
+from nosync_nb.store.catalog.validation import check_catalog, check_text, check_texts
+from nosync_nb.store.durability import frame_offsets as defined
+from nosync_nb.store.durability.frame_offsets import Defined
+from nosync_nb.store.records import payloads
+from nosync_nb.store.records.payloads import Payload
+from nosync_nb.store.records.replay import Told
+from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.store import Store
+
+_NO_LOADS: Mapping[str, str] = MappingProxyType({})
+
+
+class Said(NamedTuple):
+    """A catalog as it was written at an epoch, and what stood as its signature.
+
+    `defined` tells the frame that each of its named logs is defined by.
+    """
+
+    epoch: int
+    catalog: Mapping[str, Any]
+    signature: Any
+    defined: Mapping[int, Defined]
+
+
+class Judged(NamedTuple):
+    """Whose a catalog is: this user's key, if there is one, and where the catalog is from."""
+
+    key: bytes | None
+    origin: signing.Origin
+
+
+class Recovered(NamedTuple):
+    """A log after its last frame.
+
+    Attributes:
+        store: the folder.
+        ledger: the epochs.
+        snapshot: the stages and what is in them; nothing of it is compiled.
+        data: the catalog as it is believed.
+        said: the catalog as it was written; None before there is one.
+        judged: whose it is.
+    """
+
+    store: Store
+    ledger: Ledger
+    snapshot: Snapshot
+    data: Mapping[str, Any] = {}
+    said: Said | None = None
+    judged: Judged = Judged(None, signing.OWN)
+
+
+Described = tuple[Mapping[str, Any], dict[str, Stage]]
+"""A catalog as it is believed, and its stages."""
+
+
+def described(log_id: bytes, said: Said, judged: Judged, epoch: int) -> Described:
+    """The stages of a log's catalog for who runs nothing of them, whoever wrote it."""
+    catalog = payloads.catalog_from_json(said.catalog, log_id, None)
+    why = "it is kept in the memory of its owner alone"
+    for name in [name for name, stage in catalog.items() if stage.in_memory]:
+        catalog[name] = catalog[name].forgotten(why, epoch)
+    return said.catalog, catalog
+
+
+def recover(
+    store: Store, describe: Callable[[Said, Judged, int], Described] | None = None
+) -> Recovered:
+    """What a log that was opened says after its last frame.
+
+    Args:
+        describe: of a catalog, whose it is, and the last epoch; None: nothing is run of it.
+
+    Raises:
+        CorruptLogError: if that makes no sense.
+    """
+    with decoding("the log"):
+        ledger = Ledger.restored(store.epoch, store.times, store.meta)
+        said = None
+        if "catalog" in store.meta:
+            said = _said(store.epoch, store.meta, None, store.log.checkpoint_seq)
+        epoch, said = told(ledger, store.tail, store.epoch, said, store.log.durable)
+        if said is None:
+            empty = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
+            return Recovered(store, ledger, empty)
+        judgement = judged(store, said)
+        describe = describe or partial(described, store.log.id)
+        data, catalog = describe(said, judgement, epoch)
+        graph = restored_graph(store.changes, data)
+        hide(store.history, named_logs(graph), catalog)
+        store.remember(graph, store.changes)
+        version = Version(epoch, store.restored(graph))
+        snapshot = Snapshot(version, graph, catalog, seen(store.history))
+        return Recovered(store, ledger, snapshot, data, said, judgement)
+
+
+def follow(before: Recovered, tail: list[Told]) -> Recovered:
+    """What a log says after frames that its owner has written since, to who only reads."""
+    store, ledger, last = before.store, before.ledger, before.snapshot
+    epoch, said = told(ledger, tail, last.epoch, before.said, store.log.durable)
+    graph, catalog = last.graph, last.catalog
+    if said is not None and said is not before.said:
+        judgement = judged(store, said)
+        data, catalog = described(store.log.id, said, judgement, epoch)
+        graph = Graph(payloads.restored_nodes(data), data["numbers"])
+        hide(store.history, named_logs(graph), catalog)
+        before = before._replace(data=data, said=said, judged=judgement)
+    changes = payloads.changes(each.payload for each in tail)
+    store.remember(graph, changes)
+    version = Version(epoch, store.followed_by(graph, last.version, last.graph, changes))
+    return before._replace(snapshot=Snapshot(version, graph, catalog, seen(store.history)))
+
+
+def told(
+    ledger: Ledger, tail: Iterable[Told], epoch: int, said: Said | None, durable: int
+) -> tuple[int, Said | None]:
+    """Records the epochs that frames tell of; returns the last one and the last catalog.
+
+    Args:
+        epoch, said: the last ones before them; None: there is no catalog yet.
+        durable: how far frames are on disk.
+    """
+    records: list[Record] = []
+    new = tuple.__new__  # once an epoch of the log at each opening
+    for seq, kind, payload in tail:
+        if kind in payloads.DEFINES:
+            said = _said(payload.epoch, payload.meta, said, seq)
+        if kind == payloads.REWIND:
+            ledger.record(*records)
+            ledger.rewind(_rewound(ledger, payload, epoch, seq))
+            records, epoch = [], payload.epoch
+        if kind != payloads.EPOCH:
+            continue
+        at, utc, meta, _ = payload
+        if at != epoch + 1:
+            raise CorruptLogError(f"epoch {at} follows epoch {epoch} in the log")
+        epoch = at
+        once, label = _marks(meta) if meta else (_NO_LOADS, None)
+        records.append(new(Record, (epoch, utc, seq, durable, label, once)))
+    ledger.record(*records)
+    return epoch, said
+
+
+def _marks(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
+    """The keys of the loads of an epoch, and its label."""
+    once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
+    return once, check_text(meta["label"], "a label") if "label" in meta else None
+
+
+def _rewound(ledger: Ledger, payload: Payload, epoch: int, seq: int) -> Rewound:
+    """What a rewind says; `epoch` is the last one before it."""
+    incarnation = payload.meta.get("incarnation")
+    if payload.epoch > epoch or incarnation != ledger.incarnation + 1:
+        raise CorruptLogError(
+            f"frame {seq} goes back from epoch {epoch} to {payload.epoch} as incarnation "
+            f"{incarnation!r:.40} after {ledger.incarnation}",
+            hint="restore the log from a copy",
+        )
+    return Rewound(payload.epoch, incarnation, seq)
+
+
+def _said(epoch: int, meta: Mapping[str, Any], before: Said | None, frame: int) -> Said:
+    catalog = meta["catalog"]
+    known, had = ({}, {}) if before is None else (before.defined, before.catalog)
+    return Said(epoch, catalog, meta.get("signed"), defined.after(known, had, catalog, frame))
+
+
+def judged(store: Store, said: Said) -> Judged:
+    """Tells whose a catalog is; of what is not this user's alone, rows are not trusted either."""
+    check_catalog(said.catalog, said.epoch)
+    key, unfit = signing.own_key()
+    origin = signing.judged(key, store.log.id, said.epoch, said.catalog, said.signature)
+    if not origin.own and unfit is not None:
+        origin = origin._replace(why=unfit)
+    if not origin.own or any(each.get("signer") for each in said.catalog["stages"]):
+        store.look_through()
+    return Judged(key, origin)
+
+
+def restored_graph(taken: Iterable[int], data: Mapping[str, Any]) -> Graph:
+    """The graph that a catalog names.
+
+    Args:
+        taken: the numbers that frames name: those that a definition took which never came about
+            are not given again.
+    """
+    return Graph(payloads.restored_nodes(data), max((data["numbers"], *taken)))

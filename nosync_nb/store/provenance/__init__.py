@@ -1,0 +1,1 @@
+"""Clocks: the input batches that each stage was made from."""

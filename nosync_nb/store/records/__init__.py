@@ -1,0 +1,1 @@
+"""The content of frames and checkpoints, and which files it refers to."""

@@ -1,0 +1,389 @@
+"""Payloads of the log's frames and checkpoints: epochs, definitions, layers.
+
+A payload is a fixed head (epoch, time), an optional JSON text, and entries. An entry names a log or
+a trace by number and holds its change inline or as references to part files. Absent means empty:
+an epoch that changes nothing but itself is some 60 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.closure import Captured, Function, Unknown
+from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
+from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import TrustError
+from nosync_nb.store import retention_policy
+from nosync_nb.store.log import batch_codec
+from nosync_nb.store.records import format_features, json_text, json_text__heads
+from nosync_nb.store.records.json_text import Listed
+from nosync_nb.store.safe_decoding import CRAFTED, damaged, decoding
+from nosync_nb.trace import Layer
+from nosync_nb.trace.batch import Layout
+from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
+
+EPOCH, DEFINITION, REPLAY, REWIND = 1, 2, 3, 4
+"""Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use; REWIND: the
+log goes on from an earlier epoch, and has a catalog as a definition has."""
+
+KINDS = (EPOCH, DEFINITION, REPLAY, REWIND)
+DEFINES = (DEFINITION, REWIND)
+"""Kinds of frames after which another catalog holds."""
+
+INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS, UNDONE = range(8)
+"""Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
+payload of an epoch that a stage had missed; a trace of an operator's own is emptied, before what
+the same epoch adds to it; the clocks of what the frame changes (clocks.py), under no number; the
+payload of an epoch that a rewind leaves (undone.py)."""
+
+NUMBERS_MAX = 2**31
+"""Bound of the numbers of logs and traces: half of what an entry can hold."""
+
+_COPIED = 1 << 16
+"""Bytes of a payload up to which slices of it cost less than views, to make and to read."""
+
+_HEAD = struct.Struct("<QdI")
+_ENTRY = struct.Struct("<IBI")
+
+
+class Entry(NamedTuple):
+    """One change in a payload."""
+
+    number: int
+    kind: int
+    data: bytes | memoryview
+
+
+class Payload(NamedTuple):
+    """A decoded payload; `meta` is the JSON object, empty if there was none."""
+
+    epoch: int
+    utc: float
+    meta: dict[str, Any]
+    entries: list[Entry]
+
+
+def pack(
+    epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[Entry]
+) -> bytes:
+    """The bytes of a payload; `meta` may be text already. Cost: microseconds for a small epoch."""
+    pieces: list[Any] = []
+    needs: list[str] = []
+    for number, kind, data in entries:
+        pieces += _ENTRY.pack(number, kind, len(data)), data
+        if kind and kind != CLOCKS and not needs:
+            needs = format_features.needed_for(bytes(data))
+    head = (
+        meta
+        if isinstance(meta, bytes)
+        else json_text__heads.text(meta, needs)
+        if meta or needs
+        else b""
+    )
+    return b"".join((_HEAD.pack(epoch, utc, len(head)), head, *pieces))
+
+
+def unpack(data: bytes | memoryview) -> Payload:
+    """Reads what `pack` wrote; entries are views of `data`, copies if that is small.
+
+    Raises:
+        CorruptLogError: if lengths do not fit.
+    """
+    # Once a frame of the log at each opening: what follows avoids calls of functions of ours.
+    end, new, read, size_of = len(data), tuple.__new__, _ENTRY.unpack_from, _ENTRY.size
+    view = data if end <= _COPIED else memoryview(data)
+    try:
+        epoch, utc, length = _HEAD.unpack_from(view)
+        at = _HEAD.size + length
+        meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
+        if format_features.NEEDS in meta:
+            format_features.check(meta[format_features.NEEDS])
+        entries = []
+        known = isinstance(meta, dict)
+        while at < end:
+            number, kind, size = read(view, at)
+            start = at + size_of
+            at = start + size
+            if at > end:
+                raise ValueError("an entry is cut short")
+            if kind > UNDONE:
+                raise format_features.unknown(f"an entry of kind {kind}")
+            if number >= NUMBERS_MAX or (kind == CLEAR and size):
+                known = False
+            entries.append(new(Entry, (number, kind, view[start:at])))
+        if not known:
+            raise ValueError("it says nothing that is known here")
+    except CRAFTED as error:
+        raise damaged("a frame", error) from error
+    return new(Payload, (epoch, utc, meta, entries))
+
+
+def epoch_of(data: bytes | memoryview) -> int:
+    """The epoch of a payload, which is not looked at otherwise."""
+    return int.from_bytes(data[:8], "little")
+
+
+def entry(number: int, layout: Layout, held: Held) -> Entry:
+    """The entry of a log's batch: inline, or as the files that hold it.
+
+    Args:
+        layout: of the log; files may be arranged in another, which the entry names then.
+    """
+    batch = held.parts[0]
+    if held.refs:
+        had = batch.layout
+        data: Any = held.refs if had == layout else {"layout": had, "refs": held.refs}
+        return Entry(number, FILES, json.dumps(data).encode())
+    return Entry(number, INLINE, batch_codec.encode(batch.columns, layout.types, batch.diff))
+
+
+def inlined(
+    logged: Iterable[tuple[int, Layout, Held]], emptied: Sequence[int], most: int
+) -> list[Entry] | None:
+    """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
+    entries, new = [], tuple.__new__
+    for number, layout, held in logged:
+        parts, refs = held
+        if refs:
+            entries.append(entry(number, layout, held))
+            continue
+        batch = parts[0]
+        data = batch_codec.encode_small(batch.columns, layout.types, batch.diff, most)
+        if data is None:
+            return None
+        entries.append(new(Entry, (number, INLINE, data)))
+    if emptied:
+        entries[:0] = map(cleared, emptied)
+    return entries
+
+
+def cleared(number: int) -> Entry:
+    """The entry of a trace that is emptied."""
+    return Entry(number, CLEAR, b"")
+
+
+def layer(kind: int, number: int, layer: Layer) -> Entry:
+    """The entry of a trace's layer that lies in files."""
+    return Entry(number, kind, json.dumps([layer.lower, layer.upper, layer.files]).encode())
+
+
+def past(payload: bytes) -> Entry:
+    """The entry of a missed epoch, in the definition after which the stage has it."""
+    return Entry(0, PAST, payload)
+
+
+def missed(made: Iterable[tuple[int, Sequence[Entry]]], utc: float) -> list[Entry]:
+    """The entries of missed epochs; see `past`."""
+    return [past(pack(epoch, utc, {}, entries)) for epoch, entries in made]
+
+
+def changes(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
+    """The entries of payloads, and of the epochs in them, by log or trace, each with its epoch."""
+    made: dict[int, list[tuple[int, Entry]]] = {}
+    for payload in payloads:
+        _sort(payload, made)
+    return made
+
+
+def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
+    """Adds the entries of one payload to `changes`."""
+    epoch = payload.epoch
+    for each in payload.entries:
+        number, kind, data = each
+        if kind < PAST or kind == CLEAR:
+            if number in made:
+                made[number].append((epoch, each))
+            else:
+                made[number] = [(epoch, each)]
+        elif kind == PAST:
+            _sort(unpack(data), made)
+
+
+def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
+    """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
+    with decoding("what a frame says of files"):
+        value = json.loads(bytes(data))
+        if isinstance(value, dict):
+            layout, value = Layout.from_json(value["layout"]), value["refs"]
+        return refs_from_json(value), layout
+
+
+def named(entry: Entry) -> tuple[PartRef, ...]:
+    """The files that an entry names, whatever its kind."""
+    if entry.kind in (INLINE, CLEAR, CLOCKS):
+        return ()
+    if entry.kind == FILES:
+        return filed(entry.data, NO_LAYOUT)[0]
+    return layer_of(entry)[2]
+
+
+def layer_of(entry: Entry) -> tuple[int, int, tuple[PartRef, ...]]:
+    """The interval and the files of a layer that an entry names."""
+    with decoding("what a frame says of a layer"):
+        lower, upper, listed = json.loads(bytes(entry.data))
+        if type(lower) is not int or type(upper) is not int or not 0 <= lower < upper:
+            raise ValueError(f"[{lower!r:.40}, {upper!r:.40}) is no interval")
+        return lower, upper, refs_from_json(listed)
+
+
+# -- the catalog ------------------------------------------------------------------------------
+
+
+Seal = Callable[[Captured, str], str | None]
+"""Makes the text of a function, signed for a context; None if it cannot be stored."""
+Unseal = Callable[[str, str, str], Function]
+"""Loads a function from its text, if that was signed for a context and is the function of an
+identity; raises TrustError."""
+
+
+def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
+    """What a function is signed for: the log, the stage, which of its functions, and which one."""
+    return json.dumps([log_id.hex(), stage, place, identity])
+
+
+class CatalogPieces:
+    """The pieces of which a session's catalogs are written, kept for the next one.
+
+    Functions of stages that may run are signed for their place; others stay as they are.
+
+    Args:
+        log_id: of the log that they are written to.
+    """
+
+    def __init__(self, log_id: bytes, seal: Seal) -> None:
+        self._stages: json_text.Pieces[str, Stage] = json_text.Pieces(
+            lambda stage: stage, lambda stage: _stage_json(stage, log_id, seal)
+        )
+        self._nodes: json_text.Pieces[int, Node] = json_text.Pieces(
+            _node_state, lambda node: _node_json(_node_state(node))
+        )
+
+    def of(self, catalog: Mapping[str, Stage], graph: Graph) -> tuple[Listed, Listed]:
+        """The stages of a catalog, and the nodes of its graph."""
+        return self._stages.listed(catalog), self._nodes.listed(graph.nodes)
+
+
+def catalog_json(
+    catalog: Mapping[str, Stage],
+    graph: Graph,
+    pieces: CatalogPieces,
+    kept: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything that defines the dataflow, JSON-able.
+
+    Args:
+        pieces: of the catalog before, and of this one afterwards.
+        kept: which past is, if not all of it, by key; see `Retention.to_json`.
+
+    Cost: in proportion to what is other than in the one before, and O(its text), once.
+    """
+    stages, nodes = pieces.of(catalog, graph)
+    return json_text.Catalog(
+        {"stages": stages, "nodes": nodes, "numbers": graph.numbers, **(kept or {})}
+    )
+
+
+_NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "plan", "stopped")
+
+
+def _node_state(n: Node) -> tuple[Any, ...]:
+    traces = [[layout, number] for layout, number in n.traces.items()]
+    named = n.id, n.fingerprint, n.name, n.log, n.log_layout
+    return *named, traces, n.state, n.plan, n.stopped
+
+
+def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:
+    """A node as a catalog has it."""
+    return dict(zip(_NODE, state, strict=True))
+
+
+def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
+    """A stage as a catalog has it."""
+    data = stage.to_json()
+    if stage.definition is not None:
+        functions: list[Captured] = []
+        data["definition"] = stage.definition.to_json(functions)
+        fixed = stage.frozen or stage.signer is not None
+        data["functions"] = [
+            [
+                f.identity,
+                f.text(None if fixed else context_of(log_id, stage.name, i, f.identity), seal),
+            ]
+            for i, f in enumerate(functions)
+        ]
+    return data
+
+
+def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
+    """A catalog that this user has not signed, as it goes on here: described by another.
+
+    Of what its stages computed only the rows stay; what operators kept is not believed, and nothing
+    is let go because he wanted it.
+    """
+    stages = []
+    for stage in data["stages"]:
+        own = dict(stage)
+        if "definition" in own:
+            own["signer"] = signer
+        stages.append(own)
+    nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
+    return {**retention_policy.without(data), "stages": stages, "nodes": nodes}
+
+
+def catalog_from_json(
+    data: Mapping[str, Any], log_id: bytes, unseal: Unseal | None
+) -> dict[str, Stage]:
+    """The catalog; functions that were not restored are `Unknown`.
+
+    Args:
+        unseal: loads the functions of stages that this user described and that may run; None:
+            all stay where they are, as nothing will be run.
+    """
+    catalog = {}
+    for each in data["stages"]:
+        signer = each.get("signer")
+        load = None if signer is not None or each["life"]["is"] == "frozen" else unseal
+        definition = None
+        if "definition" in each:
+            name, listed = each["name"], each["functions"]
+            given = [
+                _captured(f, context_of(log_id, name, i, f[0]), load) for i, f in enumerate(listed)
+            ]
+            definition = Definition.from_json(each["definition"], given)
+        catalog[each["name"]] = Stage.from_json(each, definition)
+    return catalog
+
+
+def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> Captured:
+    """A function of a stage, loaded if it may be."""
+    identity, text = data
+    function: Function = Unknown("it could not be stored")
+    if text:
+        try:
+            function = unseal(text, context, identity) if unseal else Unknown("it is not run here")
+        except TrustError as error:
+            function = Unknown(str(error))
+    return Captured(function, identity, text, context)
+
+
+def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
+    """The nodes of a catalog as the compiler can reuse them: numbers without operators."""
+    for n in data["nodes"]:
+        yield Node(
+            n["id"],
+            n["fingerprint"],
+            (),
+            "",
+            n["name"],
+            log=n["log"],
+            log_layout=Layout.from_json(n["log_layout"]),
+            traces={Layout.from_json(layout): number for layout, number in n["traces"]},
+            state=tuple(n["state"]),
+            plan=n["plan"],
+            stopped=n["stopped"],
+        )

@@ -1,0 +1,91 @@
+"""Telling: frames as who restores a log reads them, and what of them counts.
+
+A replayed epoch counts with the definition that it was written for, and what a rewind leaves behind
+counts no more: the log goes on from the epoch that it names, as if nothing had followed that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.log import Frame
+from nosync_nb.store.records import format_features, payloads
+from nosync_nb.store.records.payloads import Entry, Payload
+
+Changes = dict[int, list[tuple[int, Entry]]]
+"""Entries by log or trace, each with its epoch, oldest first."""
+
+
+class Told(NamedTuple):
+    """What a frame says."""
+
+    seq: int
+    kind: int
+    payload: Payload
+
+
+class Telling:
+    """Reads frames in their order; each call goes on where the one before stopped."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Told] = []
+
+    def told(self, frames: Iterable[Frame]) -> list[Told]:
+        """What frames say, in order.
+
+        Replayed epochs are told with the definition that they were written for: those of one that
+        failed are of nobody, and who looks in the middle of one gets them the next time.
+
+        Raises:
+            CorruptLogError: what they say makes no sense.
+        """
+        told: list[Told] = []
+        unpack, new, plain = payloads.unpack, tuple.__new__, payloads.EPOCH
+        for (seq, _), kind, data, _, _ in frames:  # once a frame of the log at each opening
+            each = new(Told, (seq, kind, unpack(data)))
+            if kind == plain and not self._waiting:
+                told.append(each)
+                continue
+            if each.kind not in payloads.KINDS:
+                raise format_features.unknown(f"a frame of kind {each.kind}")
+            if each.kind == payloads.REPLAY:
+                self._waiting.append(each)
+                continue
+            count = each.payload.meta.get("replays", 0) if each.kind in payloads.DEFINES else 0
+            if type(count) is not int or not 0 <= count <= len(self._waiting):
+                raise CorruptLogError(
+                    f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
+                    f"{len(self._waiting)} are there",
+                    hint="restore the log from a copy",
+                )
+            told += [*self._waiting[len(self._waiting) - count :], each]
+            self._waiting.clear()
+        return told
+
+
+def rewinds_to(tail: Iterable[Told]) -> int | None:
+    """The earliest epoch that frames go back to; None if they do not."""
+    return min((each.payload.epoch for each in tail if each.kind == payloads.REWIND), default=None)
+
+
+def changes(tail: Iterable[Told]) -> Changes:
+    """What frames hold, by log or trace, without what a later rewind among them has left."""
+    made: Changes = {}
+    run: list[Payload] = []
+    for each in tail:
+        if each.kind == payloads.REWIND:
+            made = _joined(made, payloads.changes(run), each.payload.epoch)
+            run = []
+        run.append(each.payload)
+    return _joined(made, payloads.changes(run)) if made else payloads.changes(run)
+
+
+def _joined(one: Changes, other: Changes, upto: int | None = None) -> Changes:
+    """Changes, and those that followed them; up to an epoch."""
+    made = {number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}}
+    if upto is None:
+        return made
+    kept = ((number, [each for each in own if each[0] <= upto]) for number, own in made.items())
+    return {number: own for number, own in kept if own}

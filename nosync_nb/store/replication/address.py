@@ -1,0 +1,215 @@
+"""Address: the URL of a replica, taken apart and held against what is known.
+
+A URL is written down with the log and shown in status lines. It holds no secret: one with a name
+or a password in it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from nosync_nb.errors import SchemaError, visible
+from nosync_nb.store.replication.remote_call import ask_all
+
+_URLS_MAX = 16
+_ID_HEX = 32
+_HOST = re.compile(r"[0-9a-z.:_-]{1,255}")
+_HEX = frozenset("0123456789abcdef")
+_FORM = "a replica is file:///absolute/folder, grpc://host:port or s3://bucket/prefix"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}[a-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,500}")
+
+
+class Address(NamedTuple):
+    """Where a replica is.
+
+    Attributes:
+        url: without what follows a `#`.
+        kind: of place; the URL's scheme.
+        host: which machine, with its port, or bucket; empty for this one.
+        path: within it; of a folder of this machine absolute.
+        log_id: the log that is meant, if the URL says so: `file:///folder#ID`.
+    """
+
+    url: str
+    kind: str
+    host: str
+    path: str
+    log_id: bytes | None = None
+
+    def site(self, real_of: Callable[[str], str]) -> tuple[str, str, str]:
+        """What two addresses of one place have in common."""
+        return self.kind, self.host, real_of(self.path) if self.kind == "file" else self.path
+
+
+def parse(url: Any) -> Address:
+    """Returns the address that a URL names.
+
+    Raises:
+        SchemaError: no replica can be there; tells the URL and what one looks like.
+    """
+    if not isinstance(url, str):
+        raise SchemaError(f"{url!r:.80} is no URL of a replica", hint=_FORM)
+    shown = visible(url[:200])
+    try:
+        parts = urlsplit(url)
+        secret = parts.username is not None or parts.password is not None
+    except ValueError as error:
+        raise SchemaError(f"'{shown}' is no URL of a replica: {error}", hint=_FORM) from None
+    if secret:
+        raise SchemaError(
+            "a URL of a replica holds no user and no password: it is stored with the log",
+            hint="take them out",
+        )
+    taken_apart = _KINDS.get(parts.scheme)
+    if taken_apart is None:
+        raise SchemaError(f"'{shown}': replicas of kind '{parts.scheme}' are not known", hint=_FORM)
+    host, path = taken_apart(parts, shown)
+    which = parts.fragment
+    if which and not (len(which) == _ID_HEX and set(which) <= _HEX):
+        raise SchemaError(
+            f"'{shown}': what follows the # is no id of a log",
+            hint=f"it has {_ID_HEX} hex digits",
+        )
+    log_id = bytes.fromhex(which) if which else None
+    return Address(url.partition("#")[0], parts.scheme, host, path, log_id)
+
+
+def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
+    """Host and path of a folder's URL."""
+    path = unquote(parts.path)
+    if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
+        raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
+    path = os.path.normpath(path)
+    if path == os.sep:
+        raise SchemaError(f"'{shown}' is the root of this machine", hint="name a folder in it")
+    return "", path
+
+
+def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
+    """Host with port, and no path, of a replica server's URL."""
+    try:
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        name = port = None
+    if not name or not port or parts.query or parts.path.strip("/") or not _HOST.fullmatch(name):
+        raise SchemaError(f"'{shown}' names no port of a host", hint=_FORM)
+    if name == "localhost":
+        name = "127.0.0.1"
+    with suppress(ValueError):  # else it is no number
+        number = ip_address(name)
+        name = str((number.version == 6 and number.ipv4_mapped) or number)
+    host = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    if parts.scheme == "grpc" and not is_loopback(host):
+        raise SchemaError(
+            f"'{shown}': what is sent to another machine could be read on the way",
+            hint=f"start the server with TLS, and name grpc+tls://{host}",
+        )
+    return host, ""
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether `host:port` is on this machine, and no network leads there."""
+    name = host.rpartition(":")[0].strip("[]")
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _bucket(parts: SplitResult, shown: str) -> tuple[str, str]:
+    """Bucket and prefix of an object store's URL."""
+    path = unquote(parts.path).strip("/")
+    if parts.query:  # some put credentials there
+        raise SchemaError(f"'{shown.partition('?')[0]}' has more behind a ?", hint="take it out")
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise SchemaError(f"'{shown}' names no bucket", hint=_FORM)
+    steps = path.split("/")
+    if not _PREFIX.fullmatch(path) or (path and {"", ".", ".."} & {*steps}):
+        raise SchemaError(
+            f"'{shown}': a prefix has letters, digits and `-._/`, and no empty steps", hint=_FORM
+        )
+    return parts.netloc, path
+
+
+_KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {
+    "file": _folder,
+    "grpc": _server,
+    "grpc+tls": _server,
+    "s3": _bucket,
+    "gs": _bucket,
+    "az": _bucket,
+}
+
+
+def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
+    """Returns the addresses of several replicas of a log.
+
+    Args:
+        log: the log's own folder.
+        look: follows links to compare them, unless their disk hangs; without it no disk is asked.
+
+    Raises:
+        SchemaError: as `parse`; or two are one, one lies in the log or the log in it.
+    """
+    if isinstance(urls, str) or not isinstance(urls, Sequence):
+        raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
+    if len(urls) > _URLS_MAX:
+        raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
+    known: dict[tuple[str, str, str], Address] = {}
+    addresses = list(map(parse, urls))
+    real = _followed(addresses) if look else {}
+    own = os.path.realpath(log) if look else os.path.abspath(log)
+
+    def real_of(path: str) -> str:
+        return real.get(path) or os.path.abspath(path)
+
+    for each in addresses:
+        same = each.site(real_of)
+        if same in known:
+            raise SchemaError(
+                f"'{known[same].url}' and '{each.url}' are one place",
+                hint="name it once: two copies in one place are lost together",
+            )
+        if each.kind == "file" and os.path.commonpath((same[-1], own)) in (same[-1], own):
+            raise SchemaError(
+                f"'{each.url}' and the log '{own}' lie in each other",
+                hint="name a folder elsewhere, best on another disk",
+            )
+        known[same] = each
+    return tuple(known.values())
+
+
+def _followed(addresses: Iterable[Address]) -> dict[str, str]:
+    """Where the links lead that folders of this machine are reached by; not of those that hang."""
+    folders = [(each.url, each.path) for each in addresses if each.kind == "file"]
+    said = ask_all([(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders])  # type: ignore[misc]
+    return {
+        path: answer
+        for (_, path), answer in zip(folders, said, strict=True)
+        if isinstance(answer, str)
+    }
+
+
+def checked_quorum(quorum: Any, count: int) -> int:
+    """Returns how many of `count` replicas make an epoch safe; None: more than half of them.
+
+    Raises:
+        SchemaError: there are not so many.
+    """
+    if quorum is None:
+        return count // 2 + 1
+    if not count:
+        raise SchemaError(f"quorum={quorum!r} of no replicas", hint="name them: replicas=[...]")
+    if type(quorum) is not int or not 1 <= quorum <= count:
+        raise SchemaError(
+            f"quorum={quorum!r} of {count} replica{'s' if count != 1 else ''}",
+            hint=f"1 to {count}; the log's own disk does not count",
+        )
+    return quorum

@@ -1,0 +1,1 @@
+"""The keeper: ships the log, counts acknowledgements, scrubs."""

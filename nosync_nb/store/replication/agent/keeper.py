@@ -1,0 +1,361 @@
+"""Keeper: ships a log to its replicas, in a process of its own that outlives its owner's.
+
+    python -m nosync_nb.keeper FOLDER GENERATION
+
+The owner writes a byte to its standard input when frames have reached the disk, and reads from its
+standard output a line of JSON whenever a replica's state changes. The end of the input is the end
+of the owner: what he has published is shipped, and the keeper ends. It ends as well when another
+owner has taken over, who has a keeper of his own. It writes nothing in the log's folder but
+a proven copy in the place of a file that is damaged (scrubbing.py), and files of rows that its
+owner has asked for and nobody knows of but him (proposals.py).
+
+Each replica has a thread and reads for itself, so that a slow one, one that is full and one that
+is gone keep nobody waiting, and memory holds a piece of a file for each.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
+from typing import Any
+
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import owner
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.replication import config as stored
+from nosync_nb.store.replication.address import Address
+from nosync_nb.store.replication.agent.log_source import Source, log_id
+from nosync_nb.store.replication.agent.offloaded_merges import Merger, Requests
+from nosync_nb.store.replication.agent.progress import Condition, Progress, Tell, Teller
+from nosync_nb.store.replication.agent.scrub import Scrubber
+from nosync_nb.store.replication.agent.shipper import Acknowledged, Shipper
+from nosync_nb.store.replication.agent.takeover import AheadError, Claims, Poll, Vote
+from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.protocol import Name, Replica
+from nosync_nb.store.replication.remote_call import SILENT_S
+
+LINGER_S = 600.0
+"""How long a keeper without an owner tries to reach a replica, or waits for one that hangs."""
+
+_GRACE_S = 10.0
+_RETRY_S = 0.1, 5.0
+NICE = 10
+"""What an owner does comes before."""
+_LOOK_S = 2.0
+
+
+class Lane:
+    """One replica's thread: ships when there is news, tries again after a failure.
+
+    Owns, under `_news`, whether there is any and whether the owner has ended.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        address: Address,
+        folder: str,
+        generation: int,
+        name: Name,
+        poll: Poll,
+        claims: Claims,
+        tell: Callable[[Progress], None],
+        files: Files,
+    ) -> None:
+        self._number, self._address = number, address
+        self._folder, self._generation = folder, generation
+        self._name, self._tell, self._files = name, tell, files
+        self._poll, self._claims = poll, claims
+        self._news = threading.Condition(threading.RLock())
+        self._waiting = True
+        self._ended: float | None = None
+        self._doubted: set[str] = set()
+        self._said = Progress(number, "starting")
+        self._shipper: Shipper | None = None
+        self._busy = False
+        self._failing = ""  # since when; empty: it is not
+        self._moved = 0, time.monotonic()  # what was sent when it was looked, since when
+        self._thread = threading.Thread(
+            target=self._run, name=f"ship to {address.url}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begins to ship."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Says that there is something to ship."""
+        with self._news:
+            self._waiting = True
+            self._news.notify()
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """Says that the replica has files that are not what was sent."""
+        with self._news:
+            self._doubted.update(names)
+            self._waiting = True
+            self._news.notify()
+
+    def end(self) -> None:
+        """Says that the owner has ended: what is written is shipped, then the thread ends."""
+        with self._news:
+            self._ended = time.monotonic()
+            self._waiting = True
+            self._news.notify()
+        self._moved = self._sent(), self._ended
+
+    def watch(self) -> None:
+        """Tells if the replica has kept the thread for long, and nothing was sent meanwhile.
+
+        Failure: a mount hangs, and the call that was made never returns: the thread tells nothing.
+        """
+        sent, now = self._sent(), time.monotonic()
+        with self._news:
+            if not self._busy or sent != self._moved[0]:
+                self._moved = sent, now
+            elif now - self._moved[1] > SILENT_S:
+                self._say("failing", f"it has not answered for {SILENT_S:g} s, and is waited for")
+
+    def works(self, wait_s: float) -> bool:
+        """Waits for the thread's end; returns whether it has still to be waited for.
+
+        It has not when nothing was sent for `LINGER_S`: on a mount that hangs a call never returns.
+        """
+        self._thread.join(wait_s)
+        sent, now = self._sent(), time.monotonic()
+        if sent != self._moved[0]:
+            self._moved = sent, now
+        return self._thread.is_alive() and now - self._moved[1] < LINGER_S + _GRACE_S
+
+    def _sent(self) -> int:
+        return self._shipper.bytes_sent if self._shipper is not None else 0
+
+    def _run(self) -> None:
+        delay = _RETRY_S[0]
+        source = shipper = replica = None
+        while True:
+            with self._news:
+                written = self._ended is not None
+                self._waiting = False
+            try:
+                if source is None:
+                    source = Source(self._folder, self._generation, files=self._files)
+                    replica = connect(self._address, self._files).replica(source.log_id)
+                    shipper = Shipper(
+                        source, replica, self._name, self._ask, self._level, self._claim
+                    )
+                    self._shipper = shipper
+                assert shipper is not None
+                with self._news:
+                    doubted, self._doubted = self._doubted, set()
+                shipper.doubt(doubted)
+                with self._busily():
+                    while shipper.ship(written=written):
+                        pass
+                self._failing = ""
+                self._level(shipper)
+                delay = _RETRY_S[0]
+                if written:
+                    break
+            except AheadError as error:
+                self._say("ahead", _with_remedy(error))
+                break
+            except FencedError as error:
+                self._say("fenced", _with_remedy(error), _obeyed(replica))
+                break
+            except Exception as error:  # one lane's trouble is never another's, and is told
+                self._say("failing", _with_remedy(error))
+                if not self._later(delay):
+                    break
+                delay = min(2 * delay, _RETRY_S[1])
+                continue
+            with self._news:
+                # The word in the log's map is looked at now and then: a new owner says nothing.
+                if not self._waiting:
+                    self._news.wait(_RETRY_S[1])
+        if replica is not None:
+            replica.close()
+        if source is not None:
+            source.close()
+
+    @contextmanager
+    def _busily(self) -> Iterator[None]:
+        """A block in which the replica is asked."""
+        with self._news:
+            self._busy, self._moved = True, (self._sent(), time.monotonic())
+        try:
+            yield
+        finally:
+            with self._news:
+                self._busy = False
+
+    def _later(self, delay: float) -> bool:
+        """Waits before the next try; returns whether there is to be one."""
+        gone = False
+        with suppress(DurabilityError):  # it may come back
+            gone = not self._files.exists(self._folder)
+        with self._news:
+            since = time.monotonic() - self._ended if self._ended is not None else 0.0
+            if self._ended is not None and (gone or since > LINGER_S):
+                return False
+            self._news.wait_for(lambda: False, delay)
+            return True
+
+    def _ask(self, vote: Vote) -> None:
+        self._poll.ask(self._number, vote)
+
+    def _claim(self, incarnation: str) -> None:
+        self._claims.claim(self._number, incarnation)
+
+    def _level(self, shipper: Shipper) -> None:
+        known = shipper.acknowledged
+        seq, epoch = (0, 0) if known is None else (known.seq, known.epoch)
+        begins = known is None or known == Acknowledged()
+        self._tell_of("starting" if begins else "level", "", seq, epoch)
+
+    def _say(self, condition: Condition, why: str, obeys: int = 0) -> None:
+        if condition == "failing":
+            self._failing = self._failing or time.strftime("%H:%M:%S")
+            why = f"{why}; since {self._failing}"
+        self._tell_of(condition, why, self._said.seq, self._said.epoch, obeys)
+
+    def _tell_of(
+        self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0
+    ) -> None:
+        """Tells of the replica, if there is anything new; any thread may."""
+        said = Progress(self._number, condition, seq, epoch, why, obeys=obeys)
+        shipper = self._shipper
+        if shipper is not None:
+            said = said._replace(
+                bytes_sent=shipper.bytes_sent,
+                offset=shipper.counted,
+                backlog_bytes=shipper.backlog_bytes,
+                last_bytes=shipper.last_bytes,
+                incarnation=shipper.incarnation,
+                void=shipper.acknowledged == Acknowledged(),
+            )
+        with self._news:
+            if said != self._said:
+                self._said = said
+                self._tell(said)
+
+
+def _obeyed(replica: Replica | None) -> int:
+    """The generation that a replica has promised itself to; 0 if it does not tell."""
+    with suppress(NosyncError):
+        said = None if replica is None else replica.promised()
+        return 0 if said is None else said.generation
+    return 0
+
+
+def _with_remedy(error: Exception) -> str:
+    """What went wrong, and what can be done, in one line."""
+    hint = error.hint if isinstance(error, NosyncError) else None
+    return "; ".join(filter(None, (str(error) or type(error).__name__, hint)))
+
+
+def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
+    """Ships a log until its owner has ended, or another one has taken over.
+
+    Args:
+        generation: the owner's.
+        news: a byte for each time that there is something to ship; its end is the owner's.
+    """
+    disk = Files()
+    settings = stored.read(disk, folder, log_id(disk, folder))
+    count, needed = len(settings.replicas), settings.promised
+    name = Name(folder, stored.signer(disk), count, needed)
+    poll, claims = Poll(count, needed), Claims([each.url for each in settings.replicas])
+    lanes = [
+        Lane(number, address, folder, generation, name, poll, claims, tell, disk)
+        for number, address in enumerate(settings.replicas)
+    ]
+    doubts = [lane.doubt for lane in lanes]
+    replicas = list(zip(settings.replicas, doubts, strict=True))
+    scrubber = Scrubber(folder, generation, replicas, tell, disk)
+    merger, requests = Merger(folder, generation, tell, disk), Requests()
+    for lane in lanes:
+        lane.start()
+    scrubber.start()
+    try:
+        while lives(disk, folder, generation, news, lanes, lambda r: merger.ask(requests.take(r))):
+            scrubber.news()
+            for lane in lanes:
+                lane.wake()
+                lane.watch()
+    finally:
+        scrubber.end()
+        for lane in lanes:
+            lane.end()
+        merger.end(_GRACE_S)
+        while lanes:
+            lanes = [lane for lane in lanes if lane.works(_LOOK_S)]
+
+
+def lives(
+    files: Files,
+    folder: str,
+    generation: int,
+    news: FileIO,
+    lanes: Sequence[Lane] = (),
+    hear: Callable[[bytes], object] = len,
+) -> bool:
+    """Waits for news of an owner, and watches lanes; returns whether he is there to give more.
+
+    A child that he forked has the other end of the pipe as well; so it is seen whether he lives.
+
+    Args:
+        hear: is given what he has written.
+    """
+    while not select.select([news], [], [], _LOOK_S)[0]:
+        for lane in lanes:
+            lane.watch()
+        said = owner.read(files, folder)
+        if said is None or said.generation != generation or said.released:
+            return False
+        if Machine().alive(said.identity) is False:
+            return False
+    told = news.read(1 << 12) or b""
+    hear(told)
+    return bool(told)
+
+
+def step_back() -> None:
+    """Lets an owner go before this process, which is in a session of its own.
+
+    Linux may share its processors among sessions first and among their processes then
+    (`autogroup`): how nice a process is counts for nothing beyond its session, whose own weight is
+    set here as well. Even so it hands them on at its ticks only, some milliseconds apart: the first
+    half of the processors is not used, so that who commits need not wait for one.
+    """
+    os.nice(NICE)
+    if hasattr(os, "sched_setaffinity"):
+        usable = sorted(os.sched_getaffinity(0))
+        with suppress(OSError):  # a processor has just been taken away
+            os.sched_setaffinity(0, usable[len(usable) // 2 :])
+    with suppress(DurabilityError):  # where there is none
+        group = Files().open(f"/proc/{os.getpid()}/autogroup", write=True)
+        try:
+            group.append(str(NICE).encode())
+        finally:
+            group.close()
+
+
+def main(arguments: Sequence[str]) -> Any:
+    """Runs a keeper; returns what the process exits with."""
+    folder, generation = arguments
+    step_back()
+    keep(
+        folder,
+        int(generation),
+        FileIO(sys.stdin.fileno(), closefd=False),
+        Teller(sys.stdout.buffer),
+    )
+    return 0

@@ -1,0 +1,362 @@
+"""Source: a log's folder as who ships it reads it, while its owner goes on writing.
+
+Nothing is changed here, and nobody is asked: how far the log is on disk stands in its mapped words,
+the rest is read from its files. What a look returns is a consistent state: the newest checkpoint,
+the frames after it as far as they are on disk, and every file that those name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, FencedError
+from nosync_nb.files.filesystem import File, Files
+from nosync_nb.files.os_errors import if_there
+from nosync_nb.store import ownership_history
+from nosync_nb.store.log import checkpoint, frames, owner, recovery, segments, tail
+from nosync_nb.store.log.fencing import Words
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
+from nosync_nb.store.records import (
+    file_references,
+    file_references__framed,
+    file_references__owed,
+    payloads,
+)
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references__owed import Namers
+from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication.backends import folder as folders
+from nosync_nb.store.replication.protocol import Term
+
+_READ_BYTES = 1 << 20
+
+
+class Increment(NamedTuple):
+    """A frame: where it ends, the last epoch then, the files that it names, and for whom.
+
+    `said` is what it says of what is owed last; None if nothing.
+    """
+
+    end: Mark
+    epoch: int
+    files: Mapping[str, Wanted]
+    namers: Namers
+    said: file_references__owed.Owing | None
+
+
+class Anchor(NamedTuple):
+    """A checkpoint: its file, what it was made after, the files that its state lies in, owners.
+
+    Another one may take its name, if it is made after the same frame: then `stamp` differs.
+    """
+
+    name: str
+    stamp: tuple[int, int, int]
+    mark: Mark
+    epoch: int
+    files: Mapping[str, Wanted]
+    namers: Namers
+    said: file_references__owed.Owing | None
+    reigns: ownership_history.Reigns
+
+
+class Extent(NamedTuple):
+    """A segment, and how many bytes of its file are part of the log as far as it is on disk."""
+
+    segment: Segment
+    size: int
+
+
+class View(NamedTuple):
+    """A log as of one moment.
+
+    Attributes:
+        state: the newest checkpoint; None if there is none.
+        extents: the segments that hold the frames after it, ascending.
+        files: all that the checkpoint and those frames name, with what they have of it.
+        last: those of them that are owed when all else is there; see `owed`.
+        end, epoch: the last frame that is on disk, and the last epoch then.
+    """
+
+    state: Anchor | None
+    extents: Sequence[Extent]
+    files: Mapping[str, Wanted]
+    last: frozenset[str]
+    end: Mark
+    epoch: int
+
+
+class Source:
+    """The files of one log under one owner, who has begun.
+
+    Args:
+        generation: the owner's.
+
+    Raises:
+        FencedError: from any call, when another owner has taken over.
+    """
+
+    def __init__(self, folder: str, generation: int, *, files: Files | None = None) -> None:
+        self._files = files or Files()
+        self.folder = folder
+        self.generation = generation
+        self._word = os.path.join(folder, "generation")  # who owns the log that lies here
+        self._place = self._found()
+        self._words = Words(self._files.mapped(self._word))
+        try:
+            self.check()
+            said = owner.read(self._files, folder)
+            if said is None or said.generation != generation:
+                raise _fenced(folder)
+            self.term = Term(generation, _token(said))
+            self.log_id = log_id(self._files, folder)
+        except BaseException:
+            self._words.close()
+            raise
+        self._names: Sequence[tuple[int, int]] = ()
+        self._chain: list[Segment] = []
+        self._state: Anchor | None = None
+        self._steps: list[Increment] = []
+        self._end: Mark | None = None
+        self._epoch = 0
+        self._view: View | None = None  # of all that was read, unless more was since
+
+    @property
+    def files(self) -> Files:
+        """The disk that the log is on."""
+        return self._files
+
+    def close(self) -> None:
+        """Unmaps the words."""
+        self._words.close()
+
+    def check(self) -> None:
+        """Raises FencedError when another owner has taken over.
+
+        Failure: the folder is put aside for another copy of the log while its keeper ships. What he
+        has mapped says that his owner is the last one, and what he reads is of another history.
+        """
+        if self._words.generation != self.generation or self._found() != self._place:
+            raise _fenced(self.folder)
+
+    def _found(self) -> tuple[int, int]:
+        """Which file it is that says who owns the log that lies here now."""
+        status = self._files.status(self._word)
+        return status.st_dev, status.st_ino
+
+    def look(self, *, written: bool = False) -> View | None:
+        """What there is to ship now; None before the owner has begun.
+
+        Args:
+            written: all that the owner has published, though it may not be on disk: he is dead.
+        """
+        self.check()
+        durable = self._words.durable(self.generation)
+        published = self._words.published(self.generation)
+        if durable is None or published is None:
+            return None
+        self._follow()
+        self._scan(durable, published if written else None)
+        self.check()
+        if self._view is not None:
+            return self._view
+        steps = self._steps
+        end = steps[-1].end if steps else self._state.mark if self._state else self._first()
+        files = dict(self._state.files) if self._state else {}
+        for step in steps:
+            files.update(step.files)
+        epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
+        self._view = View(self._state, self._extents(end), files, self._last(), end, epoch)
+        return self._view
+
+    def _last(self) -> frozenset[str]:
+        """The files that come last, by the newest word on that."""
+        every = (*((self._state,) if self._state else ()), *self._steps)
+        word = next(
+            (each.said for each in reversed(every) if each.said is not None),
+            file_references__owed.NOTHING,
+        )
+        return file_references__owed.last(word.numbers, (each.namers for each in every))
+
+    def size(self, name: str) -> int | None:
+        """The size of a file; None if it is not there any more."""
+        status = if_there(self._files.status, file_layout.path_of(self.folder, name))
+        return None if status is None else status.st_size
+
+    def open(self, name: str) -> File:
+        """A file of the log, for reading; who closes it is the caller."""
+        return self._files.open(file_layout.path_of(self.folder, name))
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+        file = self.open(name)
+        try:
+            return file.read_at(offset, size)
+        finally:
+            file.close()
+
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """The stamp of a file, which is another one if another file has its name; see `File`."""
+        file = self.open(name)
+        try:
+            return file.stamp()
+        finally:
+            file.close()
+
+    def digest(self, name: str, size: int) -> bytes:
+        """The digest of the first bytes of a file, as a replica gives it."""
+        return folders.digest(self._files, file_layout.path_of(self.folder, name), size)
+
+    def holds(self, mark: Mark, head: Segment | None) -> bool:
+        """Whether the log has come to a mark.
+
+        Failure: 1. A log is made anew from a copy that ends at frame 10, and its owner writes these
+        frames a second time to a replica. 2. His disk is lost as well; another replica holds the
+        same frames and more, of an earlier owner, and the log is made anew from it. 3. Nothing here
+        tells of the owner between. The first replica is ahead of this log, and of each that is made
+        anew as that says. Hence frames that are kept behind the checkpoint are looked at first.
+
+        Args:
+            head: of the segment elsewhere that it is in; None: it is not known. What the log's
+                checkpoint has made useless, and is not here any more, is told by who wrote it, as
+                far as that is known.
+        """
+        if not self._chain or mark.offset < self._chain[0].start.offset:
+            if self._state is None or self._keeps(mark):
+                return True
+            return ownership_history.has(self._state.reigns, head, mark.seq)
+        end = self._steps[-1].end if self._steps else self._state.mark if self._state else None
+        if end is None or mark.offset >= end.offset:
+            return mark == end or (end is None and mark == self._chain[0].start)
+        return tail.holds(self._files, self.folder, Chain(self._chain, [], None), mark)
+
+    def _keeps(self, mark: Mark) -> bool:
+        """Whether a mark lies in segments that lead to those which count."""
+        if not self._chain:
+            return False
+        start, before = self._chain[0].start, self._chain[0].before
+        older = Chain(segments.back(self._files, self.folder, before, mark.offset)[0], [], None)
+        return all(tail.holds(self._files, self.folder, older, each) for each in (mark, start))
+
+    def mark(self, segment: Segment, size: int) -> Mark:
+        """The last mark that is known in the first bytes of a segment."""
+        offset = segment.start.offset + size - HEADER_BYTES
+        at = bisect_right(self._steps, offset, key=lambda step: step.end.offset)
+        marks = [step.end for step in self._steps[max(0, at - 1) : at]]
+        return max(segment.start, *marks, key=lambda mark: mark.offset) if marks else segment.start
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _first(self) -> Mark:
+        return self._chain[0].start if self._chain else Mark(0, 0, b"")
+
+    def _follow(self) -> None:
+        """Finds the newest checkpoint and the segments since, if the folder has changed."""
+        names = self._files.names(self.folder)
+        listed = segments.listed(names)
+        newest = checkpoint.listed(names)[:1]
+        stamp = self.stamp(newest[0]) if newest else None
+        known = self._state
+        was = None if known is None else known.stamp
+        if listed == self._names and len(newest) == (known is not None) and stamp == was:
+            return
+        self._view = None
+        state, chain, _, _ = recovery.newest(self._files, self.folder, names)
+        if known is not None and (state is None or state.mark.seq < known.mark.seq):
+            raise CorruptLogError(
+                f"'{known.name}' cannot be read any more", hint="restore the file from a copy"
+            )
+        self._chain = chain.live
+        if state is not None:
+            name = checkpoint.file_name(state.mark.seq, state.generation)
+            if name == newest[0] and stamp is not None:
+                self._take(name, stamp, state)
+            elif known is None or known.name != name:
+                self._take(name, self.stamp(name), state)
+        elif self._end is None:
+            self._end = self._first()
+        self._names = listed
+
+    def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
+        """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
+        kept, packs = (
+            file_references__framed.of_checkpoint(state.payload),
+            os.path.join(self.folder, "history"),
+        )
+        file_references.check_history(payloads.unpack(state.payload), packs, self._files)
+        self._state = Anchor(name, stamp, state.mark, *kept)
+        if self._end is None or self._end.seq < state.mark.seq:
+            self._end, self._epoch = state.mark, kept.epoch
+        self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
+
+    def _scan(self, durable: int, published: int | None) -> None:
+        """Reads the frames after the last one that was read, as far as they count."""
+        size = _READ_BYTES
+        while (end := self._end) is not None:
+            if published is None and end.seq >= durable:
+                return
+            at = [i for i, one in enumerate(self._chain) if one.start.offset <= end.offset]
+            if not at:
+                raise CorruptLogError(f"'{self.folder}' holds nothing after frame {end.seq}")
+            segment, after = self._chain[at[-1]], self._chain[at[-1] + 1 : at[-1] + 2]
+            if segment.start.offset == end.offset and segment.start != end:
+                raise CorruptLogError(f"'{segment.name}' does not continue the log")
+            stop = after[0].start.offset if after else published
+            most = size if stop is None else min(size, stop - end.offset)
+            data = self.read(segment.name, segment.local(end.offset), most) if most > 0 else b""
+            complete, damage = file_references__framed.scan(data, end.offset, end)
+            if published is None:
+                complete = [frame for frame in complete if frame.position.seq <= durable]
+            for frame in complete:
+                self._note(frame)
+            if not complete:
+                if (damage is None or len(data) < size) and published is None:
+                    raise CorruptLogError(
+                        f"'{segment.name}' lacks frame {end.seq + 1}, which was on disk"
+                    )
+                if damage is None or len(data) < size:
+                    return  # the owner died of it
+                size *= 2  # a frame larger than a piece
+
+    def _note(self, frame: frames.Frame) -> None:
+        self._view = None
+        epoch, files, namers, said = file_references__framed.of_frame(frame.payload)
+        if frame.kind in (payloads.EPOCH, payloads.REWIND):
+            self._epoch = epoch
+        self._steps.append(Increment(frame.end, self._epoch, files, namers, said))
+        self._end = frame.end
+
+    def _extents(self, end: Mark) -> list[Extent]:
+        """The segments from the checkpoint to a mark."""
+        extents = []
+        for index, segment in enumerate(self._chain):
+            after = self._chain[index + 1 : index + 2]
+            stop = min(end.offset, after[0].start.offset) if after else end.offset
+            if segment.start.offset <= end.offset:
+                extents.append(Extent(segment, segment.local(max(stop, segment.start.offset))))
+        return extents
+
+
+def log_id(files: Files, folder: str) -> bytes:
+    """What tells a log from every other; empty if no segment is there, or none can be read."""
+    for key in reversed(segments.listed(files.names(folder))):
+        segment = segments.header_of(files, folder, key)
+        if segment is not None:
+            return segment.log_id
+    return b""
+
+
+def _fenced(folder: str) -> FencedError:
+    return FencedError(f"'{folder}' has another owner", hint="he ships it now")
+
+
+def _token(said: Owner) -> str:
+    """What tells an owner from another one that calls himself of the same generation."""
+    identity = "\0".join(map(str, (*said.identity, said.since_ms, said.generation)))
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,326 @@
+"""Shipping: what one replica lacks of a log, and in which order it gets it.
+
+    files that frames name -> the frames -> the checkpoint after them -> sync: acknowledged
+    -> what no checkpoint and no frame names any more is dropped
+    -> files that are owed last (owed.py), one at a time, while nothing else is lacking
+
+An acknowledgement says that the log up to a frame can be read back from this replica alone. In the
+middle of catching up the one before still holds: what it rests on is dropped last, and a new
+segment appears with all that is on disk by then, never with less than the one before it had.
+
+Whatever is sent proves itself while it is read (vouching.py): what is damaged here takes nobody's
+place, and is not acknowledged.
+
+What a replica holds of a segment is compared by digest when it is promised, then only sizes count.
+
+Failure: the log's disk comes back from an old copy, and its owner goes on from there. Replicas hold
+later frames, of which people were told. What he ships is of a later generation, and would be taken
+for the better copy. Hence nothing of an owner is shipped until it is known that he lacks nothing
+(see `Poll` and voting.py); but for the first of all, before whom there was nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.files.filesystem import File
+from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication.agent import shipper__vouching, takeover__voting
+from nosync_nb.store.replication.agent.log_source import Anchor, Extent, Source, View
+from nosync_nb.store.replication.agent.shipper__vouching import Put
+from nosync_nb.store.replication.agent.takeover import Vote
+from nosync_nb.store.replication.protocol import Name, Replica
+
+_ROUNDS_MAX = 8
+_TOLD_BYTES = 8 << 20
+
+
+class Acknowledged(NamedTuple):
+    """How far the log can be read back from a replica: a frame, the last epoch then, its end."""
+
+    seq: int = 0
+    epoch: int = 0
+    offset: int = -1
+
+
+class _GoneError(Exception):
+    """A file is not there any more that a frame names: a checkpoint has made it useless."""
+
+
+class Shipper:
+    """Brings one replica level with a log, again and again; all calls from one thread.
+
+    Args:
+        name: what people call the log.
+        ask: is told what the replica says of the log, and raises if it may not be shipped to; see
+            `Poll.ask`.
+        tell: called when anything is known anew that the attributes say.
+        claim: is told which copy the replica keeps, and raises if another one keeps it; see
+            `Claims.claim`.
+
+    Attributes:
+        incarnation: of its copy; empty before it was reached.
+        acknowledged: how far it holds the log; None before the first pass; 0: what it held is bad.
+        bytes_sent: what it was sent.
+        counted: where the stream of frames ended, in bytes, at the last look; -1 before.
+        backlog_bytes: what it lacks of all that is to be shipped up to there, as far as is known.
+        last_bytes: the same of files of rows that are owed last.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        replica: Replica,
+        name: Name,
+        ask: Callable[[Vote], None],
+        tell: Callable[[Shipper], None] = lambda shipper: None,
+        claim: Callable[[str], None] = lambda incarnation: None,
+    ) -> None:
+        self._source, self._replica, self._name = source, replica, name
+        self._ask, self._tell, self._claim = ask, tell, claim
+        self.incarnation = ""
+        self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
+        self._held: dict[str, int] | None = None
+        self._known: dict[str, int] = {}  # what it held when it was last reached
+        self._said = 0  # of what was sent, when it was last told
+        self._doubted: set[str] = set()  # files of the replica that are not what was sent
+        self.acknowledged: Acknowledged | None = None
+        self.bytes_sent = 0
+        self.counted, self.backlog_bytes, self.last_bytes = -1, 0, 0
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """Sends files anew that are bad at the replica, which has nothing for sure until then."""
+        self._doubted.update(names)
+        if self._doubted:
+            self._held, self.acknowledged = None, Acknowledged()
+            self._tell(self)
+
+    def ship(self, *, written: bool = False) -> bool:
+        """Sends what is missing; returns whether the replica was behind.
+
+        Args:
+            written: see `Source.look`.
+
+        Raises:
+            FencedError: somebody else has taken over, here or there.
+            AheadError: the replica holds frames that the log does not, and a quorum may.
+            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read or
+                is not here yet.
+            CorruptLogError: a file that the log names is damaged.
+        """
+        for _ in range(_ROUNDS_MAX):
+            view = self._source.look(written=written)
+            if view is None:
+                return False
+            try:
+                self._count(view)
+                if self._held is None:
+                    self._tell(self)
+                return self._pass(view)
+            except _GoneError as gone:
+                missing = gone
+            except BaseException:
+                self._held = None  # asked anew at the next try
+                raise
+        raise DurabilityError(
+            f"'{missing}' is not here, and the log names it",
+            hint="it is shipped when it was brought from another replica, or restored from a copy",
+        )
+
+    def _pass(self, view: View) -> bool:
+        goal = Acknowledged(view.end.seq, view.epoch, view.end.offset)
+        if self._held is None:
+            self._begin(view)
+            self._count(view)
+        elif self.acknowledged == goal and self._checkpointed(view):
+            if self._send_last(view):
+                return True
+            self._replica.sync(self._source.term, goal.seq)  # that it is there still
+            return False
+        held = self._held
+        assert held is not None
+        lacks = sorted(view.files.keys() - held.keys() - view.last)
+        if lacks:
+            self._tell(self)
+        for name in lacks:
+            self._send(view, name)
+            if self.bytes_sent - self._said >= _TOLD_BYTES:
+                self._said = self.bytes_sent
+                self._count(view)
+                self._tell(self)
+        for extent in view.extents:
+            self._extend(extent)
+        if view.state is not None and not self._checkpointed(view):
+            self._store_state(view.state)
+        self._source.check()
+        self._replica.sync(self._source.term, goal.seq)
+        self._doubted.clear()
+        self.acknowledged = goal
+        self.backlog_bytes = 0
+        self._tell(self)
+        kept = self._kept(view)
+        useless = [name for name in held if name not in kept]
+        if useless:
+            self._replica.discard(self._source.term, useless)
+            for name in useless:
+                del held[name]
+        return True
+
+    def _send_last(self, view: View) -> bool:
+        """Sends one of the files that are owed last; whether there was one."""
+        assert self._held is not None
+        lacks = sorted(view.last - self._held.keys())
+        if lacks:
+            self._tell(self)
+            self._send(view, lacks[0])
+        return bool(lacks)
+
+    def _send(self, view: View, name: str) -> None:
+        """Sends a file of rows."""
+        assert self._held is not None
+        with closing(self._opened(name)) as file:
+            self._held[name] = shipper__vouching.rows(file, view.files[name], self._storing(name))
+
+    def _count(self, view: View) -> None:
+        """Sees what there is to send: of one that was never reached, all that the log has now."""
+        known = self._known
+        lacks = [name for name in view.files if name not in known or name in self._doubted]
+        self.last_bytes = sum(view.files[name].size or 0 for name in lacks if name in view.last)
+        lacks = [name for name in lacks if name not in view.last]
+        if view.state is not None and not (view.state.name in known and self._has(view.state)):
+            lacks.append(view.state.name)
+        frames = sum(max(0, size - known.get(segment.name, 0)) for segment, size in view.extents)
+        self.counted = view.end.offset
+        self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in lacks)
+
+    def _has(self, state: Anchor) -> bool:
+        """Whether the checkpoint that it has of this name is the one that is here."""
+        return self._stamp is None or self._stamp == state.stamp
+
+    def _checkpointed(self, view: View) -> bool:
+        assert self._held is not None
+        state = view.state
+        return state is None or (state.name in self._held and state.stamp == self._stamp)
+
+    def _kept(self, view: View) -> set[str]:
+        kept = {extent.segment.name for extent in view.extents}.union(view.files)
+        if view.state is not None:
+            kept.add(view.state.name)
+        return kept
+
+    # -- the first look at a replica ---------------------------------------------------------
+
+    def _begin(self, view: View) -> None:
+        """Has it promise itself, and sees how much of what it holds is this log's."""
+        promised = self._replica.promise(self._source.term, self._name)
+        held = dict(promised.files)
+        if promised.incarnation != self.incarnation:
+            self.incarnation, self.acknowledged = promised.incarnation, None
+            self._tell(self)  # what another copy acknowledged in its place is gone
+        elif self.acknowledged is not None and self._replica.acknowledged() < self.acknowledged.seq:
+            self.acknowledged = Acknowledged()  # an old version of the copy was put back
+            self._tell(self)
+        self._claim(promised.incarnation)
+        begun = view.extents[0].segment if view.extents else None
+        # Only a log that its first owner has just made cannot lack anything: also one that is empty
+        # may be an old copy.
+        if begun is None or begun.before is not None or self._source.generation > 1:
+            vote = takeover__voting.vote(self._source, self._replica, view, held)
+            self._ask(vote)
+            if vote.ahead:
+                # What it acknowledged of another history counts no more, but that it ever did.
+                self._replica.sync(self._source.term, min(1, self._replica.acknowledged()))
+                self.acknowledged = Acknowledged()
+        self._stamp = None
+        for name, size in list(held.items()):
+            if file_layout.is_frames(name):
+                continue
+            known = view.files[name].size if name in view.files else None
+            if (self._source.size(name) if known is None else known) not in (None, size):
+                del held[name]  # half of it, or another file: it is stored over
+        for segment, size in view.extents:
+            has = held.get(segment.name)
+            if has is None:
+                continue
+            # What stands behind the beginning of the next segment is no part of the log, here as
+            # there; behind the last one, which grows, it would be.
+            grows = segment is view.extents[-1].segment
+            same = min(has, size)
+            if (grows and has > size) or self._differs(segment.name, same):
+                del held[segment.name]
+        for name in self._doubted:
+            held.pop(name, None)
+        if view.state is not None and self._level_with(view.state, held):
+            self._stamp = view.state.stamp
+        self._held = self._known = held
+
+    def _level_with(self, state: Anchor, held: Mapping[str, int]) -> bool:
+        """Whether the replica has a checkpoint as it is here: it may be larger than all since."""
+        size = held.get(state.name)
+        return (
+            size is not None
+            and size == self._source.size(state.name)
+            and not self._differs(state.name, size)
+            and self._source.stamp(state.name) == state.stamp
+        )
+
+    def _differs(self, name: str, size: int) -> bool:
+        return self._source.digest(name, size) != self._replica.digest(name, size)
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def _storing(self, name: str) -> Put:
+        """Who sends the pieces of a whole file."""
+
+        def put(offset: int, data: bytes, last: bool) -> None:
+            self._replica.store(self._source.term, name, offset, data, last=last)
+            self.bytes_sent += len(data)
+
+        return put
+
+    def _store_state(self, state: Anchor) -> None:
+        """Sends a checkpoint, if it is still the one that was looked at."""
+        assert self._held is not None
+        with closing(self._opened(state.name)) as file:
+            if file.stamp() != state.stamp:
+                raise _GoneError(state.name)
+            self._held[state.name] = shipper__vouching.state(
+                file, state.name, self._storing(state.name)
+            )
+        self._stamp = state.stamp
+
+    def _extend(self, extent: Extent) -> None:
+        """Sends what is missing of a segment."""
+        assert self._held is not None
+        held, (segment, size) = self._held, extent
+        name, has = segment.name, held.get(segment.name)
+        if has is not None and has >= size:
+            return
+        if has is None:
+            # A segment is there as a whole at once; what is appended to those before it must not
+            # be lost behind it.
+            self._replica.sync(self._source.term, None)
+            with closing(self._opened(name)) as file:
+                shipper__vouching.whole_segment(file, segment, size, self._storing(name))
+            held[name] = size
+            return
+
+        def put(offset: int, data: bytes, _last: bool) -> None:
+            self._replica.append(self._source.term, name, offset, data)
+            held[name] = offset + len(data)
+            self.bytes_sent += len(data)
+
+        with closing(self._opened(name)) as file:
+            shipper__vouching.grown(file, segment, self._source.mark(segment, has), has, size, put)
+
+    def _opened(self, name: str) -> File:
+        try:
+            return self._source.open(name)
+        except DurabilityError as error:
+            if error.errno == errno.ENOENT:
+                raise _GoneError(name) from None
+            raise

@@ -1,0 +1,1 @@
+"""One kind of replica each: folder, object store, Flight server."""

@@ -1,0 +1,333 @@
+"""Served replica: the copy of a log at a replica server (`server`), another process or machine.
+
+No call waits for longer than some seconds, and as long as its bytes take. Whatever goes wrong with
+one ends the connection; the next call begins another, and the copy has to be promised again before
+it is written.
+
+What is appended is sent with the `sync` after it, if it is little: an epoch is one round trip.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.replication import fencing_grant
+from nosync_nb.store.replication.address import Address, is_loopback
+from nosync_nb.store.replication.backends import flight_protocol
+from nosync_nb.store.replication.backends.flight_protocol__wire import (
+    PIECE_BYTES,
+    ForeignError,
+    Greeting,
+    joined,
+)
+from nosync_nb.store.replication.fencing_grant import Promise
+from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.remote_call import Beat
+
+CALL_S = 5.0
+"""How long a server may take to answer, beside the time that bytes take on the way."""
+
+SLOWEST_BYTES_PER_S = 32e3
+"""A link that is slower counts as one that is gone."""
+
+_NAMES_BYTES = 1 << 20
+_DIGEST_BYTES_PER_S = 10e6
+_MESSAGE_BYTES_MAX = 4 << 20
+_NAMES_MAX = 256
+_SHOWN = 200
+_PLAIN = (
+    ("Connection refused", "nothing listens there"),
+    ("resolv", "nobody knows its host's name"),
+    ("lookup failed", "nobody knows its host's name"),
+    ("CERTIFICATE_VERIFY_FAILED", "nobody who is known here has signed its certificate"),
+    ("andshake failed", "what listens there does not speak TLS"),
+    ("Failed parsing HTTP/2", "what listens there is no replica server"),
+    ("unreachable", "no network leads there"),
+    ("No route to host", "no network leads there"),
+    ("reset by peer", "the connection was cut"),
+    ("Socket closed", "the connection was cut"),
+    ("imed out", "nobody answers there"),
+)
+_JARGON = re.compile(r"Flight [a-z ]+ error, with message: |\b[A-Z_]{3,}: |ipv[46]:\S+: ")
+_TLS = "grpc+tls"
+
+
+class Line:
+    """A connection to a server, made by the first call; all calls come from one thread."""
+
+    def __init__(self, address: Address, files: Files) -> None:
+        self._address, self._files = address, files
+        self._client: Any = None
+        self._greeting: Greeting | None = None
+
+    def call(self, header: dict[str, Any], data: bytes = b"", *, more_s: float = 0.0) -> bytes:
+        """Returns what the server answers.
+
+        Args:
+            more_s: how much longer than usual it may take.
+
+        Raises:
+            DurabilityError: it cannot be reached, is slow, or has another token.
+            NosyncError: the error that the server gives.
+        """
+        import pyarrow as pa
+        import pyarrow.flight as flight
+
+        seconds = CALL_S + more_s + len(data) / SLOWEST_BYTES_PER_S
+        try:
+            greeting = self._greeting or self._opened()
+            body = greeting.call(header, data)
+            return greeting.read(body, self._asked("call", body, seconds))
+        except (flight.FlightError, pa.ArrowException, ForeignError) as error:
+            self.close()
+            raise self._failure(error, seconds) from error
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        client, self._client, self._greeting = self._client, None, None
+        if client is not None:
+            with suppress(Exception):
+                client.close()
+
+    def _opened(self) -> Greeting:
+        """Connects, and sees that the server has the token."""
+        import pyarrow.flight as flight
+
+        kind, host = self._address.kind, self._address.host
+        try:
+            token = flight_protocol.of(self._files, self._address)
+            roots = flight_protocol.roots(self._files) if kind == _TLS else None
+        except TrustError as error:
+            raise DurabilityError(str(error), hint=error.hint) from error
+        options: list[tuple[str, int]] = [("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
+        if is_loopback(host):
+            options.append(("grpc.enable_http_proxy", 0))  # no proxy leads to this machine
+        self._client = flight.FlightClient(
+            f"{kind}://{host}", tls_root_certs=roots, generic_options=options
+        )
+        greeting = Greeting(token)
+        if not greeting.proved(self._asked("hello", greeting.nonce, CALL_S)):
+            self.close()
+            raise DurabilityError(
+                f"'{self._address.url}' has another token than this user",
+                hint=f"give the server's token to this user: a line in "
+                f"'{flight_protocol.KNOWN}' beside the key, `{host} TOKEN`",
+            )
+        self._greeting = greeting
+        return greeting
+
+    def _asked(self, what: str, body: bytes, seconds: float) -> bytes:
+        import pyarrow.flight as flight
+
+        action = flight.Action(what, body)
+        found = self._client.do_action(action, flight.FlightCallOptions(timeout=seconds))
+        return joined(each.body.to_pybytes() for each in found)
+
+    def _failure(self, error: Exception, seconds: float) -> DurabilityError:
+        """What a broken call is to people."""
+        import pyarrow.flight as flight
+
+        url = self._address.url
+        if isinstance(error, flight.FlightTimedOutError):
+            return DurabilityError(
+                f"'{url}' did not answer within {seconds:.3g} s",
+                hint="see whether the server runs and the network leads there",
+            )
+        if isinstance(error, flight.FlightUnauthenticatedError | ForeignError):
+            return DurabilityError(
+                f"'{url}' was started again, or is no replica server with this token",
+                hint="it is asked anew; see what listens there if this stays",
+            )
+        why = plain(str(error))
+        if isinstance(error, flight.FlightUnavailableError):
+            return DurabilityError(
+                f"'{url}' cannot be reached: {why}",
+                hint="see whether the server runs there: python -m nosync_nb.replica DIR --port P",
+            )
+        return DurabilityError(
+            f"'{url}' does not answer as a replica server: {why}",
+            hint="see what listens there",
+        )
+
+
+class ServedSite:
+    """A replica server; see `Site`."""
+
+    def __init__(self, address: Address, files: Files) -> None:
+        self._address, self._files = address, files
+
+    def prepare(self) -> bool:
+        """Does nothing: the server made its folder when it was started."""
+        return True
+
+    def logs(self, _beat: Beat = lambda: None) -> dict[bytes, Promise]:
+        """The logs of which it holds something, by their ids."""
+        line = Line(self._address, self._files)
+        try:
+            said = decoded(line.call({"do": "logs"}), self._address.url)
+        finally:
+            line.close()
+        try:
+            return {
+                bytes.fromhex(log_id): fencing_grant.decode(text.encode(), self._address.url)
+                for log_id, text in said.items()
+            }
+        except (ValueError, AttributeError, TypeError) as error:
+            raise senseless(self._address.url) from error
+
+    def replica(self, log_id: bytes) -> ServedReplica:
+        """The copy of one log, whether there is one yet or not."""
+        return ServedReplica(Line(self._address, self._files), self._address.url, log_id)
+
+
+class ServedReplica:
+    """The copy of one log at a server; see `Replica`.
+
+    Args:
+        line: to the server, of this copy alone.
+        url: of the server, for errors.
+    """
+
+    def __init__(self, line: Line, url: str, log_id: bytes) -> None:
+        self._line, self._url, self._log = line, url, log_id.hex()
+        self._late: tuple[Term, str, int, bytes] | None = None  # to be appended
+
+    @property
+    def folder(self) -> None:
+        """Its files do not lie on this machine, or are another's all the same."""
+        return None
+
+    def promised(self) -> Term | None:
+        """The term it has promised itself to; None if it holds nothing of the log."""
+        said = self._ask("promised")
+        return fencing_grant.decode(said, self._url).term if said else None
+
+    def promise(self, term: Term, name: Name) -> Holdings:
+        """Takes nothing of an earlier term from now on, which is on its disk."""
+        self._late = None
+        made = fencing_grant.encode(Promise(term, "", name))
+        more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # what it holds is told as well
+        return self._holdings(self._ask("promise", made, more_s=more_s))
+
+    def held(self) -> Holdings:
+        """What it holds."""
+        self._flush()
+        return self._holdings(self._ask("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
+        self._flush()
+        self._ask("store", data, term=term, name=name, offset=offset, last=last)
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        """Goes on with a segment from its end; on disk with the next `sync`."""
+        late = self._late
+        if late is not None and late[:2] == (term, name):
+            begun = late[3]
+            if late[2] + len(begun) == offset and len(begun) + len(data) <= PIECE_BYTES:
+                self._late = term, name, late[2], begun + data
+                return
+        self._flush()
+        self._late = term, name, offset, data
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        """Brings to disk what was appended; then it is known that the term still holds."""
+        if self._late is not None and self._late[0] == term:
+            _, name, offset, data = self._late
+            self._late = None
+            self._ask("sync", data, term=term, seq=seq, name=name, offset=offset)
+        else:
+            self._flush()
+            self._ask("sync", term=term, seq=seq)
+
+    def acknowledged(self) -> int:
+        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
+        said = decoded(self._ask("acknowledged"), self._url)
+        if type(said) is not int or said < 0:
+            raise senseless(self._url)
+        return said
+
+    def digest(self, name: str, size: int) -> bytes:
+        """The digest of the first bytes of a file."""
+        self._flush()
+        return self._ask("digest", name=name, size=size, more_s=size / _DIGEST_BYTES_PER_S)
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+        self._flush()
+        whole = bytearray()
+        while len(whole) < size:
+            piece = min(PIECE_BYTES, size - len(whole))
+            more_s = piece / SLOWEST_BYTES_PER_S
+            at = offset + len(whole)
+            data = self._ask("read", name=name, offset=at, size=piece, more_s=more_s)
+            if len(data) > piece:
+                raise senseless(self._url)
+            whole += data
+            if len(data) < piece:
+                break
+        return bytes(whole)
+
+    def discard(self, term: Term, names: Iterable[str]) -> None:
+        """Deletes files of the log."""
+        self._flush()
+        all_ = list(names)
+        for at in range(0, len(all_), _NAMES_MAX):
+            self._ask("discard", term=term, names=all_[at : at + _NAMES_MAX])
+
+    def close(self) -> None:
+        """Gives back what it holds open."""
+        self._late = None
+        self._line.close()
+
+    def _flush(self) -> None:
+        """Sends what was to be appended."""
+        if self._late is not None:
+            (term, name, offset, data), self._late = self._late, None
+            self._ask("append", data, term=term, name=name, offset=offset)
+
+    def _ask(self, what: str, data: bytes = b"", *, more_s: float = 0.0, **said: Any) -> bytes:
+        try:
+            return self._line.call({"do": what, "log": self._log, **said}, data, more_s=more_s)
+        except BaseException:
+            self._late = None  # whoever appended it begins anew
+            raise
+
+    def _holdings(self, said: bytes) -> Holdings:
+        match decoded(said, self._url):
+            case [str(incarnation), dict(files)]:
+                if all(type(size) is int and size >= 0 for size in files.values()):
+                    return Holdings(incarnation, files)
+        raise senseless(self._url)
+
+
+def plain(message: str) -> str:
+    """What the transport says of a call that failed, in plain words; else without its jargon."""
+    for sign, words in _PLAIN:
+        if sign in message:
+            return words
+    why = message.partition(". Detail:")[0].rpartition("last error: ")[2]
+    return _JARGON.sub("", why)[:_SHOWN]
+
+
+def decoded(said: bytes, url: str) -> Any:
+    """Returns JSON that a server sent.
+
+    Raises:
+        CorruptLogError: it is none.
+    """
+    try:
+        return json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise senseless(url) from error
+
+
+def senseless(url: str) -> CorruptLogError:
+    """The error of an answer that makes no sense."""
+    return CorruptLogError(f"'{url}' answers what makes no sense", hint="update the server")

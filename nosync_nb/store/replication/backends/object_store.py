@@ -1,0 +1,331 @@
+"""Object replica: copies of logs in an object store, where objects are made and never changed.
+
+    bucket/prefix/LOG-ID/
+      once                              made twice: does the store refuse the second one?
+      state/NUMBER                      what was done, in order; see `account`
+      data/NUMBER-WRITER-DIGEST         bytes of a file, too many for a record
+
+A file is a row of pieces. What is appended to a segment is kept until `sync`, which makes one
+record of it, in one request; pieces of one size are merged into larger ones now and then, so that
+a segment of n appends is of some 15 log n pieces, and a byte is sent again once for each merge.
+
+`digest` answers from what was noted when the bytes were sent: an object never changes, and the
+store has checksums of its own; it is asked whether the objects are there. They are read back only
+where another process has gone on with a segment, whose digest up to there this one cannot continue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication.backends import object_manifest__records
+from nosync_nb.store.replication.backends.object_manifest import Account
+from nosync_nb.store.replication.backends.object_manifest__records import (
+    Content,
+    FileChange,
+    ObjectPiece,
+)
+from nosync_nb.store.replication.backends.object_requests import Bucket
+from nosync_nb.store.replication.fencing_grant import Promise
+from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.remote_call import Beat
+
+EMBEDDED_BYTES = 1 << 16
+"""As many bytes at most lie in a record, of each file."""
+
+_PART_BYTES = 2 << 20
+_KEPT = 2 * object_manifest__records.FAN
+_READ_BYTES = 8 << 20
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class ObjectSite:
+    """A folder of an object store; see `Site`."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def prepare(self) -> bool:
+        """Asks nobody: there are no folders to be made, and it need not be reached today."""
+        self._bucket.check()
+        return True
+
+    def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
+        """The logs of which it holds something, by their ids."""
+        known = {}
+        for name in self._bucket.folders():
+            beat()
+            if _ID.fullmatch(name):
+                state = Account(self._bucket, name).look()
+                if state is not None and any(map(file_layout.is_frames, state.files)):
+                    known[bytes.fromhex(name)] = state.promise
+        return known
+
+    def replica(self, log_id: bytes) -> ObjectReplica:
+        """The copy of one log, whether there is one yet or not."""
+        return ObjectReplica(self._bucket, log_id)
+
+
+class _Growth:
+    """Bytes that are to follow what is held of a file: parts that are sent, and the rest."""
+
+    def __init__(self, name: str, start: int, digest: hashlib.blake2b | None) -> None:
+        self.name, self.size, self.digest = name, start, digest
+        self.parts: list[ObjectPiece] = []
+        self.rest = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Takes more bytes."""
+        self.rest += data
+        self.size += len(data)
+        if self.digest is not None:
+            self.digest.update(data)
+
+
+class ObjectReplica:
+    """The copy of one log in an object store; see `Replica`.
+
+    Args:
+        bucket: where copies of several logs may be.
+        log_id: of this one.
+    """
+
+    def __init__(self, bucket: Bucket, log_id: bytes) -> None:
+        self._bucket = bucket
+        self._account = Account(bucket, log_id.hex())
+        self._grown: dict[str, _Growth] = {}
+        self._new: _Growth | None = None
+        self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, up to where
+        self._kept: dict[tuple[str, int], bytes] = {}  # small pieces that are to be merged
+
+    @property
+    def folder(self) -> str | None:
+        """None: it is nowhere on this machine."""
+        return None
+
+    def promised(self) -> Term | None:
+        """The term it has promised itself to; None if it holds nothing of the log."""
+        state = self._account.look()
+        return state.promise.term if state else None
+
+    def promise(self, term: Term, name: Name) -> Holdings:
+        """Takes nothing of an earlier term from now on."""
+        self.close()
+        self._account.begin(term, name)
+        return self.held()
+
+    def held(self) -> Holdings:
+        """What it holds."""
+        state = self._account.look()
+        if state is None:
+            return Holdings("", {})
+        sizes = {name: content.size for name, content in state.files.items()}
+        return Holdings(state.promise.incarnation, sizes)
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        """A piece of a new file, in order; with the last one it is there as a whole."""
+        file_layout.path_of("", name)
+        self._account.reign(term)
+        if offset == 0:
+            self._new = _Growth(name, 0, hashlib.blake2b(digest_size=16))
+        new = self._new
+        if new is None or new.name != name or new.size != offset:
+            self._new = None
+            raise DurabilityError(
+                f"'{self._account.where}': a piece of '{name}' at byte {offset} follows nothing"
+            )
+        try:
+            self._add(term, new, data)
+            if last:
+                self._commit(term, [new], keep=False)
+        except BaseException:
+            self._new = None
+            raise
+        if last:
+            self._new = None
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        """Goes on with a segment from its end; it is there with the next `sync`."""
+        grown = self._grown.get(name)
+        if grown is None:
+            self._account.reign(term)
+            content = self._content(name)
+            at, digest = self._digests.get(name, (-1, None))
+            known = digest.copy() if digest is not None and at == content.size else None
+            grown = self._grown[name] = _Growth(name, content.size, known)
+        if grown.size != offset:
+            raise DurabilityError(
+                f"'{self._account.where}' holds {grown.size} bytes of '{name}', and byte {offset}"
+                " was to follow"
+            )
+        self._add(term, grown, data)
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        """Makes a record of what was appended; then it is known that the term still holds."""
+        state = self._account.reign(term)
+        if self._grown or seq not in (None, state.seq):
+            self._commit(term, list(self._grown.values()), keep=True, seq=seq)
+            self._grown.clear()
+        else:
+            self._account.present(term)
+            self._account.still(term)
+            self._account.clear()
+
+    def acknowledged(self) -> int:
+        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
+        state = self._account.look()
+        return state.seq if state else 0
+
+    def digest(self, name: str, size: int) -> bytes:
+        """The digest of the first bytes of a file; of one of which an object is lost, empty."""
+        file_layout.path_of("", name)
+        content = self._content(name)
+        if content.digest and size >= content.size:
+            if not self._whole(content):
+                content = self._content(name, fresh=True)
+                return content.digest if size >= content.size and self._whole(content) else b""
+            return content.digest
+        made = hashlib.blake2b(digest_size=16)
+        size = min(size, content.size)
+        for start in range(0, size, _READ_BYTES):
+            made.update(self.read(name, start, min(_READ_BYTES, size - start)))
+        if size == content.size:
+            self._digests[name] = size, made
+        return made.digest()
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+        file_layout.path_of("", name)
+        before = self._account.known()
+        try:
+            return self._cut(name, offset, size)
+        except DurabilityError:
+            if self._account.look() is before:
+                raise
+            return self._cut(name, offset, size)  # whoever writes there had merged its pieces
+
+    def _cut(self, name: str, offset: int, size: int) -> bytes:
+        grown = self._grown.get(name)
+        pieces = self._content(name).pieces
+        wanted = []
+        start, stop = 0, offset + size
+        for piece in (*pieces, *grown.parts) if grown else pieces:
+            low, high = max(offset, start), min(stop, start + piece.size)
+            if low < high:
+                wanted.append(ObjectPiece(piece.key, piece.start + low - start, high - low))
+            start += piece.size
+        data = self._read(wanted)
+        if grown is not None and stop > start:
+            data += grown.rest[max(0, offset - start) : stop - start]
+        return data
+
+    def discard(self, term: Term, names: Iterable[str]) -> None:
+        """Deletes files of the log."""
+        state = self._account.reign(term)
+        gone = {name: None for name in names if name in state.files}
+        for name in gone:
+            self._grown.pop(name, None)
+            self._digests.pop(name, None)
+        if gone:
+            self._account.commit(term, gone, b"")
+        else:
+            self._account.still(term)
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        self._new = None
+        self._grown.clear()
+        self._digests.clear()
+        self._kept.clear()
+
+    # -- pieces ------------------------------------------------------------------------------
+
+    def _content(self, name: str, *, fresh: bool = False) -> Content:
+        state = self._account.look() if fresh else self._account.known()
+        if not fresh and (state is None or name not in state.files):
+            state = self._account.look()
+        if state is None or name not in state.files:
+            raise DurabilityError(f"'{self._account.where}' holds nothing of '{name}'")
+        return state.files[name]
+
+    def _whole(self, content: Content) -> bool:
+        """Whether the objects of a file are there, with as many bytes as they had."""
+        needed: dict[str, int] = {}
+        for piece in content.pieces:
+            needed[piece.key] = max(needed.get(piece.key, 0), piece.start + piece.size)
+        sizes = self._bucket.sizes([self._account.path(key) for key in needed])
+        return all(size >= least for size, least in zip(sizes, needed.values(), strict=True))
+
+    def _add(self, term: Term, growth: _Growth, data: bytes) -> None:
+        """Takes bytes; what is too much to be kept is sent."""
+        growth.add(data)
+        while len(growth.rest) >= _PART_BYTES:
+            growth.parts.append(self._put(term, bytes(growth.rest[:_PART_BYTES]), 0))
+            del growth.rest[:_PART_BYTES]
+
+    def _put(self, term: Term, data: bytes, rank: int) -> ObjectPiece:
+        """Makes an object of bytes; by its name it belongs to the next record, which names it.
+
+        Two files of one record that have the same bytes share it, as long as one of them is there.
+        """
+        slot = self._account.reign(term).slot + 1
+        made = hashlib.blake2b(data, digest_size=16).hexdigest()
+        key = f"data/{slot:012d}-{self._account.writer}-{made}"
+        self._bucket.put(self._account.path(key), data)
+        return ObjectPiece(key, 0, len(data), rank)
+
+    def _commit(
+        self, term: Term, grown: list[_Growth], *, keep: bool, seq: int | None = None
+    ) -> None:
+        """Makes a record of what is to follow what was held of the files, or takes its place."""
+        files = self._account.reign(term).files
+        changes: dict[str, FileChange | None] = {}
+        data = b""
+        for growth in grown:
+            held = files[growth.name].pieces if keep else ()
+            more, rest, rank = growth.parts, bytes(growth.rest), 0
+            if keep and rest and not more:
+                count, rank = object_manifest__records.to_merge(held, len(rest))
+                held, merged = held[: len(held) - count], held[len(held) - count :]
+                rest = self._read(merged) + rest
+            if len(rest) > EMBEDDED_BYTES:
+                more = [*more, self._put(term, rest, rank)]
+            elif rest:
+                more = [*more, ObjectPiece("", len(data), len(rest), rank)]
+                data += rest
+            digest = growth.digest.digest() if growth.digest is not None else b""
+            changes[growth.name] = FileChange(len(held), tuple(more), digest)
+        self._account.commit(term, changes, data, seq)
+        for growth in grown:
+            self._note(growth)
+
+    def _note(self, growth: _Growth) -> None:
+        """Keeps what makes it cheap to go on with a segment: its digest, and its small pieces."""
+        if not file_layout.is_segment(growth.name):
+            return
+        if growth.digest is not None:
+            self._digests[growth.name] = growth.size, growth.digest
+        state = self._account.look()
+        assert state is not None
+        piece = state.files[growth.name].pieces[-1] if growth.rest else None
+        if piece is not None and piece.rank == 0 and piece.size == len(growth.rest):
+            self._kept[piece.key, piece.start] = bytes(growth.rest)
+        while len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def _read(self, pieces: Iterable[ObjectPiece]) -> bytes:
+        """The bytes of pieces; those that are not kept are asked for at once."""
+        pieces = list(pieces)
+        asked = [p for p in pieces if (p.key, p.start) not in self._kept]
+        read = iter(
+            self._bucket.read_all((self._account.path(p.key), p.start, p.size) for p in asked)
+        )
+        kept = (self._kept.get((p.key, p.start)) for p in pieces)
+        return b"".join(
+            next(read) if data is None else data[: piece.size]
+            for piece, data in zip(pieces, kept, strict=True)
+        )

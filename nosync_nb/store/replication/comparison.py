@@ -1,0 +1,172 @@
+"""Comparing: what each replica holds, against the files of a log that were found whole.
+
+Digests are compared, file by file, and of segments the part that both have. A replica that lacks
+what was committed last is behind; one that lacks a file which frames that it has already name, or
+whose bytes are others, differs. What differs is looked at again after another survey: the owner,
+and who ships for him, go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import NosyncError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.segments import HEADER_BYTES, Segment
+from nosync_nb.store.replication import config, file_layout
+from nosync_nb.store.replication.address import Address
+from nosync_nb.store.replication.backends.folder import digest
+from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.protocol import Replica
+from nosync_nb.store.replication.remote_call import Beat, ask
+from nosync_nb.store.verification.inventory import items
+from nosync_nb.store.verification.report import CopyFound, CopyState, Damaged, Verified
+from nosync_nb.store.verification.survey import Present, Survey, survey
+from nosync_nb.store.verification.verify import Pause, Tally, admitted, completed, looked
+
+_PIECE = 1 << 20
+
+
+class Own(NamedTuple):
+    """The log's own side: where it lies, what is there, and which files are damaged.
+
+    `counted` is told of bytes that were read, and may rest.
+    """
+
+    files: Files
+    folder: str
+    surveyed: Survey
+    hurt: frozenset[str]
+    counted: Callable[[int], None] = lambda count: None
+
+
+def verified(
+    path: str,
+    replicas: Sequence[Address] | None = None,
+    *,
+    files: Files | None = None,
+    pause: Pause | None = None,
+) -> Verified:
+    """Reads a log, and what its replicas hold; tells what of either is not what was written.
+
+    Args:
+        replicas: of the log; None: those that are stored with it, if this user has named them.
+        pause: see `verify`, which also tells the errors.
+    """
+    disk, began = files or Files(), time.monotonic()
+    folder, tally, notes = admitted(disk, path), Tally(pause), []
+    log = looked(disk, folder, Machine(), tally)
+    if replicas is None:
+        try:
+            replicas = config.read(disk, folder, log.survey.log_id).replicas
+        except NosyncError as error:
+            replicas = ()
+            notes.append(str(error))
+
+    def again() -> Survey:
+        return completed(disk, folder, survey(disk, folder, Machine(), tally), tally)
+
+    if replicas:
+        surveyed = completed(disk, folder, log.survey, tally)
+        own = Own(disk, folder, surveyed, frozenset(each.file for each in log.damage))
+    copies = [compare(own, address, again) for address in replicas]
+    took = time.monotonic() - began
+    return tally.verified(folder, log, took, copies, notes)
+
+
+def compare(own: Own, address: Address, again: Callable[[], Survey]) -> CopyFound:
+    """What a replica holds of a log.
+
+    Args:
+        again: makes another survey, if something differs.
+    """
+    try:
+        first = ask(address.url, _Look(own, address))
+        if first.state != "differs":
+            return first
+        fresh = again()
+        hurt = own.hurt.union(each.file for each in fresh.damage)
+        second = ask(address.url, _Look(own._replace(surveyed=fresh, hurt=hurt), address))
+    except NosyncError as error:
+        return CopyFound(address.url, "unreachable", why=str(error))
+    known = {each.file for each in first.damage}
+    damage = tuple(each for each in second.damage if each.file in known)
+    return second._replace(damage=damage) if damage else second._replace(state="behind", damage=())
+
+
+class _Look:
+    """One look at a replica, in the thread of whoever is asked."""
+
+    def __init__(self, own: Own, address: Address) -> None:
+        self._own, self._address = own, address
+
+    def __call__(self, beat: Beat) -> CopyFound:
+        own = self._own
+        replica = connect(self._address, own.files).replica(own.surveyed.log_id)
+        try:
+            held = replica.held().files
+            beat()
+            return self._compared(replica, held, beat)
+        finally:
+            replica.close()
+
+    def _compared(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> CopyFound:
+        surveyed, url = self._own.surveyed, self._address.url
+        present = {each.name: each for each in surveyed.held}
+        damage: list[Damaged] = []
+        end = 0
+        for segment in surveyed.segments:
+            size = min(held.get(segment.name, 0), present.get(segment.name, _none(segment)).size)
+            if size < HEADER_BYTES:
+                continue
+            end = max(end, segment.start.offset + size - HEADER_BYTES)
+            damage += self._differs(replica, segment.name, size, beat)
+        behind = bool(surveyed.ends) and end < surveyed.ends[-1][0]
+        for name, item in items(surveyed).items():
+            if item.size is None or (name in held and file_layout.is_segment(name)):
+                continue
+            if name not in held:
+                behind = behind or item.current
+                there = end >= item.after if item.framed else surveyed.state in held
+                if item.current and item.after and there:
+                    damage.append(Damaged(name, "it is missing"))
+            elif held[name] != item.size:
+                damage.append(Damaged(name, f"it has {held[name]} bytes, not {item.size}"))
+            else:
+                damage += self._differs(replica, name, item.size, beat)
+        state: CopyState = "differs" if damage else "behind" if behind or not held else "level"
+        why = "" if held else "it holds nothing of the log"
+        return CopyFound(url, state, _epoch(surveyed, end), tuple(damage), why)
+
+    def _differs(self, replica: Replica, name: str, size: int, beat: Beat) -> list[Damaged]:
+        """Compares the first bytes of a file, here and there."""
+        own = self._own
+        theirs = replica.digest(name, size)
+        beat()
+        try:
+            ours = digest(own.files, file_layout.path_of(own.folder, name), size)
+            for at in range(0, size, _PIECE):
+                own.counted(min(_PIECE, size - at))
+                beat()
+        except NosyncError:
+            return []  # it is this disk's trouble, and told as that
+        beat()
+        if ours == theirs or name in own.hurt:
+            return []
+        return [Damaged(name, "its bytes are not those of this log")]
+
+
+def _none(segment: Segment) -> Present:
+    return Present(segment.name, 0)
+
+
+def _epoch(surveyed: Survey, end: int) -> int | None:
+    """The last epoch before a place of the stream; None if that is before what is known."""
+    at = bisect_right(surveyed.ends, end, key=lambda each: each[0])
+    if at:
+        return surveyed.ends[at - 1][1]
+    return None if surveyed.ends else surveyed.epoch

@@ -1,0 +1,1 @@
+"""Reading back from replicas: lost logs, missing files, repair."""

@@ -1,0 +1,152 @@
+"""Catching up: what replicas have of a log's last owner that the log's own disk has lost.
+
+Asked while a log is opened, and only if its disk may lack something (`store/log/catch_up.py`): the
+power was lost, or the folder is a copy that was put back. Its keeper may have shipped what he had
+written and never synced. Replicas are asked all at once, and nobody waits longer than `WAIT_S` for
+one that says nothing: the log is opened without it, as when none can be reached. If that one has
+more it is told when it answers, and the log does not go on (polling.py).
+
+A copy is asked for frames that it has acknowledged, in segments of that owner, by his word, which
+lead back to where the log ends here. Files of rows are brought when they are read (fetching.py).
+
+Failure: a copy has a checkpoint, and has dropped what that makes useless: segments, and files that
+only frames before it name. Such a frame would be taken without its rows. Hence it ends before the
+first frame that names a file which the copy lacks, and if nothing leads back to the log's end
+nothing is taken: a log that is so far behind is made anew from its replicas (restoring.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from nosync_nb.errors import CorruptLogError, NosyncError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import Frame, frames, segments
+from nosync_nb.store.log.catch_up import Ask, Regained
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.segments import HEADER_BYTES, Segment
+from nosync_nb.store.records import file_references__framed, payloads
+from nosync_nb.store.replication import config, file_layout
+from nosync_nb.store.replication.address import Address
+from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.protocol import Replica
+from nosync_nb.store.replication.remote_call import Beat, ask_all
+from nosync_nb.store.safe_decoding import decoding
+
+WAIT_S = 2.0
+"""How long an opening waits for a replica that says nothing."""
+
+BYTES_MAX = 64 << 20
+"""The most that is taken; a checkpoint is due after much less."""
+
+
+def asking(files: Files, path: str, named: Replicas | None = None) -> Ask:
+    """Asks the replicas that somebody names, or those that are kept with a log.
+
+    A copy that was put back keeps none: its settings are those of the folder that it was made of.
+    """
+
+    def ask(head: Segment, end: Mark) -> Regained | None:
+        with suppress(NosyncError):
+            known = named or config.read(files, path, head.log_id)
+            if known.replicas and not known.unprepared:
+                return furthest(files, known.replicas, head, end)
+        return None
+
+    return ask
+
+
+def furthest(
+    files: Files, replicas: Sequence[Address], head: Segment, end: Mark
+) -> Regained | None:
+    """What the replica gives that goes furthest; None if none goes beyond a mark.
+
+    Args:
+        head: of the newest segment that is here.
+    """
+    calls = [(each.url, _Beyond(files, each, head, end)) for each in replicas]
+    answers = zip(replicas, ask_all(calls, silent_s=WAIT_S), strict=True)
+    given = [(each.url, said) for each, said in answers if isinstance(said, bytes) and said]
+    if not given:
+        return None
+    url, data = max(given, key=lambda one: len(one[1]))
+    return Regained(data, lambda taken: _told(url, taken))
+
+
+def _whole(frame: Frame, held: Mapping[str, int]) -> bool:
+    """Whether a copy has the files that a frame names."""
+    with decoding(f"frame {frame.position.seq}"):
+        wanted = file_references__framed.of_frame(frame.payload).files.values()
+    return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
+
+
+def _told(url: str, taken: list[Frame]) -> str:
+    """What people are told of frames that were taken."""
+    epochs = [
+        payloads.unpack(frame.payload).epoch for frame in taken if frame.kind == payloads.EPOCH
+    ]
+    what = f"epochs {epochs[0]} to {epochs[-1]}" if epochs[1:] else f"frame {taken[0].position.seq}"
+    what = f"epoch {epochs[0]}" if len(epochs) == 1 else what
+    return f"this disk had lost {what}: taken from {url}, which had it"
+
+
+class _Beyond:
+    """What one replica has after a mark, of the owner of a segment."""
+
+    def __init__(self, files: Files, address: Address, head: Segment, end: Mark) -> None:
+        self._files, self._address = files, address
+        self._head, self._end = head, end
+
+    def __call__(self, beat: Beat) -> bytes:
+        replica = connect(self._address, self._files).replica(self._head.log_id)
+        try:
+            acknowledged = replica.acknowledged()
+            beat()
+            more = acknowledged > self._end.seq
+            return self._after(replica, acknowledged, beat) if more else b""
+        finally:
+            replica.close()
+
+    def _after(self, replica: Replica, acknowledged: int, beat: Beat) -> bytes:
+        """The bytes of frames after the mark that can be read with their rows."""
+        held = replica.held().files
+        beat()
+        stream = self._stream(replica, held, beat)
+        sure = self._end
+        for frame in frames.scan(stream, self._end.offset, self._end)[0]:
+            if frame.position.seq > acknowledged or not _whole(frame, held):
+                break
+            sure = frame.end
+        return stream[: sure.offset - self._end.offset]
+
+    def _stream(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> bytes:
+        """The bytes after the mark; empty if it has them not, or not of this owner alone."""
+        parts: list[bytes] = []
+        newest = segments.listed([*filter(file_layout.is_segment, held)])[-1:]
+        which, stop, size = newest[0] if newest else None, None, 0
+        while which is not None:
+            name = segments.file_name(*which)
+            segment = segments.decode(replica.read(name, 0, HEADER_BYTES)) if name in held else None
+            if segment is None or not self._same(segment):
+                return b""
+            last = segment.start.offset + held[name] - HEADER_BYTES if stop is None else stop
+            first = max(segment.start.offset, self._end.offset)
+            size += last - first
+            if last < first or size > BYTES_MAX:
+                return b""
+            data = replica.read(name, segment.local(first), last - first)
+            if len(data) < last - first:
+                raise CorruptLogError(f"'{name}' ends before byte {segment.local(last)} there")
+            parts.append(data)
+            beat()
+            if segment.start.offset <= self._end.offset:
+                return b"".join(reversed(parts))
+            which, stop = segment.before, segment.start.offset
+        return b""
+
+    def _same(self, segment: Segment) -> bool:
+        """Whether a segment is one of the owner who wrote last here."""
+        one, two = segment, self._head
+        return (one.log_id, one.generation, one.word) == (two.log_id, two.generation, two.word)

@@ -1,0 +1,402 @@
+"""Restoring: a log made anew from what replicas hold, where its own disk has nothing any more.
+
+    promise: replicas take nothing of an earlier owner, so many that one has all that was safe
+    choose: of those the copy that goes furthest and is whole; files of rows may be with any of them
+    copy: its frames, into a folder beside the log's, which takes its place by one rename
+
+Files of rows stay where they are: the log names them, and they are brought when they are read
+(bringing.py). Hence this costs the same whatever the log's state holds, and a log that is opened,
+killed and opened again goes on bringing what is not here.
+
+Failure: a replica was not there when a log was made anew, and holds frames that nobody was told of;
+the log went on without them. It comes back, and its copy is the longest. Hence the copy that goes
+furthest is the longest of those that the latest owner shipped to; but one that is the same and
+goes on is better, whoever shipped it: what that owner was safe with is part of it, if he had any.
+So a copy of his that is damaged, and seems to be shorter than it was, hides nothing (examining.py).
+
+Failure: replicas were emptied, and the one that has the log does not answer. A new log would take
+its name. Hence none is begun where there was one before all replicas have answered; no policy
+overrides that.
+
+Failure: a copy is damaged between the look at it and its use. Hence what was copied is looked at
+again, and if it is not what was chosen, the replica counts as one that did not answer: the next
+copy is taken if so many are left that one of them has all that was safe.
+
+Nothing that a replica holds is believed before it was verified, frame by frame and file by file as
+at any opening. A crash on the way leaves the log's folder as empty as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError, SchemaError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import fencing
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.replication import file_layout, registry
+from nosync_nb.store.replication.address import Address, parse
+from nosync_nb.store.replication.agent.takeover import Claims
+from nosync_nb.store.replication.bounded_replica import Patient
+from nosync_nb.store.replication.config import Replicas, readers, signer, write
+from nosync_nb.store.replication.consistency import Copy, check_log, examined_in
+from nosync_nb.store.replication.endpoints import connect, prepare
+from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.remote_call import SilentError, ask_all
+from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
+
+
+class Restored(NamedTuple):
+    """From which replica a log was made anew, up to which frame.
+
+    Attributes:
+        url: empty: a new log may begin, as no replica that answers has one of this path.
+        rows: the files that it names; none of them is here yet.
+        doubts: why copies were not taken that might have gone further, or that were not found.
+        uncertain: so few could be read that what was safe may be with the others alone.
+    """
+
+    url: str
+    seq: int
+    rows: tuple[Wanted, ...]
+    doubts: tuple[str, ...] = ()
+    uncertain: bool = False
+
+
+class MissingError(DurabilityError):
+    """Too few replicas can be read to be sure that nothing is lost."""
+
+    kind = "missing"
+
+
+_PROMISE_S = 30.0
+"""How long a promise may take: a bucket is asked for several things, one after the other."""
+
+Answers = list[tuple[Address, dict[bytes, Name]]]
+"""Replicas that can be asked, each with the logs that it holds something of, by their ids."""
+
+
+def restore(
+    path: str, settings: Replicas, files: Files | None = None, *, gap: bool = False
+) -> Restored | None:
+    """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
+
+    No new log takes the place of one that had replicas, as far as this user's home knows, before
+    all of them have answered.
+
+    The log is the one that lay at this path and was signed with this user's key; or the one whose
+    id follows a replica's URL.
+
+    Args:
+        gap: takes what there is if too few replicas can be read to be sure that nothing is lost.
+
+    Raises:
+        MissingError: too few replicas can be read.
+        DurabilityError: the copy cannot be written.
+        SchemaError: it cannot be told which log is meant.
+        CorruptLogError: no copy can be read.
+    """
+    files = files or Files()
+    if not settings.replicas or (files.exists(path) and files.names(path)):
+        return None
+    name = Name(path, signer(files), len(settings.replicas), settings.quorum)
+    former = _former(files, path)
+    _prepare(files, settings.replicas, former)
+    answers, silent = _answers(files, settings)
+    which = _which(name, answers, settings, silent)
+    if which is None:
+        return _without_copy(path, settings, former, silent)
+    _prepare(files, settings.replicas)
+    # Of one that has nothing of the log it is not known whether it ever had.
+    silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
+    said = [logs[which] for _, logs in answers if which in logs]
+    strict = _strictest(settings, said)
+    if not gap:
+        _enough(path, strict, silent)
+    having = [address for address, logs in answers if which in logs]
+    replicas = [Patient(each.url, connect(each, files).replica(which)) for each in having]
+    with ExitStack() as given_back:
+        for replica in replicas:
+            given_back.callback(replica.close)
+        promised, replicas, more = _promise(replicas, name._replace(quorum=max(1, strict.quorum)))
+        copies, also = _copies(files, replicas, promised, which)
+        silent += more + also
+        while copies:
+            best = _furthest(copies, silent)
+            if not gap:
+                _enough(path, strict, silent)
+            copies.remove(best)
+            try:
+                known = _following(settings, said, max(1, strict.quorum), best)
+                _copy(files, path, best, promised.generation, which, known)
+                return _told(best, strict, silent)
+            except (CorruptLogError, SilentError) as error:
+                silent.append(f"{best.url}: {error}")
+    if not gap:
+        _enough(path, strict, silent)
+    raise _unreadable(path, silent)
+
+
+def _former(files: Files, path: str) -> set[str]:
+    """The URLs of the replicas that a log at this path had, as far as this user's home knows."""
+    known = registry.look(files, path)
+    return {parse(url).url for url in known[0]} if known is not None else set()
+
+
+def _prepare(
+    files: Files, replicas: Iterable[Address], but: AbstractSet[str] = frozenset()
+) -> None:
+    """Makes the folders of copies that the user names for the first time.
+
+    Failure: the disk is lost, and the volume of a replica is not mounted. 1. Its folder is made in
+    the mount point. 2. It holds nothing. 3. A new log is begun. Hence a folder that held a copy of
+    the log is not made before another replica has answered that it has the log.
+
+    Args:
+        but: URLs of replicas that held copies of the log.
+    """
+    with suppress(DurabilityError):  # the replica is asked next, and says why it does not answer
+        prepare([each for each in replicas if each.url not in but], files)
+
+
+def _without_copy(
+    path: str, settings: Replicas, former: AbstractSet[str], silent: Sequence[str]
+) -> Restored | None:
+    """Lets a new log begin, as no replica that answers has a copy; None if all of them answer.
+
+    Args:
+        former: URLs of replicas that a log at this path had.
+        silent: why replicas do not answer.
+
+    Raises:
+        MissingError: a replica does not answer, and there was a log, or too few can be read.
+    """
+    if silent and (former or any(each.log_id for each in settings.replicas)):
+        raise _unknown(path, settings, silent)
+    _enough(path, settings, silent)
+    return Restored("", 0, (), tuple(silent)) if silent else None
+
+
+def _unknown(path: str, settings: Replicas, silent: Sequence[str]) -> MissingError:
+    """The error of a log that no replica has which answers, while others do not answer."""
+    count = len(settings.replicas)
+    return MissingError(
+        f"'{path}' is empty, and no replica that answers has a copy of it; {len(silent)} of {count}"
+        f" do not answer, and may have it: {'; '.join(silent)}",
+        hint="reconnect these replicas and open the log again, or wait for them with"
+        " on_loss='wait'; if there is no such log, open it without replicas and add them later",
+    )
+
+
+def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
+    """The error of a log that replicas have, while none of its copies can be read."""
+    return CorruptLogError(
+        f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
+        hint="bring more of the replicas back",
+    )
+
+
+def _furthest(copies: list[Copy], silent: list[str]) -> Copy:
+    """The copy that has all that was safe, if one has; those that do not answer are left out."""
+    best, *rest = sorted(copies, key=lambda copy: (copy.generation, copy.end.seq), reverse=True)
+    for each in rest:
+        try:
+            best = each if each.continues(best) else best
+        except (CorruptLogError, DurabilityError) as error:
+            copies.remove(each)
+            silent.append(f"{each.url}: {error}")
+    return best
+
+
+def _told(best: Copy, settings: Replicas, silent: Sequence[str]) -> Restored:
+    """What a log was made of."""
+    count = len(settings.replicas)
+    uncertain = count - len(silent) < readers(count, settings.quorum)
+    return Restored(best.url, best.end.seq, tuple(best.rows.values()), tuple(silent), uncertain)
+
+
+Held = tuple[Patient, Mapping[str, int]]
+"""A replica, and the sizes of what it holds."""
+
+
+def _apart(replicas: Sequence[Patient], promised: Term) -> tuple[list[Held], list[str]]:
+    """Those that have promised, each copy once; and why some are left out."""
+    claims = Claims([each.url for each in replicas])
+    why, held = [], []
+    for number, replica in enumerate(replicas):
+        try:
+            if replica.promised() == promised:
+                incarnation, files = replica.held()
+                claims.claim(number, incarnation)
+                held.append((replica, files))
+        except (CorruptLogError, DurabilityError) as error:
+            why.append(f"{replica.url}: {error}")
+    return held, why
+
+
+def _copies(
+    files: Files, replicas: Sequence[Patient], promised: Term, log_id: bytes
+) -> tuple[list[Copy], list[str]]:
+    """The copies of a log at the replicas that have promised, and why some cannot be used."""
+    copies = []
+    held, why = _apart(replicas, promised)
+    there = [sizes for _, sizes in held]
+    for replica, sizes in held:
+        try:
+            others = [each for each in there if each is not sizes]
+            examined = replica.examined(files, others)
+            check_log(examined, log_id)
+            copies.append(examined)
+            if not replica.acknowledged():
+                why.append(f"{replica.url}: it has acknowledged nothing, and may have held more")
+        except (CorruptLogError, DurabilityError) as error:
+            why.append(_reason(replica.url, error))
+    return copies, why
+
+
+def _reason(url: str, error: NosyncError) -> str:
+    """Why the copy at a URL is not used, with the hint, because only the reason is shown."""
+    return f"{url}: {error}" + (f" ({error.hint})" if error.hint else "")
+
+
+def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
+    """Asks the replicas which logs they hold; says also why some do not answer."""
+    answers: Answers = []
+    silent = []
+    sites = [(address.url, connect(address, files).logs) for address in settings.replicas]
+    for address, said in zip(settings.replicas, ask_all(sites), strict=True):
+        if isinstance(said, NosyncError):
+            silent.append(f"{address.url}: {said}")
+        else:
+            answers.append((address, {log_id: one.name for log_id, one in said.items()}))
+    return answers, silent
+
+
+def _strictest(settings: Replicas, said: Iterable[Name]) -> Replicas:
+    """The settings, or those under which copies were made if it takes more of these to be sure."""
+    by = max(said, key=lambda name: readers(name.replicas, name.quorum))
+    count, needed = len(settings.replicas), readers(by.replicas, by.quorum)
+    return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
+
+
+def _following(settings: Replicas, said: Iterable[Name], strict: int, best: Copy) -> Replicas:
+    """The settings, as they follow those under which copies were made.
+
+    Replicas promise the stricter of both rules of reading until they have what is restored.
+
+    Args:
+        strict: the quorum that takes most of these to be sure.
+        best: what is restored.
+    """
+    most = max(name.quorum for name in said)
+    before = settings._replace(quorum=most if most > settings.quorum else strict)
+    return before.changed(settings, best.end.seq)
+
+
+def _which(name: Name, answers: Answers, settings: Replicas, silent: Sequence[str]) -> bytes | None:
+    """The id of the log that is meant; None if the replicas that answer do not have it.
+
+    Raises:
+        SchemaError: it cannot be told; an id that no replica has is one only if all have answered.
+    """
+    there = {log_id: known for _, logs in answers for log_id, known in logs.items()}
+    asked = {each.log_id for each in settings.replicas if each.log_id is not None}
+    if asked:
+        (which, *others) = asked
+        if not others and which not in there and silent:
+            return None
+        if others or which not in there:
+            listed = ", ".join(f"{log_id.hex()} ({known.path})" for log_id, known in there.items())
+            raise SchemaError(
+                f"'{name.path}' cannot be the log{'s' if others else ''}"
+                f" {', '.join(sorted(log_id.hex() for log_id in asked))}",
+                hint=f"the replicas hold {listed or 'no log'}",
+            )
+        return which
+    named = sorted(log_id for log_id, known in there.items() if known.path == name.path)
+    own = [log_id for log_id in named if there[log_id].signer == name.signer != ""]
+    if len(own) == 1:
+        return own[0]
+    if named:
+        listed = ", ".join(f"#{log_id.hex()}" for log_id in own or named)
+        why = "several logs" if own else "a log that another key has signed"
+        raise SchemaError(
+            f"the replicas hold {why} of '{name.path}': {listed}",
+            hint="put the one that is meant behind a replica's URL, import its key first"
+            " (`python -m nosync key import`), or open another path",
+        )
+    return None
+
+
+def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
+    """Raises if what was safe may be with those alone that do not answer."""
+    count = len(settings.replicas)
+    needed, answered = readers(count, settings.quorum), count - len(silent)
+    if answered < needed:
+        raise MissingError(
+            f"'{path}' is empty, and {answered} of its {count} replicas can be read; it takes"
+            f" {needed} to know what was safe: {'; '.join(silent)}",
+            hint="bring the replicas back; on_loss='wait' waits for them, on_loss='gap' takes what"
+            " there is; to begin a new log, open it without replicas and add them later",
+        )
+
+
+def _promise(replicas: Sequence[Patient], name: Name) -> tuple[Term, list[Patient], list[str]]:
+    """Has replicas promise themselves to a new term; which have, and why others have not.
+
+    What those hold may be read then.
+    """
+    why, promised = [], []
+    said = ask_all([(each.url, lambda _, each=each: each.inner.promised()) for each in replicas])  # type: ignore[misc]
+    terms = [each for each in said if isinstance(each, Term)]
+    term = Term(max((each.generation for each in terms), default=0) + 1, secrets.token_hex(16))
+    calls = [(each.url, lambda _, each=each: each.inner.promise(term, name)) for each in replicas]
+    for replica, each in zip(replicas, ask_all(calls, silent_s=_PROMISE_S), strict=True):
+        if isinstance(each, NosyncError):
+            replica.leave(each)
+            why.append(f"{replica.url}: {each}")
+        else:
+            promised.append(replica)
+    return term, promised, why
+
+
+def _copy(
+    files: Files, path: str, best: Copy, promised: int, log_id: bytes, settings: Replicas
+) -> None:
+    """Writes a copy's frames into a folder beside the log's, which takes its place.
+
+    Raises:
+        CorruptLogError: they are not any more what they were.
+    """
+    files.make_folder(os.path.dirname(path))
+    beside = f"{os.path.basename(path)}.{os.getpid()}.restoring"
+    beside = os.path.join(os.path.dirname(path), f".{beside}")
+    files.remove_folder(beside)
+    files.make_folder(beside)
+    try:
+        for inner in file_layout.FOLDERS.values():
+            files.make_folder(os.path.join(beside, inner))
+        for name, size in sorted(best.sizes.items()):
+            copy(files, best.replica, name, size, file_layout.path_of(beside, name))
+        rows = {each.name: each.size or 0 for each in best.rows.values()}
+        again = examined_in(files, best.url, best.replica, beside, best.sizes, [rows])
+        if again.end != best.end or again.rows.keys() != best.rows.keys():
+            raise CorruptLogError(f"the copy at '{best.url}' has changed while it was read")
+        fencing.make(files, beside, promised)
+        # Who opens it asks these for files of rows. Last: it syncs the names of all that is there.
+        write(files, beside, log_id, settings)
+        if files.exists(path):
+            for name in files.names(path):
+                raise FencedError(
+                    f"'{path}' is not empty any more ('{name}')", hint="somebody else opens it"
+                )
+        files.rename(beside, path)
+    except BaseException:
+        files.remove_folder(beside)
+        raise
+    files.sync_folder(os.path.dirname(path))

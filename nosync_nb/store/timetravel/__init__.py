@@ -1,0 +1,1 @@
+"""State, catalog and branches as of an epoch."""

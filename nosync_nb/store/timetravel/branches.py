@@ -1,0 +1,421 @@
+"""Branches: logs that begin with what another one held at an epoch, in a folder of that.
+
+    folder/branches/NAME/      a log like any other, complete in itself
+    folder/branches/.making-*  one that is being made; .dropped-*: one that is being deleted
+    folder/branches/.left-*    one of what a rewind leaves, before it has come about
+    folder/branches/.in-use    the branch that a notebook of this log goes on in
+
+A branch is made under another name, synced as a whole (`files/group_sync.py`), and renamed: it is
+there as a whole or not at all. What
+lies in files (layers, packs) has one more name there, and no byte is copied: a file lives as long
+as one of the two logs needs it, and neither has to know what the other deletes. It begins with a
+checkpoint, which says whose branch it is, and at which epoch it forked.
+
+Owns: nothing; whoever makes or drops a branch holds the lease of the log that it is in.
+
+Failure: 1. A process dies while it makes a branch. 2. Its files keep bytes of the parent that
+nobody needs. Hence what is half made or half deleted goes before the next one is made or dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.errors import DurabilityError, FencedError, SchemaError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.group_sync import Together
+from nosync_nb.files.safe_names import FOLDERS
+from nosync_nb.store.log import fencing, folder
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.replication import config
+from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.file_layout import BRANCHES
+from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.store import Store
+from nosync_nb.trace.history.history import History
+
+FOLDER = BRANCHES
+MAKING, DROPPED, LEFT = ".making-", ".dropped-", ".left-"
+IN_USE = ".in-use"
+
+_NAME_BYTES_MAX = 1 << 12
+
+NAME_BYTES_MAX = 255 - len(DROPPED)
+"""The name of a branch has so many bytes at most: it is dropped under a longer one."""
+
+
+class Fork(NamedTuple):
+    """Whose branch a log is: the id of that log, its own name there, and where it forked."""
+
+    of: str
+    name: str
+    at: int
+
+
+class Beginning(NamedTuple):
+    """What a branch begins with.
+
+    Attributes:
+        version: the traces, at the epoch.
+        history: the past up to it, which is this branch's alone.
+        unwritten: the logs of which nothing is written.
+        meta: for the id of its log, the rest of what its checkpoint says.
+        times: when each epoch was committed; see `Ledger.saved`.
+        replicas: where it is kept from its first opening on.
+    """
+
+    version: Version
+    graph: Graph
+    history: History
+    unwritten: frozenset[int]
+    meta: Callable[[bytes], Mapping[str, Any]]
+    times: bytes
+    replicas: Replicas = Replicas()
+
+
+def fork_of(meta: Mapping[str, Any]) -> Fork | None:
+    """Whose branch a log is, by its checkpoint; None: it is nobody's.
+
+    Raises:
+        CorruptLogError: it makes no sense.
+    """
+    said = meta.get("branch")
+    if said is None:
+        return None
+    with decoding("the checkpoint"):
+        fork = Fork(*said)
+        if not isinstance(fork.of, str) or not isinstance(fork.name, str) or fork.at < 0:
+            raise ValueError("it names no branch")
+        return fork
+
+
+def place(log: str, name: str) -> str:
+    """The folder of a branch of the log in a folder; `A/B` is branch B of branch A."""
+    for part in name.split("/"):
+        log = os.path.join(log, FOLDER, part)
+    return log
+
+
+def names(files: Files, log: str) -> list[str]:
+    """The branches of the log in a folder."""
+    where = os.path.join(log, FOLDER)
+    if not files.exists(where):
+        return []
+    folder.inside(files, where, write=False)
+    return [name for name in files.names(where) if not name.startswith(".")]
+
+
+def make(parent: Store, name: str, beginning: Beginning) -> str:
+    """Makes a branch, or nothing.
+
+    Args:
+        parent: the log that it is a branch of; nobody writes it meanwhile.
+
+    Returns:
+        its folder.
+
+    Raises:
+        SchemaError: there is one of that name, or no folder can have it.
+        DurabilityError: the disk refuses, or has no hard links.
+
+    Cost: a hard link for each file, and a checkpoint of what is in memory alone.
+    """
+    files = parent.files
+    size_bytes = len(os.fsencode(name))
+    if size_bytes > NAME_BYTES_MAX:
+        raise SchemaError(
+            f"branch '{name:.40}...': a name of {size_bytes} bytes is too long for a folder",
+            hint=f"name it with at most {NAME_BYTES_MAX} bytes",
+        )
+    target = place(parent.path, name)
+    if files.exists(target):
+        raise taken(name, target)
+    sweep(parent)
+    fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+    _placed(parent, _making(parent), target, beginning, files.link, fork)
+    return target
+
+
+def leave(parent: Store, name: str, incarnation: int, beginning: Beginning) -> None:
+    """Makes ready a branch of what a rewind leaves, which `settle` shows once that came about.
+
+    Args:
+        incarnation: of the epochs after the rewind.
+    """
+    hidden = f"{LEFT}{incarnation}-{name}"
+    made = _making(parent)
+    fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+    parent.files.make_folder(os.path.join(parent.path, FOLDER))
+    with _owned(parent):
+        parent.files.remove_folder(made)
+    _placed(parent, made, place(parent.path, hidden), beginning, parent.files.link, fork)
+
+
+def _making(parent: Store) -> str:
+    """The folder that a branch is made in; each owner of a log has another one."""
+    return os.path.join(parent.path, FOLDER, f"{MAKING}{parent.log.generation}")
+
+
+def settle(parent: Store, incarnation: int) -> None:
+    """Shows the branches of what rewinds have left; deletes those of rewinds that did not come.
+
+    What somebody who died left half made, or half deleted, goes too. May be done again: whoever
+    goes back or opens the log next does what another has not.
+
+    Failure: what a rewind has left is shown, and the power goes before its frame is on disk. The
+    log comes back as it was before, beside a branch of itself. Hence that is on disk first.
+
+    Args:
+        incarnation: that of the log.
+
+    Raises:
+        DurabilityError: the disk refuses; nothing is shown of which it is not sure that it stays.
+    """
+    files, where = parent.files, os.path.join(parent.path, FOLDER)
+    folders = files.names(where) if files.exists(where) else []
+    _remove_unfinished(parent, folders)
+    hidden = [name for name in folders if name.startswith(LEFT)]
+    if not hidden:
+        return
+    parent.log.sync()
+    with _owned(parent):
+        for name in hidden:
+            number, _, own = name.removeprefix(LEFT).partition("-")
+            if number.isdecimal() and int(number) <= incarnation and own not in folders:
+                files.rename(os.path.join(where, name), os.path.join(where, own))
+            else:
+                files.remove_folder(os.path.join(where, name))
+    files.sync_folder(where)
+
+
+def copy(source: Store, target: str, beginning: Beginning) -> None:
+    """Makes a log of its own in another folder, or nothing; see `session/copy_log.py`.
+
+    Args:
+        target: a folder that is not there yet, on any file system.
+    """
+    parent, name = os.path.split(target)
+
+    def brought(old: str, new: str) -> None:
+        try:
+            source.files.link(old, new)
+        except DurabilityError:  # there are no hard links from here to there
+            source.files.copy(old, new)
+
+    made = os.path.join(parent, f".{name}{MAKING}{uuid4().hex}")
+    _placed(source, made, target, beginning, brought, None)
+
+
+def _placed(
+    source: Store,
+    made: str,
+    target: str,
+    beginning: Beginning,
+    bring: Callable[[str, str], None],
+    fork: Fork | None,
+) -> None:
+    """Writes a log into one folder, and gives that its name; or nothing is there."""
+    files, ours = source.files, made
+    try:
+        with closing(Together(files)) as disk:
+            _write(source, disk, made, beginning, bring, fork)
+            disk.settle(apart=os.path.dirname(target))
+        with nullcontext() if fork is None else _owned(source):
+            files.rename(made, target)  # whatever another one has made there stays
+        ours = target
+        files.sync_folder(os.path.dirname(target))
+    except Exception:
+        files.remove_folder(ours)
+        raise
+
+
+def taken(name: str, path: str) -> SchemaError:
+    """The error of a name that another branch has."""
+    return SchemaError(
+        f"there is a branch '{name}' already",
+        hint=f"name another one, open it with nosync.open('{path}'), or drop it:"
+        f" session.drop_branch('{name}')",
+    )
+
+
+def unknown(name: str, known: Iterable[str]) -> SchemaError:
+    """The error of a branch that is not there."""
+    return SchemaError(
+        f"there is no branch '{name}'", hint=f"branches: {', '.join(known) or 'none'}"
+    )
+
+
+def _write(
+    parent: Store,
+    disk: Files,
+    made: str,
+    beginning: Beginning,
+    bring: Callable[[str, str], None],
+    fork: Fork | None,
+) -> None:
+    """Writes all of a branch, or of a copy, into a new folder.
+
+    Args:
+        disk: it is written by; the caller settles what is put off there.
+    """
+    files, past, epoch = parent.files, beginning.history, beginning.version.epoch
+    needed = past.files() | {
+        ref.path
+        for trace in beginning.version.traces.values()
+        for layer in trace.layers
+        for ref in layer.files
+    }
+    store = Store.open(made, files=disk)
+    try:
+        for file in sorted(needed):
+            inner = FOLDERS[os.path.splitext(file)[1]]
+            source = os.path.join(parent.path, inner, file)
+            if not files.exists(source):  # it may lie elsewhere
+                files.open(source).close()
+            bring(source, os.path.join(made, inner, file))
+        for inner in {FOLDERS[os.path.splitext(file)[1]] for file in needed}:
+            disk.sync_folder(os.path.join(made, inner))
+        store.history.become(past)
+        plan = store.history.pack(epoch, beginning.unwritten)
+        if plan is not None:
+            store.history.adopt(plan.perform(lambda: None))
+        own = {} if fork is None else {"branch": fork}
+        meta = {**beginning.meta(store.log.id), **own}
+        payload = store.checkpoint_payload(
+            beginning.version, beginning.graph, meta, beginning.times, store.history.manifest()
+        )
+        store.log.write_checkpoint(payload)
+        store.log.note(epoch)
+        if beginning.replicas.replicas:
+            config.write(disk, made, store.log.id, beginning.replicas)
+    finally:
+        store.close()
+
+
+def drop(parent: Store, name: str) -> int:
+    """Deletes a branch; from the moment on that it is renamed it is not there.
+
+    Returns:
+        its generation, which is that of whoever opened it last and one more.
+
+    Raises:
+        SchemaError: there is none, or it has branches itself.
+        FencedError: somebody has it open.
+    """
+    files, path = parent.files, place(parent.path, name)
+    known = names(files, parent.path)
+    if name not in known:
+        raise unknown(name, known)
+    below = names(files, path)
+    if below:
+        raise SchemaError(
+            f"branch '{name}' has branches of its own: {', '.join(below)}",
+            hint=f"drop those first: nosync.open('{path}').drop_branch('{below[0]}')",
+        )
+    sweep(parent)
+    gone = os.path.join(parent.path, FOLDER, DROPPED + name)
+    lock = fencing.opening(files, path)
+    try:
+        claimed = _claimed(files, path, name)
+        claimed.close()
+        with _owned(parent):
+            files.rename(path, gone)
+    finally:
+        lock.release()
+    files.sync_folder(os.path.dirname(path))
+    files.remove_folder(gone)
+    return claimed.number
+
+
+def _claimed(files: Files, path: str, name: str) -> fencing.Lease:
+    """The right to write a branch that is to go; while its lock is held."""
+    try:
+        return fencing.claim(files, path, Machine(), takeover=False, generation_min=0)
+    except FencedError as error:
+        raise FencedError(
+            f"branch '{name}' is open: {error}",
+            hint="close it where it is open (`session.close()`, `%dd switch`), and drop it then",
+        ) from error
+
+
+def sweep(parent: Store) -> None:
+    """Deletes what somebody who died left half made, or half deleted."""
+    where = os.path.join(parent.path, FOLDER)
+    folder.inside(parent.files, where, write=True)
+    _remove_unfinished(parent, parent.files.names(where))
+
+
+def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
+    """Deletes those of some folders of branches that are half made or half deleted."""
+    unfinished = [name for name in names if name.startswith((MAKING, DROPPED))]
+    if unfinished:
+        with _owned(parent):
+            for name in unfinished:
+                parent.files.remove_folder(os.path.join(parent.path, FOLDER, name))
+
+
+@contextmanager
+def _owned(parent: Store) -> Iterator[None]:
+    """A block that changes the branches of a log; nobody takes the log over meanwhile.
+
+    Failure: 1. The owner has checked its generation, and is stopped. 2. Another process takes the
+    log over and makes a branch. 3. The first one goes on, and deletes it. So the generation is
+    checked with the lock that a takeover needs.
+
+    Raises:
+        FencedError: another process owns the log, or this is a forked child.
+    """
+    parent.log.check()
+    lock = fencing.opening(parent.files, parent.path)
+    try:
+        parent.log.check()
+        yield
+    finally:
+        lock.release()
+
+
+def used(files: Files, log: str) -> str | None:
+    """The branch that a notebook of the log in a folder goes on in; None: the log itself."""
+    path = os.path.join(log, FOLDER, IN_USE)
+    if not names(files, log) or not files.exists(path):
+        return None
+    name = files.read(path, most=_NAME_BYTES_MAX).decode(errors="replace")
+    return name if _is_there(files, log, name) else None
+
+
+def use(files: Files, log: str, name: str | None) -> None:
+    """Notes which branch a notebook goes on in, durably; None: the log itself.
+
+    Args:
+        name: `A/B` is branch B of branch A.
+
+    Raises:
+        SchemaError: there is no such branch.
+    """
+    if name is not None and not _is_there(files, log, name):
+        raise unknown(name, every(files, log))
+    if names(files, log):
+        files.replace(os.path.join(log, FOLDER, IN_USE), (name or "").encode())
+
+
+def every(files: Files, log: str) -> list[str]:
+    """The branches of the log in a folder and those of them, as `A/B`."""
+    known = []
+    for name in names(files, log):
+        known += [name, *(f"{name}/{each}" for each in every(files, place(log, name)))]
+    return known
+
+
+def _is_there(files: Files, log: str, name: str) -> bool:
+    """Tells whether there is such a branch, or such a one of a branch."""
+    for part in name.split("/"):
+        if part not in names(files, log):
+            return False
+        log = place(log, part)
+    return True

@@ -1,0 +1,392 @@
+"""Restoring: the traces of a graph, from an earlier state and the changes that followed it.
+
+Nothing is decoded, sorted or mapped here: a restored layer knows its interval, its files and how
+many rows it holds, and makes them when somebody looks. Hence opening a session costs the same
+whatever its state holds, and a stage that nobody touches costs nothing.
+
+The earlier state is a checkpoint's, at opening, or a version's, when a reader follows a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.lazy_layer import Deferred, Remembered, needs
+from nosync_nb.store.log import batch_codec
+from nosync_nb.store.records import nonnegative_layers, payloads
+from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.undo__undone import Gone, ended, without
+from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.trace.epoch_ranges import Interval
+from nosync_nb.trace.history.history import History
+from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
+
+Open = Callable[[PartRef, Layout], Batch]
+"""Maps a part file."""
+Changes = Mapping[int, Sequence[tuple[int, Entry]]]
+"""What followed, by log or trace: (epoch, entry), oldest first."""
+
+_BATCHES = frozenset((payloads.INLINE, payloads.FILES))
+"""Kinds of entries that are a log's batch."""
+
+
+class Known(NamedTuple):
+    """A trace of the earlier state, and the log that feeds it."""
+
+    log: int
+    trace: Trace
+
+
+def encoded(layout: Layout, layer: Layer) -> bytes:
+    """A layer in memory as a checkpoint holds it; made once."""
+    if layer.encoded is not None:
+        return layer.encoded
+    parts = layer.parts or (empty_batch(layout),)
+    updates = concat_updates([p.updates for p in parts], layout.types)
+    return layer.keep_encoded(batch_codec.encode(updates.columns, layout.types, updates.diff))
+
+
+# -- the earlier state ---------------------------------------------------------------------------
+
+
+def listed(
+    graph: Graph, version: Version
+) -> tuple[dict[str, Any], dict[str, list[int]], list[Entry]]:
+    """The traces of a version as a checkpoint lists them, and the layers that it holds.
+
+    Failure: 1. What some epochs changed cancels out, so that their layer has no rows. 2. A
+    checkpoint leaves it out. 3. Somebody goes back to one of these epochs, and takes the layers
+    before for all that there was. Hence such a layer is listed as well, and so is a first layer
+    without rows, as it says at which epoch the trace was made.
+
+    Returns:
+        by trace: log, layout, and for each layer its interval, and its files, None if it is held,
+        or what it is of the history of its log; by trace which layers are sound, see `proven`.
+    """
+    layers: dict[str, Any] = {}
+    sound: dict[str, list[int]] = {}
+    entries = []
+    owner, named = trace_logs(graph), nonnegative_layers.contents(graph)
+    for number, trace in version.traces.items():
+        if number not in owner:
+            continue
+        told: list[Any] = []
+        has: list[Layer] = []
+        for layer in trace.layers:
+            said = layer.said() if isinstance(layer, Remembered) else None
+            if layer.files or said is not None:
+                told.append([layer.lower, layer.upper, said or layer.files])
+            elif layer.rows_count or layer.upper - layer.lower > 1 or not has:
+                told.append([layer.lower, layer.upper, None])
+                entries.append(Entry(number, payloads.INLINE, encoded(trace.layout, layer)))
+            else:
+                continue
+            has.append(layer)
+        layers[str(number)] = [owner[number], trace.layout, told]
+        if number in named:
+            nonnegative_layers.prove(trace)
+            sound[str(number)] = nonnegative_layers.places(has)
+    return layers, sound, entries
+
+
+def of_checkpoint(
+    layers: Mapping[str, Any],
+    inline: Mapping[int, Sequence[Entry]],
+    open_part: Open,
+    history: History,
+    sound: Mapping[str, Any],
+) -> dict[int, Known]:
+    """The traces that a checkpoint lists.
+
+    Args:
+        layers, sound: see `listed`.
+        inline: the inline layers of each trace, in order.
+        history: the past of its logs.
+
+    Raises:
+        CorruptLogError: if a layer is one of no epoch.
+    """
+    traces = {}
+    for number, (log, shape, listed) in layers.items():
+        layout = Layout.from_json(shape)
+        entries = iter(inline.get(int(number), ()))
+        made: list[Deferred] = []
+        for lower, upper, files in listed:
+            if not lower < upper:
+                raise CorruptLogError(
+                    f"trace {number} has a layer of epochs [{lower}, {upper})",
+                    hint="restore the log from a copy",
+                )
+            if isinstance(files, dict):
+                made.append(_remembered(Interval(lower, upper), log, files, layout, history))
+            elif files is None:
+                made.append(_inline(lower, upper, [next(entries).data], layout))
+            else:
+                refs = refs_from_json(files)
+                made.append(_filed(lower, upper, refs, layout, open_part))
+        nonnegative_layers.believe(made, sound, number)
+        traces[int(number)] = Known(log, Trace(layout, tuple(made)))
+    return traces
+
+
+def _remembered(
+    span: Interval, log: int, said: Mapping[str, Any], layout: Layout, history: History
+) -> Remembered:
+    """The layer of a log's history that a checkpoint names."""
+    after, rows_count = said["after"], said["rows"]
+    numbers = (rows_count, said["log"], 0 if after is None else after)
+    if not all(type(number) is int and number >= 0 for number in numbers) or said["log"] != log:
+        raise CorruptLogError(
+            f"the checkpoint names a past of log {log} that is none",
+            hint="restore the log from a copy",
+        )
+    return Remembered(layout, history, log, span, after, max(1, rows_count))
+
+
+def of_version(version: Version, graph: Graph) -> dict[int, Known]:
+    """The traces of a version."""
+    logs = trace_logs(graph)
+    return {n: Known(logs[n], trace) for n, trace in version.traces.items() if n in logs}
+
+
+def trace_logs(graph: Graph) -> dict[int, int]:
+    """Every trace that is written, with the log that feeds it."""
+    owner: dict[int, int] = {}
+    for node in graph:
+        for number in node.traces.values():
+            assert node.log is not None
+            owner[number] = node.log
+        for number in node.state:
+            owner[number] = number
+    for number in graph.unwritten:
+        owner.pop(number, None)
+    return owner
+
+
+def share(draft: Draft, graph: Graph) -> None:
+    """Gives layers of an epoch the files that their log has, so that they need none of their own.
+
+    That is how they come back: a layer of one epoch is what the log has of it.
+    """
+    filed = {number: held for number, _, held in draft.logged if held.refs}
+    draft.spares(ref.path for held in filed.values() for ref in held.refs)
+    span = (draft.epoch, draft.epoch + 1)
+    for number, log in trace_logs(graph).items() if filed else ():
+        held, trace = filed.get(log), draft.traces.get(number)
+        if held is None or trace is None or not trace.layers:
+            continue
+        last = trace.layers[-1]
+        same = held.parts[0].layout == trace.layout and (last.lower, last.upper) == span
+        if same and not last.files:
+            layer = Layer(*span, held.parts, held.refs)
+            layers = (*trace.layers[:-1], layer)
+            draft.traces[number] = Trace(trace.layout, layers, trace.memos)
+        draft.spare.difference_update(ref.path for ref in draft.traces[number].layers[-1].files)
+
+
+def known_at(
+    known: Mapping[int, Known], graph: Graph, past: History, epoch: int, gone: Mapping[int, Gone]
+) -> dict[int, Known]:
+    """The traces of a checkpoint as of an epoch before it, for a graph that goes on from there.
+
+    Args:
+        past: up to that epoch.
+        gone: what is to be taken from the traces of some logs, see `undone.told`.
+
+    Raises:
+        CorruptLogError: a trace without a history is asked for that has no layer which ends there,
+            and of which it is not told what is to be taken from it.
+    """
+    named = {node.log for node in graph if node.name is not None}
+    asked = {number for node in graph for number in (*node.traces.values(), *node.state)}
+    made = {}
+    for number, (log, trace) in known.items():
+        beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
+        told = gone.get(log) if beyond else None
+        cut = None if told is None else without(trace, epoch, told.since, told.last)
+        if cut is not None:
+            made[number] = Known(log, cut)
+            continue
+        layers = ended(trace, epoch)
+        lower = layers[-1].upper if layers else 0
+        told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
+        if layers and not told_apart:  # it went on in one step from there, or is thinned out
+            layers, lower = [], 0
+        whole = len(layers) == len(trace.layers)
+        if not whole and log in named and number != log and lower <= epoch:
+            span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
+            count = max(1, trace.rows_count)
+            layers.append(Remembered(trace.layout, past, log, span, after, count))
+        elif beyond:
+            if number in asked:
+                raise CorruptLogError(
+                    f"the checkpoint does not tell trace {number} at epoch {epoch}",
+                    hint="restore the log from a copy",
+                )
+            continue
+        made[number] = Known(log, Trace(trace.layout, tuple(layers)))
+    return made
+
+
+# -- what followed -------------------------------------------------------------------------------
+
+
+def extended(
+    graph: Graph, known: Mapping[int, Known], changes: Changes, open_part: Open
+) -> dict[int, Trace]:
+    """Every trace of a graph: what was known of it, and what followed."""
+    traces: dict[int, Trace] = {}
+    for node in graph:
+        for layout, number in node.traces.items():
+            assert node.log is not None
+            traces[number] = _extended(number, layout, node.log, node, known, changes, open_part)
+        if node.operator is not None:
+            for number, layout in zip(node.state, node.operator.state, strict=True):
+                traces[number] = _extended(number, layout, number, node, known, changes, open_part)
+    return traces
+
+
+def remembered(history: History, graph: Graph, changes: Changes) -> None:
+    """Gives the history of named collections what followed."""
+    for node in graph:
+        if node.name is None or node.log is None:
+            continue
+        log, layout = node.log, node.log_layout
+        run: list[tuple[int, bytes | memoryview]] = []
+        for epoch, (_, kind, data) in changes.get(log, ()):
+            if kind == payloads.INLINE:
+                run.append((epoch, data))
+            elif kind == payloads.FILES:
+                history.append_encoded(log, layout, run, _counted)
+                run = []
+                refs, had = payloads.filed(data, layout)
+                history.append_files(log, epoch, had, refs)
+        history.append_encoded(log, layout, run, _counted)
+
+
+def _extended(
+    number: int,
+    layout: Layout,
+    log: int,
+    node: Node,
+    known: Mapping[int, Known],
+    changes: Changes,
+    open_part: Open,
+) -> Trace:
+    """One trace: the layers known before, then those of its log's changes.
+
+    A definition that asks for a new large trace names it as a whole (`RESET`), as its log may have
+    begun before. What an epoch empties (`CLEAR`) begins with what that epoch adds.
+    """
+    logged = [each for each in changes.get(log, ()) if each[1].kind in _BATCHES]
+    own = [each for each in changes.get(number, ()) if each[1].kind not in _BATCHES]
+    emptied = max((i for i, (_, x) in enumerate(own) if x.kind == payloads.CLEAR), default=-1)
+    if emptied >= 0 and number != log:
+        raise CorruptLogError(
+            f"epoch {own[emptied][0]} empties trace {number} of log {log}, which no operator owns",
+            hint="restore the log from a copy",
+        )
+    whole = [(e, x) for e, x in own[emptied + 1 :] if x.kind == payloads.RESET]
+    layers: list[Layer]
+    if emptied >= 0 and not whole:
+        layers = []
+        logged = [(e, x) for e, x in logged if e >= own[emptied][0]]
+    elif whole:
+        layers = [_named(x, layout, open_part) for _, x in whole]
+        logged = [(e, x) for e, x in logged if e > whole[-1][0]]
+    else:
+        layers = list(_before(number, layout, log, known))
+    named = {e: x for e, x in own if x.kind == payloads.TRACE}
+    had = layout if number == log else node.log_layout
+    run: list[Entry] = []
+    start = stop = 0
+    for epoch, entry in logged:
+        if entry.kind == payloads.INLINE and epoch not in named:
+            start, stop = (start if run else epoch), epoch
+            run.append(entry)
+            continue
+        layers += _run(run, start, stop, layout)
+        run = []
+        if epoch in named:
+            layers.append(_named(named[epoch], layout, open_part))
+        else:
+            refs, shape = payloads.filed(entry.data, had)
+            filed = _filed(epoch, epoch + 1, refs, shape, open_part)
+            layers.append(_arranged(filed, shape, layout))
+    layers += _run(run, start, stop, layout)
+    return Trace(layout, tuple(layers))
+
+
+def _before(number: int, layout: Layout, log: int, known: Mapping[int, Known]) -> Iterator[Layer]:
+    """The layers known of a trace; else those of a sibling, in another order, as one layer."""
+    same = known.get(number)
+    if same is not None and same.trace.layout == layout:
+        yield from same.trace.layers
+        return
+    for other, (owner, trace) in known.items():
+        if owner == log and other != number and trace.layers:
+            first, last = trace.layers[0], trace.layers[-1]
+            yield Deferred(
+                first.lower,
+                last.upper,
+                trace.rows_count,
+                lambda trace=trace: (arrange(layout, trace.updates()),),  # type: ignore[misc]
+                needs=needs(trace),
+            )
+            return
+
+
+def _run(run: list[Entry], start: int, stop: int, layout: Layout) -> Iterator[Layer]:
+    """The inline changes of some epochs as one layer, none if there are none."""
+    if run:
+        yield _inline(start, stop + 1, [entry.data for entry in run], layout)
+
+
+def _inline(lower: int, upper: int, data: list[bytes | memoryview], layout: Layout) -> Deferred:
+    count = sum(map(batch_codec.rows_count, data))
+    return Deferred(lower, upper, count, lambda: (_decoded(data, layout),))
+
+
+def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
+    return arrange(layout, _updates(data, layout.types))
+
+
+def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
+    return Updates(*batch_codec.decode_many(data, types))
+
+
+def _counted(data: Sequence[bytes | memoryview], types: Sequence[str]) -> tuple[Updates, list[int]]:
+    """The updates of changes, and how many each has."""
+    return _updates(data, types), [*map(batch_codec.rows_count, data)]
+
+
+def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:
+    """The layer that an entry names."""
+    lower, upper, refs = payloads.layer_of(entry)
+    return _filed(lower, upper, refs, layout, open_part)
+
+
+def _filed(
+    lower: int, upper: int, refs: tuple[PartRef, ...], layout: Layout, open_part: Open
+) -> Deferred:
+    count = sum(ref.rows for ref in refs)
+    return Deferred(
+        lower, upper, count, lambda: tuple(open_part(ref, layout) for ref in refs), refs
+    )
+
+
+def _arranged(layer: Deferred, had: Layout, layout: Layout) -> Deferred:
+    """A layer in another order, in memory."""
+    if had == layout:
+        return layer
+
+    def made() -> tuple[Batch, ...]:
+        updates = concat_updates([part.updates for part in layer.parts], layout.types)
+        return (arrange(layout, updates),)
+
+    return Deferred(layer.lower, layer.upper, layer.rows_count, made, needs=layer.needs)

@@ -1,0 +1,168 @@
+"""Undone: what was changed after an epoch, taken from what is there now.
+
+A layer that reaches beyond an epoch is what it was once its changes since are taken from it: as
+layers add up, they are one more layer, with all signs turned. So a trace of any size goes back by
+what was changed since, also one that has no history.
+
+The frame of a rewind says these changes itself, by epoch, and of which logs all are told.
+
+Failure: 1. A session goes back to before its checkpoint, and the frames since are trimmed. 2. It
+dies; who opens it has the state at the checkpoint, and nothing that leads back from there. Hence
+the frame needs no other one: of what it says, who opens the log takes what its checkpoint has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from nosync_nb.store.lazy_layer import Deferred, Remembered, needs
+from nosync_nb.store.log import batch_codec
+from nosync_nb.store.records import payloads as journal
+from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.records.replay import Told
+from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
+
+Since = Sequence[tuple[int, Entry]]
+"""Inline changes of one log, each with its epoch, oldest first."""
+
+
+class Gone(NamedTuple):
+    """What a log was changed by after an epoch that was gone back to.
+
+    Attributes:
+        last: up to this epoch all of it is told.
+    """
+
+    last: int
+    since: Since
+
+
+def without(trace: Trace, epoch: int, since: Since, last: int | None = None) -> Trace | None:
+    """A trace as it was at an epoch; None if it did not begin, or is not read from layers.
+
+    Its rows keep their files, and what is taken from them is a layer behind them, so that no row is
+    made here. Both end at the epoch, as neither tells of one before it. Where another rewind has
+    done so, these two are one: what is left is told by both together.
+
+    Args:
+        since: all that its log was changed by after the epoch.
+        last: up to this one, if not up to now; None as well of a trace that tells of later ones.
+    """
+    upper = epoch + 1
+    layers = [layer for layer in trace.layers if layer.lower < upper]
+    if not layers:
+        return None
+    if layers[-1].upper <= upper:
+        return Trace(trace.layout, tuple(layers))
+    beyond = [layers.pop()]
+    end = beyond[0].upper
+    for layer in trace.layers[len(layers) + 1 :]:
+        if layer.lower >= end:
+            break
+        beyond.append(layer)
+        end = max(end, layer.upper)
+    if last is not None and end - 1 > last:
+        return None
+    if any(isinstance(each, Remembered) and not each.is_made for each in beyond):
+        return None
+    layers += [_shortened(each, epoch, trace.layout) for each in beyond]
+    gone = [entry.data for at, entry in since if epoch < at < end]
+    if gone:
+        make, count = partial(_undone, gone, trace.layout), sum(map(batch_codec.rows_count, gone))
+        layers.append(Deferred(epoch, upper, count, lambda: (make(),)))
+    return Trace(trace.layout, tuple(layers))
+
+
+def ended(trace: Trace, epoch: int) -> list[Layer]:
+    """The first layers of a trace, as far as they add up to what it was at an epoch at most.
+
+    Failure: 1. A session goes back: of a layer something is taken by one that begins before it ends
+    (see `without`). 2. That one is merged with later ones. 3. Who goes back to an epoch in between
+    keeps the first and not what is taken of it. Hence a layer counts with what overlaps it.
+    """
+    layers = [each for each in trace.layers if each.upper <= epoch + 1]
+    later = min((each.lower for each in trace.layers[len(layers) :]), default=epoch + 1)
+    while layers and later < layers[-1].upper:
+        later = min(later, layers.pop().lower)
+    return layers
+
+
+def _shortened(layer: Layer, epoch: int, layout: Layout) -> Deferred:
+    """The rows of a layer, as one that ends at an epoch.
+
+    Behind the same layers it adds up to the same, so what readers found out about it stays.
+    """
+    lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
+    used = frozenset(needs(Trace(layout, (layer,))))
+    seen, files = layer.known(), layer.files
+    return Deferred(lower, epoch + 1, rows_count, lambda: layer.parts, files, used, seen=seen)
+
+
+def _undone(since: Sequence[bytes | memoryview], layout: Layout) -> Batch:
+    """Changes with their signs turned."""
+    return arrange(layout, Updates(*batch_codec.decode_many(since, layout.types)).negated())
+
+
+def entries(epoch: int, taken: Mapping[int, Since]) -> list[Entry]:
+    """What is taken back, as the frame of a rewind says it.
+
+    Args:
+        epoch: that is gone back to.
+        taken: by log, all that was changed after it; the log of a trace without one is itself.
+    """
+    if not taken:
+        return []
+    told = journal.pack(epoch, 0.0, {"logs": sorted(taken)}, ())
+    made = [Entry(0, journal.UNDONE, told)]
+    by_epoch: dict[int, list[Entry]] = {}
+    for since in taken.values():
+        for at, entry in since:
+            by_epoch.setdefault(at, []).append(entry)
+    for at in sorted(by_epoch):
+        made.append(Entry(0, journal.UNDONE, journal.pack(at, 0.0, {}, by_epoch[at])))
+    return made
+
+
+def told(tail: Iterable[Told], last: int) -> dict[int, Gone]:
+    """What is to be taken from the traces of a checkpoint, after which the log has gone back.
+
+    Failure: 1. A session goes back to an epoch at which a layer ends: its frame tells nothing of
+    that trace. 2. It goes back further, and tells the rest. 3. Whoever opens it takes what only one
+    of two frames tells for untold. Hence what a frame tells counts up to where it went back from.
+
+    Args:
+        tail: the frames after it.
+        last: its epoch.
+
+    Returns:
+        by log; of another one nothing is told.
+
+    Raises:
+        CorruptLogError: a frame makes no sense.
+    """
+    gone: dict[int, Gone] = {}
+    for each in tail:
+        if each.kind != journal.REWIND or each.payload.epoch >= last:
+            continue
+        own = _of_frame(each.payload.entries, last)
+        before = {number: gone.get(number, Gone(last, ())) for number in own}
+        gone = {n: Gone(b.last, [*b.since, *own[n]]) for n, b in before.items()}
+        last = each.payload.epoch
+    return gone
+
+
+def _of_frame(said: Iterable[Entry], last: int) -> dict[int, list[tuple[int, Entry]]]:
+    """What a frame takes back, of epochs up to one."""
+    payloads = [journal.unpack(each.data) for each in said if each.kind == journal.UNDONE]
+    with decoding("what a rewind takes back"):
+        logs = {int(log) for each in payloads for log in each.meta.get("logs", ())}
+    made: dict[int, list[tuple[int, Entry]]] = {log: [] for log in logs}
+    for payload in payloads:
+        for entry in payload.entries:
+            if payload.epoch <= last and entry.kind == journal.INLINE and entry.number in made:
+                made[entry.number].append((payload.epoch, entry))
+    return made

@@ -1,0 +1,122 @@
+"""Items: the files of a log that do not change any more, each with what proves it.
+
+A file of rows is proven by the digest in the log, a checkpoint by its own checksums, a segment by
+the one after it, whose header has the digest to which its frames lead. The last segment grows and
+is none. So a copy of a file can be held against the log before it takes the file's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import closing
+from itertools import pairwise
+from typing import NamedTuple
+
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import checkpoint, segments
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.segments import Segment
+from nosync_nb.store.records.file_references__expected import Expected
+from nosync_nb.store.verification.frame_walk import Gap, walk
+from nosync_nb.store.verification.survey import Counted, Survey
+from nosync_nb.store.verification.verify import proved
+
+Prove = Callable[[Files, str, Counted], str]
+
+
+class Item(NamedTuple):
+    """A file that does not change any more.
+
+    Attributes:
+        name: in the log's folder, or in the inner one for its kind.
+        size: how many bytes of it count, from the first on; None: as many as a copy has, since
+            what is damaged here does not say.
+        prove: says what is wrong with what lies at a path; empty: nothing.
+        current: replicas have it as well, if they are level.
+        after: the place in the stream behind which whoever holds frames has it; 0: nobody has to.
+        framed: a frame names it; else a checkpoint alone, and who holds that has it.
+    """
+
+    name: str
+    size: int | None
+    prove: Prove
+    current: bool
+    after: int
+    framed: bool = True
+
+
+def items(surveyed: Survey) -> dict[str, Item]:
+    """The files of a log that can be proven, by name: rows, then checkpoints, then segments."""
+    owed = surveyed.owed
+    known = [each for each in surveyed.files.values() if each.digest is not None]
+    named = [_rows(each.owed(owed), owed.numbers) for each in known]
+    states = [each for each in surveyed.held if checkpoint.listed([each.name])]
+    named += [
+        Item(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
+        for each in states
+    ]
+    hurt = checkpoint.listed([each.file for each in surveyed.damage])
+    named += [Item(name, None, _state(name), True, 0) for name in hurt]
+    for one, after in pairwise(surveyed.segments):
+        if after.before == one.key:
+            size = one.local(after.start.offset)
+            named.append(Item(one.name, size, _segment(one, after), False, 0))
+    keys = {one.key for one in surveyed.segments}
+    for after in surveyed.segments:
+        if after.before is not None and after.before not in keys:
+            name = segments.file_name(*after.before)
+            if any(each.file == name for each in surveyed.damage):
+                named.append(Item(name, None, _segment(None, after), False, 0))
+    return {each.name: each for each in named}
+
+
+def _rows(each: Expected, local: AbstractSet[int]) -> Item:
+    def prove(files: Files, path: str, counted: Counted) -> str:
+        return "; ".join(flaw.why for flaw in proved(files, path, each, counted))
+
+    current = each.current and not (each.traces and each.traces <= local)
+    return Item(each.name, each.size or 0, prove, current, each.after, each.framed)
+
+
+def _state(name: str) -> Prove:
+    def prove(files: Files, path: str, counted: Counted) -> str:
+        data = files.read(path)
+        counted(len(data))
+        state = checkpoint.decode(data, name, path)
+        return state if isinstance(state, str) else ""
+
+    return prove
+
+
+def _segment(known: Segment | None, after: Segment) -> Prove:
+    """A segment whose frames lead from its header's mark to the one of its successor.
+
+    Args:
+        known: its header; None: it is damaged here, and that of a copy counts, which its frames
+            have to fit as well.
+    """
+    end = after.start
+
+    def prove(files: Files, path: str, counted: Counted) -> str:
+        with closing(files.open(path)) as file:
+
+            def read(offset: int, size: int) -> bytes:
+                data = file.read_at(offset, size)
+                counted(len(data))
+                return data
+
+            header = read(0, segments.HEADER_BYTES)
+            own = known or segments.decode(header)
+            if own is None or header != segments.encode(own):
+                return "its header is not what was written"
+            if (own.key, own.log_id) != (after.before, after.log_id):
+                return "it is another segment"
+            last: Mark | None = own.start
+            for each in walk(read, own, end.offset):
+                if isinstance(each, Gap):
+                    return f"frame {each.seq}: {each.reason}"
+                last = each.end
+            return "" if last == end else "its frames do not lead to those after it"
+
+    return prove

@@ -1,0 +1,247 @@
+"""Proving: every byte of a part or a pack, read in pieces, against the checksums in it.
+
+Whoever opens a file to use it checks what costs the same for any size, and maps the rest. Here all
+of it is read, once, in order: from this disk or from a copy elsewhere, whatever `read` asks.
+Nothing is decoded but the places of checksums, so that a file of a stranger can do no harm. A file
+is the one that the log names if its digest is, which is that of the checksums; so they are compared
+first.
+
+Memory: a piece of `PIECE` bytes and the checksums, whatever the file holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64
+
+from nosync_nb.files.safe_names import PACK
+from nosync_nb.trace import arrow_messages
+from nosync_nb.trace.history import pack_file
+from nosync_nb.trace.history.pack_file import DIRECTORY
+from nosync_nb.trace.parts import arrow_file
+from nosync_nb.trace.parts.arrow_file import TAIL
+from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
+
+PIECE = 1 << 20
+
+_END = 10  # the size of the footer, and Arrow's own word
+_FILLER_MAX = 8
+_HEADER_BYTES_MAX = 64 << 20
+
+Read = Callable[[int, int], bytes]
+"""Gives the bytes of a file from an offset, so many; fewer only at its end."""
+Watch = Callable[[bytes], Any]
+"""Is given every byte of the file, in order."""
+
+
+class Flaw(NamedTuple):
+    """What of a file is not what was written: in words, and the trace if it is one's alone."""
+
+    why: str
+    trace: int | None = None
+
+
+class Named(NamedTuple):
+    """A part file that a pack refers to: by which trace, at which epoch."""
+
+    trace: int
+    epoch: int
+    ref: PartRef
+
+
+def flaws(
+    name: str, read: Read, size: int, digest: str | None, watch: Watch | None = None
+) -> list[Flaw]:
+    """What is wrong with a part or a pack, by the ending of its name; nothing if it is whole.
+
+    Args:
+        size: of the file.
+        digest: as the log has it; None: it is not known, and the file is held against itself.
+        watch: is given the bytes of a file whose checksums are those that the log names.
+
+    Cost: the file is read once, and its checksums once more.
+    """
+    if name.endswith(PACK):
+        return _of_pack(read, size, digest, watch or _unwatched)
+    return _of_part(read, size, digest, watch or _unwatched)
+
+
+def named_by(read: Read, size: int) -> list[Named]:
+    """The part files that a pack refers to, which was found whole.
+
+    Raises:
+        CorruptLogError, ValueError, KeyError, TypeError: it says what makes no sense.
+    """
+    directory = _directory(read, size)
+    named = []
+    for trace, offset, length, _, head in directory[0] if directory else ():
+        if head > min(length, _HEADER_BYTES_MAX):
+            raise ValueError(f"the header of a section has {head} bytes")
+        large = json.loads(read(offset, head))["large"]
+        named += [Named(trace, epoch, ref) for epoch, refs in large for ref in refs_from_json(refs)]
+    return named
+
+
+class _Sum:
+    """The checksum of a range of a file, whose bytes come in order."""
+
+    def __init__(self, start: int, stop: int, wanted: int, flaw: Flaw) -> None:
+        self.start, self.stop, self.wanted, self.flaw = start, stop, wanted, flaw
+        self._hash = xxh3_64()
+
+    def take(self, offset: int, data: memoryview) -> None:
+        """Takes what of some bytes lies in the range."""
+        low, high = max(self.start - offset, 0), min(self.stop - offset, len(data))
+        if low < high:
+            self._hash.update(data[low:high])
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bytes were those that were written."""
+        return self._hash.intdigest() == self.wanted
+
+
+def _unwatched(_data: bytes) -> None:
+    pass
+
+
+def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[Flaw]:
+    """Reads a file once, and compares ranges of it that come in the order of their starts."""
+    wrong: list[Flaw] = []
+    open_: list[_Sum] = []
+    waiting = next(sums, None)
+    offset = 0
+    while offset < size:
+        data = read(offset, min(PIECE, size - offset))
+        if not data:
+            return [*wrong, Flaw(f"it ends at byte {offset}, before {size}")]
+        watch(data)
+        end = offset + len(data)
+        while waiting is not None and waiting.start < end:
+            open_.append(waiting)
+            waiting = next(sums, None)
+        for each in open_:
+            each.take(offset, memoryview(data))
+        wrong += [each.flaw for each in open_ if each.stop <= end and not each.holds]
+        open_ = [each for each in open_ if each.stop > end]
+        offset = end
+    return wrong
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Flaw]:
+    missing = [Flaw("its end is missing or overwritten")]
+    length = struct.unpack("<i", read(size - _END, 4))[0] if size > _END else -1
+    at = size - _END - length - TAIL.size
+    if length < 0 or at < 0:
+        return missing
+    tail = read(at, TAIL.size)
+    if len(tail) < TAIL.size or tail[-8:] != arrow_file.MAGIC:
+        return missing
+    head_size, _, footer, count, end, _ = TAIL.unpack(tail)
+    start = at - 8 * count
+    if not start >= end >= head_size or count != -(-end // arrow_file.BLOCK):
+        return [Flaw("its table of checksums is not what was written")]
+    table = read(start, 8 * count)
+    if digest is not None and _digest(table + tail) != digest:
+        return [Flaw("it is not the file that the log names, or its checksums were changed")]
+    compressed = _compressed(read, arrow_file.START, 1)
+    if compressed:
+        return [compressed]
+    last = _Sum(at + TAIL.size, size, footer, Flaw("its footer is not what was written"))
+    sums = chain(_part_sums(np.frombuffer(table, np.uint64).tolist(), end), [last])
+    wrong = _checked(read, size, sums, watch)
+    filler = read(end, min(start - end, _FILLER_MAX))
+    if len(filler) >= _FILLER_MAX or filler.strip(b"\0"):
+        wrong.append(Flaw(f"the filler at byte {end} is not zeros"))
+    return wrong
+
+
+def _compressed(read: Read, place: int, skipped: int, trace: int | None = None) -> Flaw | None:
+    """The flaw of a record batch with compressed buffers; None if it has none, or no header.
+
+    Args:
+        place: of the first message.
+        skipped: how many messages without a body come before the record batch.
+
+    Cost: two short reads for each message.
+    """
+    with suppress(ValueError):  # a header that is not what was written has another checksum
+        for left in range(skipped, -1, -1):
+            size = arrow_messages.header_size(read(place, arrow_messages.PREFIX.size))
+            place += arrow_messages.PREFIX.size
+            if not left and size <= _HEADER_BYTES_MAX:
+                compressed = arrow_messages.is_compressed(read(place, size))
+                return Flaw(arrow_messages.COMPRESSED, trace) if compressed else None
+            place += size
+    return None
+
+
+def _part_sums(blocks: Sequence[int], end: int) -> Iterator[_Sum]:
+    for number, wanted in enumerate(blocks):
+        start = number * arrow_file.BLOCK
+        stop = min(start + arrow_file.BLOCK, end)
+        yield _Sum(start, stop, wanted, Flaw(f"the MiB at byte {start} is not what was written"))
+
+
+# -- packs ---------------------------------------------------------------------------------------
+
+
+def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[Flaw]:
+    directory = _directory(read, size)
+    if directory is None:
+        return [Flaw("its end is missing or overwritten")]
+    entries, table = directory
+    if digest is not None and _digest(table) != digest:
+        return [Flaw("it is not the file that the log names, or its directory was changed")]
+    place = 0
+    for _, offset, length, _, head in entries:
+        if offset != place or head > length:
+            return [Flaw("its directory is not what was written")]
+        place += length
+    if place + len(table) + 16 != size:
+        return [Flaw("its directory is not what was written")]
+    compressed = [
+        _compressed(read, offset + head, 0, trace) for trace, offset, _, _, head in entries
+    ]
+    if any(compressed):
+        return [flaw for flaw in compressed if flaw is not None]
+    return _checked(read, size, map(_section_sum, entries), watch)
+
+
+def _section_sum(entry: Sequence[int]) -> _Sum:
+    trace, offset, length, wanted, _ = entry
+    flaw = Flaw(f"its section at byte {offset} is not what was written", trace)
+    return _Sum(offset, offset + length, wanted, flaw)
+
+
+def _directory(read: Read, size: int) -> tuple[list[list[int]], bytes] | None:
+    """The directory of a pack: its entries and its bytes; None if there is none."""
+    if size < 16 or size % 8:
+        return None
+    words = read(size - 16, 16)
+    if len(words) < 16 or int.from_bytes(words[8:], "little") != pack_file.MAGIC:
+        return None
+    count = int.from_bytes(words[:8], "little")
+    first = size - 16 - 8 * DIRECTORY * count
+    if first < 0:
+        return None
+    table = read(first, 8 * DIRECTORY * count)
+    if len(table) < 8 * DIRECTORY * count:
+        return None
+    entries: list[list[int]] = np.frombuffer(table, np.uint64).reshape(count, DIRECTORY).tolist()
+    return entries, table
+
+
+def _digest(table: bytes) -> str:
+    return hashlib.blake2b(table, digest_size=16).hexdigest()

@@ -1,0 +1,230 @@
+"""The archive: opened packs and part files of the past, and sums read off them.
+
+It keeps a bounded number of files mapped. It knows the tree of packs only as an argument, so that
+readers with different views share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.trace.history.pack_file import Pack, write_pack
+from nosync_nb.trace.history.pack_tree import PackNode
+from nosync_nb.trace.history.sections import Large, Section
+from nosync_nb.trace.parts.arrow_file import DISK
+from nosync_nb.trace.parts.part_file import PartRef, open_part, readable, write_parts
+from nosync_nb.trace.trace import empty_batch
+
+OPEN_MAX = 256
+
+
+class Sums(NamedTuple):
+    """What packs hold of a trace over an interval, by layout: updates, and batches in files."""
+
+    updates: dict[Layout, list[Updates]]
+    large: dict[Layout, list[Large]]
+
+
+class Weight(NamedTuple):
+    """About how many rows there are in an interval.
+
+    Attributes:
+        loose: those that have to be put in order.
+        filed: those of large batches, which are in order where they lie.
+    """
+
+    loose: int
+    filed: int
+
+    def __add__(self, other: Weight) -> Weight:  # type: ignore[override]
+        return Weight(self.loose + other.loose, self.filed + other.filed)
+
+
+class Archive:
+    """Packs in one folder, and the part files they refer to in another.
+
+    Attributes:
+        thorough: looks at every value of a file, as this user has not signed the log.
+        written: bytes of what was written; the worker's.
+    """
+
+    def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
+        self.folder = folder
+        self.parts = parts
+        self.files = files
+        self.thorough = False
+        self.written = 0
+        self._open: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look_through(self) -> None:
+        """Looks at every value of a file from now on before it is used."""
+        self.thorough = True
+
+    def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
+        """Writes part files for packs."""
+        refs = write_parts(self.parts, batches, stem, files=self.files)
+        self.written += sum(ref.size_bytes for ref in refs)
+        return refs
+
+    def write_pack(
+        self, sections: Sequence[tuple[int, Section]], stem: str
+    ) -> tuple[str, int, str]:
+        """Writes a pack; see `packs.write_pack`."""
+        name, size_bytes, digest = write_pack(self.folder, sections, stem, files=self.files)
+        self.written += size_bytes
+        return name, size_bytes, digest
+
+    def pack(self, node: PackNode) -> Pack:
+        """The opened pack of a node."""
+        pack: Pack = self._kept(
+            node.name,
+            lambda: Pack(
+                self.folder,
+                node.name,
+                node.size_bytes,
+                node.digest,
+                files=self.files,
+                thorough=self.thorough,
+            ),
+        )
+        return pack
+
+    def parts_of(self, node: PackNode, trace: int) -> set[str]:
+        """The part files that a pack refers to for a trace."""
+        sections = self.pack(node).sections(trace)
+        return {ref.path for each in sections for _, refs in each.large for ref in refs}
+
+    def only_of(self, tree: Iterable[PackNode], traces: AbstractSet[int]) -> dict[int, set[str]]:
+        """By trace, the part files that packs refer to for some traces and for no other.
+
+        Cost: the packs that refer to part files are opened.
+        """
+        own: dict[int, set[str]] = {}
+        others: set[str] = set()
+        for node in (each for top in tree for each in top.walk() if each.parts and traces):
+            try:
+                for trace in self.pack(node).numbers:
+                    files = own.setdefault(trace, set()) if trace in traces else others
+                    files |= self.parts_of(node, trace)
+            except CorruptLogError:  # it is not known whose they are
+                others.update(node.parts)
+        return {trace: files - others for trace, files in own.items()}
+
+    def part(self, ref: PartRef, layout: Layout) -> Batch:
+        """A mapped part."""
+        key = (ref.path, layout)
+
+        def made() -> Batch:
+            return open_part(
+                self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
+            )
+
+        batch: Batch = self._kept(key, made)
+        (there,) = readable((batch,))
+        if there is not batch:  # it was truncated, and is repaired
+            with self._lock:
+                self._open[key] = there
+        return there
+
+    def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Sums:
+        """What the tree holds of a trace over `[lower, upper)`, from as few packs as possible."""
+        sums = Sums({}, {})
+        for section, stop in self._sections(tree, trace, lower, upper):
+            updates = section.updates(lower, stop)
+            if updates is not None:
+                sums.updates.setdefault(section.layout, []).append(updates)
+            for large in section.large:
+                if lower <= large[0] < stop:
+                    sums.large.setdefault(section.layout, []).append(large)
+        return sums
+
+    def weight(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Weight:
+        """How many rows `read` gives. Cost: no row is looked at."""
+        weight = Weight(0, 0)
+        for section, stop in self._sections(tree, trace, lower, upper):
+            large = (refs for epoch, refs in section.large if lower <= epoch < stop)
+            filed = sum(ref.rows for refs in large for ref in refs)
+            weight += Weight(section.rows_between(lower, stop), filed)
+        return weight
+
+    def _sections(
+        self, tree: Iterable[PackNode], trace: int, lower: int, upper: int
+    ) -> Iterator[tuple[Section, int]]:
+        """The sections to read for `[lower, upper)`, each with the epoch where reading it ends."""
+        for node in _within(tree, trace, lower, upper):
+            stop = min(upper, node.clip)
+            for section in self.sections(node, trace):
+                yield section, stop
+
+    def whole(self, sums: Sums) -> list[tuple[Batch, ...]]:
+        """The large batches, each as its parts. Cost: files are mapped."""
+        return [
+            tuple(self.part(ref, layout) for ref in refs)
+            for layout, large in sums.large.items()
+            for _, refs in large
+        ]
+
+    def sections(self, node: PackNode, trace: int) -> tuple[Section, ...]:
+        """The sections of a trace in a pack; one that is damaged is opened anew the next time."""
+        try:
+            return self.pack(node).sections(trace)
+        except CorruptLogError:
+            with self._lock:
+                self._open.pop(node.name, None)
+            raise
+
+    def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What is kept under a key; the one not used for longest makes room for a new one."""
+        with self._lock:
+            file = self._open.get(key)
+            if file is not None:
+                self._open.move_to_end(key)
+                return file
+        file = make()
+        with self._lock:
+            self._open[key] = file
+            while len(self._open) > OPEN_MAX:
+                self._open.popitem(last=False)
+        return file
+
+
+def loose(sums: Sums) -> list[Batch]:
+    """What is not in files, one batch for each layout. Cost: that of putting it in order."""
+    return [b for layout, some in sums.updates.items() if len(b := added(layout, some))]
+
+
+def added(layout: Layout, updates: Sequence[Updates]) -> Batch:
+    """The sum of updates."""
+    return arrange(layout, concat_updates(updates, layout.types))
+
+
+def total(batches: Sequence[Batch], layout: Layout) -> Batch:
+    """The sum of batches of the same rows in any layouts, in that of the largest.
+
+    Args:
+        layout: that of the sum of no batches, which is empty.
+    """
+    if not batches:
+        return empty_batch(layout)
+    layout = max(batches, key=len).layout
+    return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
+
+
+def _within(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
+    """The nodes to read for `[lower, upper)`: sums that lie inside, and leaves that overlap."""
+    for node in tree:
+        low, high = node.extent(trace)
+        if high <= lower or low >= upper or low >= high:
+            continue
+        if node.children and (low < lower or high > upper):
+            yield from _within(node.children, trace, lower, upper)
+        else:
+            yield node

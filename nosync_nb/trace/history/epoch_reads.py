@@ -1,0 +1,98 @@
+"""Apart: what a trace got in each of some epochs, of all of them at once.
+
+Who looks at many single epochs asks here: a few numpy calls for a pack and for the tail, where a
+read of each epoch alone is that many for each. Changes in part files are told of, and not opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.trace.history.archive import Archive
+from nosync_nb.trace.history.pack_tree import PackNode
+from nosync_nb.trace.history.unpacked_tail import Decode, Encoded, Entry, Filed
+
+Epochs = npt.NDArray[np.int64]
+
+
+class Apart(NamedTuple):
+    """The changes of a trace in some epochs.
+
+    Attributes:
+        small: updates with the epoch of each, by layout; those of one epoch may be in several.
+        large: the epochs with changes in part files, each with the distinct rows of these.
+    """
+
+    small: list[tuple[Layout, Epochs, Updates]]
+    large: dict[int, int]
+
+
+def apart(
+    archive: Archive,
+    tree: Iterable[PackNode],
+    tail: Sequence[Entry],
+    trace: int,
+    lower: int,
+    upper: int,
+) -> Apart:
+    """The changes of a trace in `[lower, upper)`, without those that cannot be told apart.
+
+    Args:
+        tail: its entries in that interval.
+
+    Raises:
+        CorruptLogError: if a file is missing or damaged.
+    """
+    result = Apart([], {})
+    for leaf in _leaves(tree, trace, lower, upper):
+        stop = min(upper, leaf.extent(trace)[1])
+        for section in archive.sections(leaf, trace):
+            singly = section.singly(lower, stop)
+            if singly is not None:
+                result.small.append((section.layout, *singly))
+            for epoch, refs in section.large:
+                if lower <= epoch < stop:
+                    result.large[epoch] = sum(ref.rows for ref in refs)
+    result.large.update((e, _rows(c)) for e, c in tail if isinstance(c, Filed))
+    result.small.extend(_of_tail(tail))
+    return result
+
+
+def _leaves(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
+    """The leaves that overlap some epochs."""
+    for top in tree:
+        for node in top.walk():
+            low, high = node.extent(trace)
+            if not node.children and max(low, lower) < min(high, upper):
+                yield node
+
+
+def _rows(change: Filed) -> int:
+    return sum(ref.rows for ref in change.refs)
+
+
+def _of_tail(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
+    """What a tail has in memory, that which is decoded alike in one step."""
+    batches: dict[Layout, list[tuple[int, Batch]]] = {}
+    encoded: dict[tuple[Layout, Decode], list[tuple[int, Any]]] = {}
+    for epoch, change in tail:
+        if isinstance(change, Batch):
+            batches.setdefault(change.layout, []).append((epoch, change))
+        elif isinstance(change, Encoded):
+            encoded.setdefault((change.layout, change.decode), []).append((epoch, change.data))
+    for layout, some in batches.items():
+        counts = [len(batch) for _, batch in some]
+        updates = concat_updates([batch.updates for _, batch in some], layout.types)
+        yield layout, _repeated([epoch for epoch, _ in some], counts), updates
+    for (layout, decode), told in encoded.items():
+        updates, counts = decode([data for _, data in told], layout.types)
+        yield layout, _repeated([epoch for epoch, _ in told], counts), updates
+
+
+def _repeated(epochs: Sequence[int], counts: Sequence[int]) -> Epochs:
+    return np.array(epochs, np.int64).repeat(counts)

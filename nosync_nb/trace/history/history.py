@@ -1,0 +1,402 @@
+"""History: the changes of named collections at every epoch, for reading the past.
+
+The last epochs (the *tail*) are in memory, as the log gave them. `pack` moves them to a pack: one
+file with the single epochs of all traces and sums over 16, 256 and all epochs of it. `tidy` makes
+sums over 16 packs, over 16 of those, and so on, and drops what retention does not ask for. Hence
+the state at any epoch is a sum of O(16 log n) stored batches.
+
+It is not the state of now (that is a `Trace`), and it knows nothing of stages: a trace is a number
+that is never used for two things, and whether an epoch was reached is the session's to know.
+Epoch 0 is empty. A state is the sum of all that was appended up to its epoch.
+
+Threads: what changes a history belongs to the committing thread, or is done under its lock; plans
+are performed anywhere; readers take one immutable view and never wait.
+
+Failure: a pack counts once a checkpoint has the manifest that names it. A file that no manifest
+names is nobody's.
+IMPORTANT: what the manifest holds must not be appended again after a restart. So a checkpoint names
+the position in the log at the time when `pack` was called, and opening replays what follows it.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.trace.batch import Batch, Layout
+from nosync_nb.trace.history import downsampling, interval_cover, missing_files
+from nosync_nb.trace.history import pack_tree as nodes
+from nosync_nb.trace.history.archive import Archive, Weight
+from nosync_nb.trace.history.downsampling import Keep
+from nosync_nb.trace.history.epoch_reads import Apart, apart
+from nosync_nb.trace.history.fragments import Parted, pieces, weight
+from nosync_nb.trace.history.missing_files import Unread
+from nosync_nb.trace.history.pack_plans import Less, Packed, PackPlan, RecutPlan, SumPlan, tidying
+from nosync_nb.trace.history.pack_tree import PackNode
+from nosync_nb.trace.history.unpacked_tail import Decode, Encoded, Entry, Filed, end_of, excess
+from nosync_nb.trace.parts.arrow_file import DISK
+from nosync_nb.trace.parts.part_file import PartRef
+
+_FORMAT = 1
+
+
+class _View(NamedTuple):
+    """What a reader sees: packs, the tail of each trace (only ever appended to), hidden epochs."""
+
+    tree: tuple[PackNode, ...]
+    tails: dict[int, list[Entry]]
+    hidden: Mapping[int, tuple[tuple[int, int], ...]]
+    packed: int
+    cuts: int = 0  # how often it was cut back: a pack of what is gone is none of now
+
+    def tail(self, trace: int, after: int, upto: int) -> list[Entry]:
+        """The entries of a tail in `(after, upto]`."""
+        tail = self.tails.get(trace, [])
+        return tail[end_of(tail, after) : end_of(tail, upto)]
+
+
+class History:
+    """The past of the traces of a session, in a folder.
+
+    Args:
+        folder: where packs are kept.
+        parts: where part files are kept; default `layers` beside the folder.
+    """
+
+    def __init__(self, folder: str, *, parts: str | None = None, files: Files = DISK) -> None:
+        beside = os.path.join(os.path.dirname(os.path.abspath(folder)), "layers")
+        self._archive = Archive(folder, beside if parts is None else parts, files=files)
+        self._view = _View((), {}, {}, 0)
+
+    @classmethod
+    def restore(
+        cls,
+        folder: str,
+        manifest: Mapping[str, Any] | None,
+        *,
+        write: bool = True,
+        parts: str | None = None,
+        files: Files = DISK,
+    ) -> History:
+        """Opens the history that a checkpoint's manifest describes; None: an empty one.
+
+        Cost: O(packs); no pack is opened.
+        """
+        history = cls(folder, parts=parts, files=files)
+        if write:
+            files.make_folder(folder)
+            files.make_folder(history._archive.parts)
+        if manifest is None:
+            return history
+        if manifest["format"] != _FORMAT:
+            raise CorruptLogError(
+                f"'{folder}' has format {manifest['format']}, not {_FORMAT}",
+                hint="open it with the version of nosync that wrote it",
+            )
+        tree = tuple(map(nodes.node_from_json, manifest["tree"]))
+        hidden = nodes.hidden_from_json(manifest["hidden"])
+        packed = manifest["packed"]
+        if type(packed) is not int:
+            raise CorruptLogError(
+                f"'{folder}': what is packed is no number of epochs",
+                hint="restore the log from a copy",
+            )
+        history._view = _View(tree, {}, hidden, packed)
+        return history
+
+    def manifest(self) -> dict[str, Any]:
+        """What a checkpoint must keep, as JSON values: everything but the tail."""
+        view = self._view
+        return {
+            "format": _FORMAT,
+            "packed": view.packed,
+            "hidden": [[trace, [list(b) for b in some]] for trace, some in view.hidden.items()],
+            "tree": [node.to_json() for node in view.tree],
+        }
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, trace: int, epoch: int, made: Batch | Encoded, *, again: bool = False) -> None:
+        """Adds the change of a trace at an epoch, `again` if it may be there. Cost: below 1 us."""
+        tail = self._view.tails.get(trace)
+        if tail is None:
+            tail = self._view.tails[trace] = []
+        if not (again and tail and tail[-1][0] >= epoch):
+            tail.append((epoch, made))
+
+    def last(self, trace: int) -> int:
+        """The last epoch of a trace that was appended and not packed yet, -1 if there is none."""
+        tail = self._view.tails.get(trace)
+        return tail[-1][0] if tail else -1
+
+    def append_encoded(
+        self, trace: int, layout: Layout, changes: Iterable[tuple[int, Any]], decode: Decode
+    ) -> None:
+        """Adds (epoch, change) as frames of the log have them, decoded when they are read."""
+        if made := [(e, tuple.__new__(Encoded, (layout, each, decode))) for e, each in changes]:
+            self._view.tails.setdefault(trace, []).extend(made)
+
+    def append_files(
+        self,
+        trace: int,
+        epoch: int,
+        layout: Layout,
+        refs: Sequence[PartRef],
+        parts: Sequence[Batch] = (),
+    ) -> None:
+        """Adds a change that lies in part files; they are referred to, not copied.
+
+        Args:
+            parts: the batches in them, if they are mapped already.
+        """
+        tail = self._view.tails.setdefault(trace, [])
+        tail.append((epoch, Filed(layout, tuple(refs), tuple(parts))))
+
+    def hide(self, trace: int, lower: int, upper: int) -> None:
+        """Makes the epochs `[lower, upper)` of a trace unreadable: they cannot be told apart.
+
+        A trace that is first computed at epoch e hides `[0, e)`; one that lagged behind and has
+        caught up in one step hides the epochs it skipped.
+        """
+        view = self._view
+        known = view.hidden.get(trace, ())
+        if lower < upper and (lower, upper) not in known:
+            bounds = sorted([*known, (lower, upper)])
+            self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
+
+    def begin(self, trace: int, epoch: int) -> None:
+        """Makes a trace readable from an epoch on, that of its first run."""
+        self.hide(trace, 0, epoch)
+
+    def copied(self, written: Iterable[int]) -> History:
+        """A history that begins as this one is, and of which this one learns nothing.
+
+        Args:
+            written: the traces that it may be given changes of; what it has of others it shares.
+
+        Cost: O(traces), each some 10 ns, and the tails of those that are written.
+        """
+        other = copy.copy(self)
+        tails = dict(self._view.tails)
+        for trace in written:
+            if trace in tails:
+                tails[trace] = list(tails[trace])
+        other._view = self._view._replace(tails=tails)
+        return other
+
+    def become(self, other: History) -> None:
+        """Goes on as a copy of it; one assignment, hence again if it was interrupted."""
+        self._view = other._view
+
+    def drop(self, trace: int) -> None:
+        """Forgets a trace; what packs hold of it is not read any more.
+
+        Its part files are not needed any more; packs that refer to some are looked at.
+        """
+        view = self._view
+
+        def gone(node: PackNode) -> set[str]:
+            with suppress(CorruptLogError):  # one that is lost goes on to name what it named
+                return self._archive.parts_of(node, trace)
+            return set()
+
+        tails = {number: tail for number, tail in view.tails.items() if number != trace}
+        hidden = {number: some for number, some in view.hidden.items() if number != trace}
+        tree = tuple(nodes.without(node, trace, gone) for node in view.tree)
+        self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
+
+    def without(self, missing: AbstractSet[str]) -> Unread:
+        """Goes on without files that are not there, and tells what cannot be read."""
+        view = self._view
+        tree = tuple(missing_files.without(view.tree, missing))
+        self._view = view._replace(tree=tree)
+        return missing_files.lost(self._archive, tree, view.tails, missing)
+
+    def truncate(self, to_epoch: int) -> None:
+        """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
+
+        What cannot be told apart of those that are forgotten says nothing of the next ones of their
+        numbers. Files stay, since a branch may read them.
+        """
+        upper = to_epoch + 1
+        view = self._view
+        for node in view.tree:
+            nodes.check_cut(node, upper)
+        tree = tuple(nodes.cut(view.tree, upper))
+        tails = {trace: tail[: end_of(tail, to_epoch)] for trace, tail in view.tails.items()}
+        hidden = {trace: nodes.hidden_below(some, to_epoch) for trace, some in view.hidden.items()}
+        self._view = _View(tree, tails, hidden, min(view.packed, upper), view.cuts + 1)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def state(self, trace: int, at: int) -> list[Batch]:
+        """The batches whose sum is a trace at an epoch; none if it is empty.
+
+        Batches have the layout that the trace had when they were appended.
+
+        Raises:
+            TimeError: if the epoch cannot be told apart; names its readable neighbours.
+            CorruptLogError: if a file is missing or damaged.
+
+        Cost: O(16 log n) stored batches in n epochs, and the tail.
+        """
+        return self.changes(trace, None, at)
+
+    def changes(self, trace: int, after: int | None, upto: int) -> list[Batch]:
+        """The batches whose sum are the changes of a trace in `(after, upto]`.
+
+        Args:
+            after: None: from the beginning.
+        """
+        changed = self.pieces(trace, after, upto)
+        return changed.loose + [part for parts in changed.whole for part in parts]
+
+    def apart(self, trace: int, lower: int, upper: int) -> Apart:
+        """The changes of a trace in each epoch of `[lower, upper)` that can be told apart."""
+        view = self._view
+        own = view.tail(trace, lower - 1, upper - 1)
+        return apart(self._archive, view.tree, own, trace, lower, upper)
+
+    def epochs(self, trace: int, now: int) -> list[range]:
+        """The epochs up to `now` at which a trace can be read, ascending."""
+        view = self._view
+        return nodes.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
+
+    @property
+    def thinned(self) -> bool:
+        """Whether single epochs of the past were let go. Cost: O(packs)."""
+        return any(node.grain > 1 for top in self._view.tree for node in top.walk())
+
+    @property
+    def packed(self) -> int:
+        """The last epoch which `pack` has moved to a file; later ones are in memory."""
+        return self._view.packed - 1
+
+    def pieces(self, trace: int, after: int | None, upto: int) -> Parted:
+        """As `changes`, with what is large and in order already told from what is not."""
+        view, lower = self._checked(trace, after, upto)
+        sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
+        return pieces(self._archive, sums, view.tail(trace, lower, upto))
+
+    def weight(self, trace: int, after: int | None, upto: int) -> Weight:
+        """About how many rows `pieces` has. Cost: O(16 log n) in n epochs, and the tail."""
+        view, lower = self._checked(trace, after, upto)
+        packed = self._archive.weight(view.tree, trace, lower + 1, upto + 1)
+        return packed + weight(view.tail(trace, lower, upto))
+
+    def _checked(self, trace: int, after: int | None, upto: int) -> tuple[_View, int]:
+        """What is read of, and after which epoch; raises if it cannot be told apart."""
+        view = self._view
+        self._check(view, trace, upto)
+        if after is not None:
+            self._check(view, trace, after)
+        return view, -1 if after is None else after
+
+    def _check(self, view: _View, trace: int, at: int) -> None:
+        """Raises if an epoch of a trace cannot be told apart."""
+        if at >= view.packed and trace not in view.hidden:
+            return
+        hidden = any(lower <= at < upper for lower, upper in view.hidden.get(trace, ()))
+        grains = nodes.grains(view.tree, trace)
+        if not hidden and not any(a <= at < b and (at + 1) % g for a, b, g in grains):
+            return
+        last = max([at, view.packed - 1, *(tail[-1][0] for tail in view.tails.values() if tail)])
+        both = [
+            str(e) for e in interval_cover.neighbours(self.epochs(trace, last), at) if e is not None
+        ]
+        raise TimeError(
+            f"epoch {at} cannot be told apart from its neighbours",
+            hint=f"the nearest epochs that can be read are {' and '.join(both) or 'later'}",
+        )
+
+    # -- packing -----------------------------------------------------------------------------
+
+    def pack(self, upto: int, without: AbstractSet[int] = frozenset()) -> PackPlan | None:
+        """Plans to move the tails up to an epoch into a file; None if they are empty.
+
+        Args:
+            without: the traces of which nothing is written.
+
+        Cost: O(traces) and the lists of batches.
+        """
+        view = self._view
+        entries = {}
+        for trace, tail in view.tails.items():
+            if taken := [] if trace in without else tail[: end_of(tail, upto)]:
+                entries[trace] = taken
+        if not entries:
+            return None
+        # What a collection that lagged behind has got since lies before the last pack's end.
+        return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
+
+    def tidy(
+        self, keep: Keep | None = None, needed: Iterable[str] = (), less: Less | None = None
+    ) -> SumPlan | RecutPlan | None:
+        """Plans the next sum over packs, or to thin some out as `keep` lets; None: all is done.
+
+        Args:
+            needed: of others; `less`: what frees most of that, whatever `keep` lets stay but pins.
+        """
+        view = self._view
+        return tidying(self._archive, view.tree, view.packed - 1, keep, {*needed}, less)
+
+    def adopt(self, packed: Packed) -> bool:
+        """Puts a written file in place; False if what it replaces is not there any more."""
+        view = self._view
+        if packed.old:
+            tree = nodes.replaced(view.tree, packed.old, packed.new)
+            if tree is not None:
+                self._view = view._replace(tree=tree)
+            return tree is not None
+        new = packed.new[-1]
+        if packed.cuts != view.cuts or new.lower != view.packed:
+            return False
+        tails = {t: tail[packed.taken.get(t, 0) :] for t, tail in view.tails.items()}
+        self._view = view._replace(tree=(*view.tree, new), tails=tails, packed=new.upper)
+        return True
+
+    def loses(self, packed: Packed, keep: Keep | None) -> bool:
+        """Whether packs that were thinned out lack what is to be kept now."""
+        return packed.recut is not None and downsampling.loses(packed.recut, self.packed, keep)
+
+    def excess(self, trace: int, rows_max: int) -> int | None:
+        """The epoch up to which too many changes of a trace in memory are to be summed, if any."""
+        return excess(self._view.tails.get(trace, ()), rows_max)
+
+    def shorten(self, trace: int, epoch: int, batch: Batch, of: History) -> None:
+        """Has a sum up to an epoch for changes of a trace, if they are those that it is `of`."""
+        view = self._view
+        tail = view.tails.get(trace, [])
+        if tail is not of._view.tails.get(trace):
+            return
+        later = [each for each in view.hidden.get(trace, ()) if each[1] > epoch]
+        hidden = {**view.hidden, trace: ((0, epoch), *later)}
+        tails = {**view.tails, trace: [(epoch, batch), *tail[end_of(tail, epoch) :]]}
+        self._view = view._replace(tails=tails, hidden=hidden)
+
+    @property
+    def written(self) -> int:
+        """The bytes that were written for packs since it was opened."""
+        return self._archive.written
+
+    def files(self) -> set[str]:
+        """Names of all files it needs: packs, and part files that they or the tail refer to."""
+        view = self._view
+        every = [node for top in view.tree for node in top.walk()]
+        named = {name for node in every for name in (node.name, *node.parts)}
+        filed = (c for tail in list(view.tails.values()) for _, c in tail if isinstance(c, Filed))
+        return named.union(ref.path for change in filed for ref in change.refs)
+
+    def only_of(self, traces: AbstractSet[int]) -> dict[int, set[str]]:
+        """By trace, the part files that packs refer to for some traces and for no other."""
+        return self._archive.only_of(self._view.tree, traces)
+
+    def look_through(self) -> None:
+        """Looks at every value of a file from now on before it is used."""
+        self._archive.look_through()

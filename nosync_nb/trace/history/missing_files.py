@@ -1,0 +1,90 @@
+"""Lost: what of the past cannot be read, as files are not there. Pure but for packs that it opens.
+
+A sum over packs says nothing that these do not say, so it can be done without. A pack that is lost
+itself takes epochs of all traces with it: which ones it had is not known any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from nosync_nb.trace.history.archive import Archive
+from nosync_nb.trace.history.pack_tree import PackNode
+from nosync_nb.trace.history.unpacked_tail import Entry, Filed
+
+
+class Unread(NamedTuple):
+    """What cannot be read of a past.
+
+    Attributes:
+        changes: by trace, the epochs of changes that lie in files which are not there, with those.
+        packs: the packs that are not there.
+    """
+
+    changes: Mapping[int, Mapping[int, frozenset[str]]]
+    packs: tuple[PackNode, ...]
+
+    def of(self, trace: int, begin: int = 0) -> tuple[int, set[str]] | None:
+        """The first epoch from which a trace cannot be read, and the files it lacks; None: none.
+
+        Args:
+            begin: its first epoch; a pack that ends before has nothing of it.
+        """
+        gone = [*self.changes.get(trace, {}).items()]
+        for node in self.packs:
+            lower, upper = node.extent(trace)
+            if lower < upper and upper > begin:
+                gone.append((max(lower, begin), frozenset([node.name])))
+        if not gone:
+            return None
+        return min(epoch for epoch, _ in gone), {name for _, names in gone for name in names}
+
+
+def without(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
+    """The packs with those in the place of a sum that this is of, where files of it are missing."""
+    for node in tree:
+        if node.children and not missing.isdisjoint([node.name, *node.parts]):
+            yield from without(node.children, missing)
+        else:
+            yield node._replace(children=tuple(without(node.children, missing)))
+
+
+def lost(
+    archive: Archive,
+    tree: Iterable[PackNode],
+    tails: Mapping[int, Sequence[Entry]],
+    missing: AbstractSet[str],
+) -> Unread:
+    """What of a past lies in files that are missing.
+
+    Cost: O(packs), and those are opened that refer to such files.
+    """
+    changes: dict[int, dict[int, frozenset[str]]] = {}
+    packs = []
+    for node in (each for top in tree for each in top.walk() if not each.children):
+        if node.name in missing:
+            packs.append(node)
+        elif not missing.isdisjoint(node.parts):
+            pack = archive.pack(node)
+            for trace in pack.numbers:
+                large = (each for section in pack.sections(trace) for each in section.large)
+                _note(changes, trace, ((e, {r.path for r in refs}) for e, refs in large), missing)
+    for trace, tail in tails.items():
+        filed = ((e, {r.path for r in c.refs}) for e, c in tail if isinstance(c, Filed))
+        _note(changes, trace, filed, missing)
+    return Unread(changes, tuple(packs))
+
+
+def _note(
+    changes: dict[int, dict[int, frozenset[str]]],
+    trace: int,
+    filed: Iterable[tuple[int, AbstractSet[str]]],
+    missing: AbstractSet[str],
+) -> None:
+    """Adds the changes of a trace of which files are missing."""
+    for epoch, names in filed:
+        if gone := missing & names:
+            own = changes.setdefault(trace, {})
+            own[epoch] = own.get(epoch, frozenset()) | gone

@@ -1,0 +1,203 @@
+"""Packs: files with one section for each trace (and layout) that changed in some epochs.
+
+A section is a header of JSON, an Arrow record batch with the distinct rows, and the arrays of its
+levels as they are in memory; all of it is used where it is mapped. A directory at the end has the
+place and the checksum of each section, so reading one trace costs nothing for the others.
+
+Failure: the directory is checked when a pack is opened, a section when it is first used. A pack
+that is missing, cut or damaged raises `CorruptLogError`, which names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import PACK
+from nosync_nb.rows import arrow_type
+from nosync_nb.trace import arrow_messages
+from nosync_nb.trace.batch import Layout
+from nosync_nb.trace.history.sections import Level, Section
+from nosync_nb.trace.parts.arrow_file import (
+    DISK,
+    cut_off,
+    damaged,
+    ending,
+    load,
+    map_file,
+    store,
+    write_file,
+)
+from nosync_nb.trace.parts.bounds_check import UNSOUND, check_level, check_record
+from nosync_nb.trace.parts.part_file import refs_from_json
+
+MAGIC = int.from_bytes(b"NSPACK01", "little")
+DIRECTORY = 5
+"""Words of an entry of the directory: trace, offset, bytes, checksum, bytes of the header."""
+
+
+def write_pack(
+    folder: str, sections: Sequence[tuple[int, Section]], stem: str, *, files: Files = DISK
+) -> tuple[str, int, str]:
+    """Writes sections of traces (by number) as a new file, synced with its folder.
+
+    Returns:
+        file name, size in bytes, digest.
+    """
+    chunks: list[Any] = []
+    directory = []
+    offset = 0
+    for number, section in sections:
+        head, blobs = _encode(section)
+        size = sum(map(len, blobs))
+        directory += [number, offset, size, xxh3_64_intdigest(b"".join(blobs)), head]
+        chunks += blobs
+        offset += size
+    table = np.array(directory, np.uint64).tobytes()
+    count = len(sections).to_bytes(8, "little")
+    chunks.append(table + count + MAGIC.to_bytes(8, "little"))
+    name = f"{stem}-{uuid.uuid4().hex}{PACK}"
+    size_bytes = write_file(folder, name, chunks, files)
+    files.sync_folder(folder)
+    return name, size_bytes, hashlib.blake2b(table, digest_size=16).hexdigest()
+
+
+class Pack:
+    """A mapped pack. Cost of opening: O(sections), some microseconds each."""
+
+    def __init__(
+        self,
+        folder: str,
+        name: str,
+        size_bytes: int,
+        digest: str,
+        *,
+        files: Files = DISK,
+        thorough: bool = False,
+    ) -> None:
+        self._folder, self._name, self._thorough = folder, name, thorough
+        self._data = map_file(folder, name, files)
+        if self._data.size != size_bytes:
+            raise damaged(folder, name, f"it has {self._data.size} bytes, not {size_bytes}")
+        table, self._directory = _directory(self._data, folder, name)
+        if hashlib.blake2b(table, digest_size=16).hexdigest() != digest:
+            raise damaged(folder, name, "its directory is not what was written")
+        self._ending = ending(self._data)
+        self._sections: dict[int, tuple[Section, ...]] = {}
+
+    @property
+    def numbers(self) -> set[int]:
+        """The traces that have a section."""
+        return {number for number, *_ in self._directory}
+
+    def sections(self, number: int) -> tuple[Section, ...]:
+        """The sections of a trace: none, one, or one for each layout it had.
+
+        Raises:
+            CorruptLogError: if its bytes are not what was written, or the file was truncated.
+        """
+        if not self._ending.is_there():
+            raise cut_off(self._folder, self._name)
+        sections = self._sections.get(number)
+        if sections is None:
+            entries = [each for each in self._directory if each[0] == number]
+            sections = tuple(self._section(*each) for each in entries)
+            self._sections[number] = sections
+        return sections
+
+    def _section(self, number: int, offset: int, size: int, checksum: int, head: int) -> Section:
+        """Reads a section, after checking its bytes."""
+        data = self._data.slice(offset, size)
+        if xxh3_64_intdigest(data) != checksum:
+            raise damaged(self._folder, self._name, f"its section at offset {offset} was changed")
+        try:
+            return _decode(data, head, thorough=self._thorough)
+        except (*UNSOUND, OSError) as error:  # Arrow's word for a message that is cut short
+            why = f"its section at offset {offset} cannot be read: {error}"
+            raise damaged(self._folder, self._name, why) from error
+
+
+def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, list[list[int]]]:
+    """Reads the directory of a mapped pack: its bytes and its entries."""
+    words = np.frombuffer(data, np.uint64)
+    count = int(words[-2]) if len(words) >= 2 and words[-1] == MAGIC else -1
+    first = len(words) - 2 - DIRECTORY * count
+    if count < 0 or first < 0:
+        raise damaged(folder, name, "its end is missing or overwritten")
+    table = words[first:-2]
+    entries: list[list[int]] = table.reshape(count, DIRECTORY).tolist()
+    if any(offset + size > first * 8 for _, offset, size, _, _ in entries):
+        raise damaged(folder, name, "its directory is not what was written")
+    return table.data.cast("B"), entries
+
+
+def _encode(section: Section) -> tuple[int, list[Any]]:
+    """A section as bytes, a multiple of 8: size of its header, and the header and its blobs."""
+    types = section.layout.types
+    arrays = [store(c, t) for c, t in zip(section.columns, types, strict=True)]
+    record = pa.record_batch(arrays, names=[f"c{i}" for i in range(len(arrays))])
+    blobs: list[Any] = [*_padded(record.serialize())]
+    offset = sum(map(len, blobs))
+    levels = []
+    for level in section.levels:
+        places: list[tuple[str, int, int] | None] = []
+        for array in level[1:]:
+            if array is None:
+                places.append(None)
+                continue
+            places.append((array.dtype.str, offset, len(array)))
+            for blob in _padded(array.tobytes()):
+                blobs.append(blob)
+                offset += len(blob)
+        levels.append((level.shift, places))
+    header = {
+        "layout": section.layout,
+        "start": section.start,
+        "stop": section.stop,
+        "bytes": [i for i, a in enumerate(arrays) if a.type == pa.uint8()],
+        "levels": levels,
+        "large": section.large,
+    }
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head), [head, *blobs]
+
+
+def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
+    """Makes a section of its bytes; columns and levels stay in them."""
+    header = json.loads(bytes(data.slice(0, head)))
+    layout = Layout.from_json(header["layout"])
+    bools = header["bytes"]
+    schema = pa.schema(
+        [
+            pa.field(f"c{i}", pa.uint8() if i in bools else arrow_type(t))
+            for i, t in enumerate(layout.types)
+        ]
+    )
+    body = data.slice(head)
+    record = arrow_messages.record_batch(body, schema)
+    check_record(record, layout.types, thorough=thorough)
+    columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
+    levels = []
+    for shift, places in header["levels"]:
+        arrays = [None if p is None else np.frombuffer(body, p[0], p[2], p[1]) for p in places]
+        level = Level(shift, *arrays)  # type: ignore[arg-type]
+        check_level(level.starts, level.group, level.row, level.diff, record.num_rows)
+        levels.append(level)
+    large = tuple((epoch, refs_from_json(parts)) for epoch, parts in header["large"])
+    return Section(layout, header["start"], header["stop"], columns, tuple(levels), large)
+
+
+def _padded(blob: Any) -> Iterator[Any]:
+    """A blob, and what fills it up to a multiple of 8."""
+    yield blob
+    if len(blob) % 8:
+        yield bytes(-len(blob) % 8)

@@ -1,0 +1,361 @@
+"""Packing: plans that write packs. Made by the committing thread, performed in any thread.
+
+A plan holds immutable things only. What it returns is put in place by `History.adopt`; if that is
+too late, since epochs were rewound meanwhile, its file is nobody's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Literal, NamedTuple
+
+from nosync_nb.trace.batch import Layout, concat_updates
+from nosync_nb.trace.history.archive import Archive, added
+from nosync_nb.trace.history.downsampling import (
+    Fragment,
+    Keep,
+    Recut,
+    elsewhere,
+    leaves,
+    relief,
+    to_recut,
+)
+from nosync_nb.trace.history.pack_tree import PackNode, to_sum
+from nosync_nb.trace.history.sections import (
+    LARGE,
+    Large,
+    Section,
+    Share,
+    build,
+    recut,
+    size_at,
+    summed,
+)
+from nosync_nb.trace.history.unpacked_tail import Entry, Pause, sections_of
+from nosync_nb.trace.merge import merge_ranges
+
+Less = Literal["bytes", "files"]
+"""What the past is to take less of."""
+
+_REST_S, _LONG_REST_S = 0.0002, 0.001
+_WORK_S = 0.0003
+
+
+class Packed(NamedTuple):
+    """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails.
+
+    Attributes:
+        recut: what was planned, if less is told apart than before.
+    """
+
+    new: tuple[PackNode, ...]
+    old: tuple[PackNode, ...] = ()
+    taken: Mapping[int, int] = {}
+    cuts: int = 0
+    recut: Recut | None = None
+
+    @property
+    def files(self) -> set[str]:
+        """What was written for it: packs, and part files that nothing before referred to."""
+        every = (each for top in self.old for each in top.walk())
+        before = {name for each in every for name in (each.name, *each.parts)}
+        return {name for each in self.new for name in (each.name, *each.parts)} - before
+
+
+class Rest:
+    """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms.
+
+    It goes by the work that was done, not by its steps: those of a small trace are many and short.
+    While somebody else works, he has most of the time; three small epochs of four are left alone.
+
+    Args:
+        way: called after each rest: it may wait longer for somebody else, and says whether it did.
+    """
+
+    def __init__(self, way: Callable[[], object] | None = None) -> None:
+        self._way = way
+        self._met = False  # whether it had to wait for somebody the last time
+        self._due = time.perf_counter() + _WORK_S
+
+    def __call__(self) -> None:
+        """Rests, if that is due."""
+        if time.perf_counter() >= self._due:
+            time.sleep(_LONG_REST_S if self._met else _REST_S)
+            if self._way is not None:
+                self._met = bool(self._way())
+            self._due = time.perf_counter() + _WORK_S
+
+
+class PackPlan(NamedTuple):
+    """Writes the tails of traces up to an epoch as a pack."""
+
+    archive: Archive
+    lower: int
+    upper: int
+    entries: Mapping[int, Sequence[Entry]]
+    cuts: int
+
+    def perform(self, pause: Pause | None = None, begins: Callable[[int], object] = int) -> Packed:
+        """Writes the pack. Cost: O(n log n) in its updates, a few numpy calls per trace.
+
+        Args:
+            begins: called with the number of each trace before its changes are read.
+        """
+        pause = pause or Rest()
+        sections: list[tuple[int, Section]] = []
+        own = {}
+        for trace, entries in self.entries.items():
+            begins(trace)
+            start = min(self.lower, entries[0][0])
+            if start < self.lower:
+                own[trace] = (start, self.upper)
+            for section in sections_of(entries, start, self.upper, pause):
+                sections.append((trace, section))
+                pause()
+        stem = f"pack-{self.lower}-{self.upper}"
+        node = _written(self.archive, sections, stem, self.lower, self.upper)
+        taken = {trace: len(entries) for trace, entries in self.entries.items()}
+        return Packed((node._replace(own=own),), (), taken, self.cuts)
+
+
+class SumPlan(NamedTuple):
+    """Writes the sums of siblings."""
+
+    archive: Archive
+    children: tuple[PackNode, ...]
+
+    def perform(self, pause: Pause | None = None) -> Packed:
+        """Writes the pack of sums; sums above `LARGE` rows become part files."""
+        pause = pause or Rest()
+        archive, children = self.archive, self.children
+        lower = min(node.lower for node in children)
+        upper = max(min(node.upper, node.clip) for node in children)
+        holders: dict[int, list[PackNode]] = {}
+        for node in children:
+            for trace in archive.pack(node).numbers:
+                holders.setdefault(trace, []).append(node)
+        sections = []
+        own = {}
+        for trace, nodes in holders.items():
+            start = min(node.extent(trace)[0] for node in nodes)
+            stop = max(node.extent(trace)[1] for node in nodes)
+            if start < lower or stop > upper:
+                own[trace] = (start, stop)
+            for section in self._sums(nodes, trace, start, stop):
+                sections.append((trace, section))
+            pause()
+        stem = f"sum-{lower}-{upper}"
+        node = _written(archive, sections, stem, lower, upper, children[0].level + 1)
+        return Packed((node._replace(own=own, children=children),), children)
+
+    def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
+        """The sections of a trace, one for each layout it had."""
+        archive = self.archive
+        sums = archive.read(nodes, trace, start, stop)
+        for layout in {**sums.updates, **sums.large}:
+            large = sums.large.get(layout, [])
+            batch = added(layout, sums.updates[layout]) if layout in sums.updates else None
+            if batch is not None and len(batch) > LARGE:
+                stem = f"sum{trace}-{start}-{stop}"
+                refs = archive.write_parts([batch], stem)
+                large = [*large, (start, tuple(refs))]
+                batch = None
+            if large or (batch is not None and len(batch)):
+                yield summed(layout, start, stop, batch, large)
+
+
+class RecutPlan(NamedTuple):
+    """Writes a leaf, or all leaves of a sum, again in coarser pieces.
+
+    Args:
+        others: part files that somebody else needs, so that nothing is gained by merging them.
+    """
+
+    archive: Archive
+    recut: Recut
+    others: AbstractSet[str] = frozenset()
+
+    def perform(self, pause: Pause | None = None) -> Packed:
+        """Writes the pieces, each as a pack; nothing for a leaf that has one group anyhow."""
+        pause = pause or Rest()
+        old, pieces = self.recut
+        if self.recut.as_it_is:
+            return Packed((old._replace(grain=pieces[0].grain),), (old,), recut=self.recut)
+        below = leaves(old)
+        new = tuple(self._piece(piece, below, piece is pieces[0], pause) for piece in pieces)
+        return Packed(new, (old,), recut=self.recut)
+
+    def _piece(
+        self, piece: Fragment, below: Sequence[PackNode], first: bool, pause: Pause
+    ) -> PackNode:
+        """Writes a piece; the first one has what a trace got for epochs before."""
+        archive = self.archive
+        sections: list[tuple[int, Section]] = []
+        own = {}
+        for trace in sorted(set().union(*(archive.pack(leaf).numbers for leaf in below))):
+            extents = [leaf.extent(trace) for leaf in below]
+            lowest = min((low for low, high in extents if low < high), default=piece.lower)
+            start = min(lowest, piece.lower) if first else piece.lower
+            if start < piece.lower:
+                own[trace] = (start, piece.upper)
+            for section in self._recut(piece, trace, start, below):
+                if section.levels or section.large:
+                    sections.append((trace, section))
+            pause()
+        stem = f"pack-{piece.lower}-{piece.upper}"
+        level = self.recut.old.level
+        node = _written(archive, sections, stem, piece.lower, piece.upper, level)
+        return node._replace(own=own, grain=piece.grain)
+
+    def _recut(
+        self, piece: Fragment, trace: int, start: int, below: Sequence[PackNode]
+    ) -> Iterable[Section]:
+        """The sections of a trace in a piece, one for each layout it had."""
+        shift = piece.grain.bit_length() - 1
+        shares: dict[Layout, list[Share]] = {}
+        for leaf in below:
+            low, high = leaf.extent(trace)
+            low, high = max(low, start), min(high, piece.upper)
+            for section in self.archive.pack(leaf).sections(trace) if low < high else ():
+                shares.setdefault(section.layout, []).append(Share(section, low, high))
+        for layout, some in shares.items():
+            large = [each for s in some for each in s.section.large if s.lower <= each[0] < s.upper]
+            large, sums = self._merged(layout, large, trace, shift)
+            more = [Share(each, each.start, each.stop) for each in sums]
+            yield recut(layout, start, piece.upper, shift, [*some, *more], large)
+
+    def _merged(
+        self, layout: Layout, large: list[Large], trace: int, shift: int
+    ) -> tuple[list[Large], list[Section]]:
+        """Large changes with those of one group of epochs as one, in files or in a section."""
+        kept, small = [], []
+        for some in _groups(large, shift):
+            refs = [ref for _, refs in some for ref in refs]
+            if len(some) < 2 or not self.others.isdisjoint(ref.path for ref in refs):
+                kept += some
+                continue
+            epoch, archive = some[0][0], self.archive
+            parts = merge_ranges(layout, [(archive.part(ref, layout),) for ref in refs])
+            if sum(map(len, parts)) > LARGE:
+                stem = f"sum{trace}-{epoch}-{some[-1][0] + 1}"
+                made = archive.write_parts(parts, stem)
+                kept.append((epoch, tuple(made)))
+            elif parts:
+                updates = [part.updates for part in parts]
+                batch = concat_updates(updates, layout.types)
+                small.append(build(layout, epoch, epoch + 1, [epoch], [len(batch.diff)], [batch]))
+        return kept, small
+
+
+def tidying(
+    archive: Archive,
+    tree: Sequence[PackNode],
+    now: int,
+    keep: Keep | None,
+    needed: AbstractSet[str],
+    less: Less | None,
+) -> SumPlan | RecutPlan | None:
+    """The next sum over packs, or the next to be thinned out; see `History.tidy`."""
+    children = to_sum(tree)
+    if children is not None:
+        return SumPlan(archive, children)
+    coarser = None
+    if keep is not None and less is not None:
+        gain = _gain if less == "bytes" else _fewer
+        coarser = relief(tree, now, keep, lambda recut: gain(archive, tree, recut, needed))
+    elif keep is not None:
+        coarser = to_recut(tree, now, keep)
+    if coarser is None:
+        return None
+    return RecutPlan(archive, coarser, needed | elsewhere(tree, coarser.old))
+
+
+def _gain(
+    archive: Archive, tree: Sequence[PackNode], recut: Recut, needed: AbstractSet[str]
+) -> float:
+    """The bytes that are freed by writing a part of the past anew, by those that are written.
+
+    It is estimated: what large changes have in common is not known, and taken for a half.
+
+    Cost: packs are opened, and stay so.
+    """
+    if recut.as_it_is:
+        return 0.0
+    others = needed | elsewhere(tree, recut.old)
+    shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
+    before = sum(node.size_bytes for node in recut.old.walk())
+    after = 1.0
+    freed: dict[str, int] = {}
+    for node in recut.old.walk():
+        pack = archive.pack(node)
+        sections = [section for trace in pack.numbers for section in pack.sections(trace)]
+        if node.children:
+            summed_up = (ref for s in sections for _, own in s.large for ref in own)
+            freed.update((ref.path, ref.size_bytes) for ref in summed_up if ref.path not in others)
+            continue
+        now, then = (sum(size_at(each, at) for each in sections) for at in (0, shift))
+        after += node.size_bytes * then / max(now, 1)
+    for leaf in leaves(recut.old):
+        pack = archive.pack(leaf)
+        for section in (each for trace in pack.numbers for each in pack.sections(trace)):
+            for some in _groups(section.large, shift):
+                refs = [ref for _, own in some for ref in own]
+                mergeable = len(some) > 1 and others.isdisjoint(ref.path for ref in refs)
+                for ref in refs:
+                    freed.pop(ref.path, None)
+                if mergeable:
+                    size = sum(ref.size_bytes for ref in refs)
+                    before, after = before + size, after + size / 2
+    return (before + sum(freed.values()) - after) / after
+
+
+def _fewer(
+    archive: Archive, tree: Sequence[PackNode], recut: Recut, needed: AbstractSet[str]
+) -> float:
+    """The files that are freed by writing a part of the past anew, by those that are written.
+
+    Cost: as of `_gain`.
+    """
+    if recut.as_it_is:
+        return 0.0
+    others = needed | elsewhere(tree, recut.old)
+    shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
+    before, after = {node.name for node in recut.old.walk()}, len(recut.pieces)
+    kept: set[str] = set()
+    for leaf in leaves(recut.old):
+        pack = archive.pack(leaf)
+        for section in (each for trace in pack.numbers for each in pack.sections(trace)):
+            for some in _groups(section.large, shift):
+                paths = {ref.path for _, own in some for ref in own}
+                if len(some) > 1 and others.isdisjoint(paths):
+                    after += 1
+                else:
+                    kept |= paths
+    named = {name for node in recut.old.walk() for name in node.parts}
+    gone = len(before) + len(named - others - kept)
+    return (gone - after) / after
+
+
+def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
+    """Large changes by groups of `2**shift` epochs."""
+    groups: dict[int, list[Large]] = {}
+    for each in large:
+        groups.setdefault(each[0] >> shift, []).append(each)
+    return groups.values()
+
+
+def _written(
+    archive: Archive,
+    sections: Sequence[tuple[int, Section]],
+    stem: str,
+    lower: int,
+    upper: int,
+    level: int = 0,
+) -> PackNode:
+    """Writes sections as a pack and makes its node."""
+    name, size, digest = archive.write_pack(sections, stem)
+    refs = [ref for _, s in sections for _, refs in s.large for ref in refs]
+    parts = tuple(ref.path for ref in refs)
+    return PackNode(name, size, digest, lower, upper, upper, level, parts=parts)

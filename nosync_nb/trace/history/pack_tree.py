@@ -1,0 +1,215 @@
+"""The tree of packs: which files hold which epochs of which trace. Immutable; pure functions.
+
+A leaf is a pack with the levels of some epochs. A node with children holds the sums over all epochs
+of its children, in a file of its own. Every change of a trace at an epoch is in exactly one leaf;
+normally in the one whose interval has the epoch, but a trace that was replayed over old epochs, or
+lagged behind, has an interval of its own in some packs (`own`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.files.safe_names import PACK, PART, plain
+from nosync_nb.trace.history import interval_cover
+
+FANOUT = 16
+
+
+class PackNode(NamedTuple):
+    """A pack in its place.
+
+    Args:
+        lower, upper: the epochs it holds, half open, for all traces but those in `own`.
+        clip: epochs from here on were left by a rewind and are not there any more.
+        level: 0 for a leaf, else one more than its children, also if they were merged into it.
+        grain: a leaf's epochs t can be told apart where t + 1 is a multiple of it.
+        own: other intervals, by trace; that of one that was dropped is empty.
+        parts: part files that its sections refer to.
+    """
+
+    name: str
+    size_bytes: int
+    digest: str
+    lower: int
+    upper: int
+    clip: int
+    level: int = 0
+    grain: int = 1
+    own: Mapping[int, tuple[int, int]] = {}
+    parts: tuple[str, ...] = ()
+    children: tuple[PackNode, ...] = ()
+
+    def extent(self, trace: int) -> tuple[int, int]:
+        """The epochs in which it may hold changes of a trace."""
+        lower, upper = self.own.get(trace, (self.lower, self.upper))
+        return lower, min(upper, self.clip)
+
+    def walk(self) -> Iterator[PackNode]:
+        """This node and all below."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def to_json(self) -> list[Any]:
+        """The node as JSON values; see `node_from_json`."""
+        own = [[trace, *bounds] for trace, bounds in self.own.items()]
+        return [*self[:8], own, list(self.parts), [c.to_json() for c in self.children]]
+
+
+def check_cut(top: PackNode, upper: int) -> None:
+    """Raises TimeError if a thinned leaf cannot be cut there."""
+    for node in top.walk():
+        bounds = [(node.lower, node.upper), *node.own.values()]
+        crossing = any(low < upper < min(high, node.clip) for low, high in bounds)
+        if not node.children and crossing and upper % node.grain:
+            below = upper // node.grain * node.grain - 1
+            raise TimeError(
+                f"cannot go back to epoch {upper - 1}: it cannot be told apart any more",
+                hint=f"the nearest epochs are {below} and {below + node.grain}",
+            )
+
+
+def grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
+    """Where the epochs of a trace were thinned out: (lower, upper, grain), ascending and disjoint.
+
+    Where two leaves have the same epochs of it, as it lagged behind, the coarser one counts.
+    """
+    leaves = (node for top in tree for node in top.walk() if node.grain > 1)
+    bounds = sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
+    if all(one[1] <= other[0] for one, other in pairwise(bounds)):
+        return bounds
+    ends = sorted({end for lower, upper, _ in bounds for end in (lower, upper)})
+    spans = []
+    for low, high in pairwise(ends):
+        grain = max((g for lower, upper, g in bounds if lower <= low < upper), default=1)
+        spans.append((low, high, grain))
+    return spans
+
+
+def epochs(
+    tree: Iterable[PackNode], trace: int, hidden: Iterable[tuple[int, int]], now: int
+) -> list[range]:
+    """The epochs up to `now` at which a trace can be read.
+
+    Args:
+        hidden: the epochs `[lower, upper)` of it that cannot be told apart.
+    """
+    spans = []
+    at = 0
+    for lower, upper in hidden:
+        spans.append((at, min(lower, now + 1)))
+        at = max(at, upper)
+    spans.append((at, now + 1))
+    return interval_cover.readable([(a, b) for a, b in spans if a < b], grains(tree, trace))
+
+
+def node_from_json(data: Sequence[Any]) -> PackNode:
+    """The node of which `to_json` made these values.
+
+    Raises:
+        CorruptLogError: it names no pack, or no part files; its epochs are no numbers, or none that
+            can be.
+    """
+    name = plain(data[0], PACK)
+    parts = tuple(plain(part, PART) for part in data[9])
+    own = {trace: (lower, upper) for trace, lower, upper in data[8]}
+    children = tuple(map(node_from_json, data[10]))
+    node = PackNode._make((name, *data[1:8], own, parts, children))
+    numbers = [
+        node.size_bytes,
+        *node[3:8],
+        *own,
+        *(bound for pair in own.values() for bound in pair),
+    ]
+    whole = all(type(number) is int and number >= 0 for number in numbers)
+    if not whole or node.lower > node.upper or node.grain < 1 or not isinstance(node.digest, str):
+        raise CorruptLogError(
+            f"'{name}': the epochs that it holds are no numbers, or none that can be",
+            hint="restore the log from a copy",
+        )
+    return node
+
+
+def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """The epochs `[lower, upper)` of each trace that cannot be told apart, as a manifest has them.
+
+    Raises:
+        CorruptLogError: they are no epochs, or a trace is none, or is there twice.
+    """
+    hidden = {}
+    for trace, some in data:
+        bounds = tuple((lower, upper) for lower, upper in some)
+        numbers = [trace, *(bound for pair in bounds for bound in pair)]
+        whole = all(type(number) is int and number >= 0 for number in numbers)
+        if not whole or trace in hidden or not all(lower < upper for lower, upper in bounds):
+            raise CorruptLogError(
+                "the log hides epochs that are none, or of what is no trace",
+                hint="restore the log from a copy",
+            )
+        hidden[trace] = bounds
+    return hidden
+
+
+def hidden_below(some: Iterable[tuple[int, int]], upper: int) -> tuple[tuple[int, int], ...]:
+    """The hidden epochs `[lower, upper)` of a trace without those from `upper` on."""
+    return tuple((low, min(high, upper)) for low, high in some if low < upper)
+
+
+def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]) -> PackNode:
+    """A node that does not refer to the part files of a trace any more, nor does one below.
+
+    Args:
+        gone: the part files that the sections of the trace in a pack refer to.
+    """
+    below = tuple(without(child, trace, gone) for child in node.children)
+    files = gone(node) if node.parts else ()
+    if not files:
+        return node if below == node.children else node._replace(children=below)
+    parts = tuple(part for part in node.parts if part not in files)
+    own = {**node.own, trace: (node.lower, node.lower)}
+    return node._replace(parts=parts, own=own, children=below)
+
+
+def cut(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
+    """The nodes without the epochs from `upper` on: sums that cross it are taken apart."""
+    for node in nodes:
+        bounds = [(node.lower, node.upper), *node.own.values()]
+        if min(low for low, _ in bounds) >= upper:
+            continue
+        if min(node.clip, max(high for _, high in bounds)) <= upper:
+            yield node
+        elif node.children:
+            yield from cut(node.children, upper)
+        else:
+            yield node._replace(clip=upper)
+
+
+def replaced(
+    nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: tuple[PackNode, ...]
+) -> tuple[PackNode, ...] | None:
+    """The nodes with a run of siblings replaced by others, or None if it is not there any more."""
+    for i, node in enumerate(nodes):
+        if node is old[0]:
+            same = all(a is b for a, b in zip(old, nodes[i : i + len(old)], strict=False))
+            if not same or len(nodes) - i < len(old):
+                return None
+            return (*nodes[:i], *new, *nodes[i + len(old) :])
+        if node.children:
+            below = replaced(node.children, old, new)
+            if below is not None:
+                return (*nodes[:i], node._replace(children=below), *nodes[i + 1 :])
+    return None
+
+
+def to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
+    """The next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
+    for start in range(len(nodes) - FANOUT + 1):
+        run = nodes[start : start + FANOUT]
+        if len({node.level for node in run}) == 1:
+            return tuple(run)
+    return None

@@ -1,0 +1,341 @@
+"""Sections: the changes of one trace over many epochs, at all levels of the grid. Pure functions.
+
+A section keeps each distinct row once; its levels (grid.py) are lists of (row number, diff),
+grouped by epochs. So a level costs some three bytes for an entry and no copy of its row, and
+reading any interval is one `take` per column. There are no hashes: whoever reads arranges.
+
+Batches above `LARGE` rows are not copied: a section refers to their part files.
+
+Design: everything is done on whole columns, since packing runs in a thread beside epochs of a
+fraction of a millisecond. Rows are made comparable once (`_numbers`); levels then sort integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.rows import Column
+from nosync_nb.rows.count_arithmetic import add_runs
+from nosync_nb.rows.encoding import encode_column
+from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates
+from nosync_nb.trace.history.interval_cover import SHIFTS, WHOLE, cover
+from nosync_nb.trace.parts.part_file import PartRef
+
+LARGE = 1 << 16
+
+Array = npt.NDArray[Any]
+Large = tuple[int, tuple[PartRef, ...]]
+
+
+class Level(NamedTuple):
+    """Sums over groups of `2**shift` epochs: group i has the entries `starts[i]:starts[i + 1]`.
+
+    `row` is None if entry i is row i.
+    """
+
+    shift: int
+    group: Array
+    starts: Array
+    row: Array | None
+    diff: Array
+
+
+class Section(NamedTuple):
+    """The changes of one trace over the epochs `[start, stop)`.
+
+    `large` are batches kept in part files: (epoch, parts).
+    """
+
+    layout: Layout
+    start: int
+    stop: int
+    columns: list[Column]
+    levels: tuple[Level, ...]
+    large: tuple[Large, ...] = ()
+
+    def updates(self, lower: int, upper: int) -> Updates | None:
+        """The net changes in `[lower, upper)` apart from large batches; rows may repeat."""
+        index: list[Array] = []
+        diff: list[Array] = []
+        for level, begin, close in self._runs(lower, upper):
+            index.append(np.arange(begin, close) if level.row is None else level.row[begin:close])
+            diff.append(level.diff[begin:close])
+        if not index:
+            return None
+        at = np.concatenate(index).astype(np.int64, copy=False)
+        columns = [rows.take(c, at) for c in self.columns]
+        return Updates(columns, np.concatenate(diff).astype(np.int64, copy=False))
+
+    def rows_between(self, lower: int, upper: int) -> int:
+        """How many rows `updates` gives. Cost: no row is looked at."""
+        return sum(close - begin for _, begin, close in self._runs(lower, upper))
+
+    def _runs(self, lower: int, upper: int) -> list[tuple[Level, int, int]]:
+        """The entries `[begin, close)` of levels that add up to `[lower, upper)`."""
+        if not self.levels:
+            return []
+        runs = cover(lower, upper, self.start, self.stop, tuple(k.shift for k in self.levels))
+        assert runs is not None, "an epoch was read that can not be told apart any more"
+        levels = {level.shift: level for level in self.levels}
+        entries = []
+        for shift, first, end in runs:
+            level = levels[shift]
+            a, b = level.group.searchsorted((first, end)).tolist()
+            if a < b:
+                entries.append((level, int(level.starts[a]), int(level.starts[b])))
+        return entries
+
+    def singly(self, lower: int, upper: int) -> tuple[Array, Updates] | None:
+        """The changes in `[lower, upper)` with the epoch of each; None: none, or not told apart."""
+        if not self.levels or self.levels[0].shift:
+            return None
+        finest = self.levels[0]
+        a, b = finest.group.searchsorted((lower, upper)).tolist()
+        if a == b:
+            return None
+        ends = finest.starts[a : b + 1].astype(np.int64)
+        taken = slice(int(finest.starts[a]), int(finest.starts[b]))
+        at = _rows(finest)[taken].astype(np.int64)
+        columns = [rows.take(c, at) for c in self.columns]
+        updates = Updates(columns, finest.diff[taken].astype(np.int64))
+        return finest.group[a:b].astype(np.int64).repeat(ends[1:] - ends[:-1]), updates
+
+
+def size_at(section: Section, shift: int) -> int:
+    """About how many bytes a section takes if it tells only groups of `2**shift` epochs apart."""
+    counts = [len(level.diff) for level in section.levels if level.shift >= shift]
+    return 8 * len(section.columns) * max(counts, default=0) + 4 * sum(counts)
+
+
+def build(
+    layout: Layout,
+    start: int,
+    stop: int,
+    epochs: Sequence[int],
+    counts: Sequence[int],
+    updates: Sequence[Updates],
+    hashes: Sequence[Hashes] | None = None,
+    large: Sequence[Large] = (),
+    pause: Callable[[], None] = lambda: None,
+) -> Section:
+    """Makes the section of a trace from its updates, consolidated in each epoch.
+
+    Args:
+        epochs: ascending.
+        counts: how many of the updates are of each of them.
+        updates: in this order, in pieces of any size.
+        hashes: the row hashes of each of the pieces, if they are known.
+
+    Cost: O(n log n) in numpy; `pause` is called between steps, so that other threads get a turn.
+    """
+    columns = []
+    for i, type_ in enumerate(layout.types):
+        columns.append(rows.concat([u.columns[i] for u in updates], type_))
+        pause()
+    if not updates:
+        return Section(layout, start, stop, columns, (), tuple(large))
+    epoch = np.array(epochs, np.int64).repeat(counts)
+    diff = np.concatenate([u.diff for u in updates])
+    pause()
+    if len(epochs) == 1:  # as after a load: no row is there twice
+        number = np.arange(len(diff))
+    else:
+        if hashes is None:
+            rhash = rows.hash_columns(columns, layout.types, len(diff))
+        else:
+            rhash = np.concatenate(hashes)
+        pause()
+        number, columns = _numbers(columns, layout.types, rhash)
+        pause()
+    levels = _levels(epoch, epoch, number, diff, 0, _shifts(start, stop, 0), pause)
+    return Section(layout, start, stop, columns, levels, tuple(large))
+
+
+def summed(
+    layout: Layout, start: int, stop: int, batch: Batch | None, large: Sequence[Large] = ()
+) -> Section:
+    """The section which holds nothing but the sum over its interval."""
+    if batch is None or not len(batch):
+        columns = [rows.empty(t) for t in layout.types]
+        return Section(layout, start, stop, columns, (), tuple(large))
+    bounds = _narrow(np.array([0, len(batch)]))
+    level = Level(WHOLE, np.zeros(1, np.uint8), bounds, None, _narrow(batch.diff))
+    return Section(layout, start, stop, batch.columns, (level,), tuple(large))
+
+
+class Share(NamedTuple):
+    """The epochs `[lower, upper)` of a section."""
+
+    section: Section
+    lower: int
+    upper: int
+
+
+def recut(
+    layout: Layout,
+    start: int,
+    stop: int,
+    shift: int,
+    shares: Sequence[Share],
+    large: Sequence[Large] = (),
+) -> Section:
+    """Makes a section that tells groups of `2**shift` epochs apart of parts of others.
+
+    Args:
+        shares: of sections of this layout whose groups lie within those that are made.
+
+    Cost: O(n log n) in the finest levels of the sections.
+    """
+    entries, columns, count = [], [], 0
+    for section, lower, upper in shares:
+        if section.levels:
+            finest = section.levels[0]
+            epoch = np.maximum(finest.group.astype(np.int64) << finest.shift, section.start)
+            epoch = epoch.repeat(np.diff(finest.starts.astype(np.int64)))
+            taken = ((lower <= epoch) & (epoch < upper)).nonzero()[0]
+            number = _rows(finest)[taken].astype(np.int64) + count
+            entries.append((epoch[taken], number, finest.diff[taken].astype(np.int64)))
+            columns.append(section.columns)
+            count += len(section.columns[0]) if section.columns else len(finest.diff)
+    if not entries:
+        none = [rows.empty(t) for t in layout.types]
+        return Section(layout, start, stop, none, (), tuple(large))
+    epoch, number, diff = (np.concatenate(each) for each in zip(*entries, strict=True))
+    every = [rows.concat([c[i] for c in columns], t) for i, t in enumerate(layout.types)]
+    if len(entries) > 1:
+        same, every = _numbers(every, layout.types, rows.hash_columns(every, layout.types, count))
+        number = same[number]
+    narrow = shift if start >> shift < (stop - 1) >> shift else WHOLE
+    group, number, diff, first = _sums(epoch >> narrow, number, diff)
+    used, number = np.unique(number, return_inverse=True)
+    every = [rows.take(c, used) for c in every]
+    levels = _levels(epoch[first], group, number, diff, narrow, _shifts(start, stop, narrow))
+    return Section(layout, start, stop, every, levels, tuple(large))
+
+
+def _shifts(start: int, stop: int, finest: int) -> tuple[int, ...]:
+    """The levels above the finest one that a section has."""
+    inner = (s for s in SHIFTS if finest < s and start >> s < (stop - 1) >> s)
+    return (*inner, WHOLE) if finest < WHOLE else ()
+
+
+def _levels(
+    epoch: Array,
+    group: Array,
+    number: Index,
+    diff: Array,
+    finest: int,
+    shifts: Iterable[int],
+    pause: Callable[[], None] = lambda: None,
+) -> tuple[Level, ...]:
+    """The levels of consolidated entries of the finest one, ordered by group."""
+    levels = [_level(finest, group, number, diff)]
+    for shift in shifts:
+        group, number, diff, first = _sums(epoch >> shift, number, diff)
+        epoch = epoch[first]
+        pause()
+        levels.append(_level(shift, group, number, diff))
+    return tuple(levels)
+
+
+def _numbers(
+    columns: list[Column], types: Sequence[str], rhash: Array
+) -> tuple[Index, list[Column]]:
+    """Numbers the distinct rows in the order of their first occurrence.
+
+    Returns:
+        the number of each row, and the columns of the distinct rows.
+    """
+    n = len(rhash)
+    order = rhash.argsort(kind="stable")
+    ordered = rhash[order]
+    same = ordered[1:] == ordered[:-1]
+    first = order
+    if same.any():
+        again = same.nonzero()[0]
+        left, right = order[again], order[again + 1]
+        equal = np.ones(len(again), np.bool_)
+        for column, type_ in zip(columns, types, strict=True):
+            equal &= rows.equal(rows.take(column, left), rows.take(column, right), type_)
+        starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
+        first = order[starts].repeat(np.diff(starts, append=n))
+        if not equal.all():
+            first = _told_apart(columns, types, order, first, again)
+    same_as = np.empty(n, np.int64)
+    same_as[order] = first
+    distinct = same_as == np.arange(n)
+    if distinct.all():
+        return same_as, columns
+    number = distinct.cumsum() - 1
+    kept = distinct.nonzero()[0]
+    return number[same_as], [rows.take(c, kept) for c in columns]
+
+
+def _told_apart(
+    columns: list[Column], types: Sequence[str], order: Index, first: Index, again: Index
+) -> Index:
+    """The first row of equal value for each of `order`, among rows whose hashes may collide."""
+    inside = np.union1d(again, again + 1)
+    index = order[inside]
+    parts = [encode_column(rows.take(c, index), t) for c, t in zip(columns, types, strict=True)]
+    seen: dict[Any, int] = {}
+    texts = zip(first[inside].tolist(), *parts, strict=True)
+    apart = first.copy()
+    apart[inside] = [seen.setdefault(t, i) for t, i in zip(texts, index.tolist(), strict=True)]
+    return apart
+
+
+def _sums(group: Array, number: Index, diff: Array) -> tuple[Array, Index, Array, Index]:
+    """Adds up diffs of one row in one group and drops zeros.
+
+    Returns:
+        group, row number and diff of the sums, ordered by group, and an entry of each.
+    """
+    if not len(diff):
+        return group, number, diff, np.zeros(0, np.int64)
+    width = int(number.max()) + 1
+    key = (group - group[0]) * width + number
+    order = key.argsort(kind="stable")
+    key = key[order]
+    starts = np.concatenate(([0], (key[1:] != key[:-1]).nonzero()[0] + 1))
+    sums = add_runs(diff[order], starts)
+    kept = sums.nonzero()[0]
+    first = order[starts[kept]]
+    return group[first], number[first], sums[kept], first
+
+
+def _level(shift: int, group: Array, number: Index, diff: Array) -> Level:
+    """Makes a level of entries ordered by group."""
+    new = (group[1:] != group[:-1]).nonzero()[0] + 1
+    starts = np.concatenate(([0], new)) if len(group) else new
+    bounds = np.append(starts, len(group))
+    return Level(shift, _narrow(group[starts]), _narrow(bounds), _row(number), _narrow(diff))
+
+
+def _rows(level: Level) -> Array:
+    """The row of each entry."""
+    return np.arange(len(level.diff)) if level.row is None else level.row
+
+
+def _row(number: Array) -> Array | None:
+    """Row numbers as a level keeps them."""
+    if np.array_equal(number, np.arange(len(number))):
+        return None
+    return _narrow(number)
+
+
+def _narrow(values: Array) -> Array:
+    """The same integers in the smallest type that holds them."""
+    if not len(values):
+        return values.astype(np.uint8)
+    low, high = int(values.min()), int(values.max())
+    for dtype in (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32):
+        info = np.iinfo(dtype)
+        if info.min <= low and high <= info.max:
+            return values.astype(dtype)
+    return values

@@ -1,0 +1,125 @@
+"""Tails: the newest changes of a trace, which no pack has yet, in any form; pure functions.
+
+A change is there as a batch, as the frame of the log has it, or in part files. What frames have is
+decoded when it is needed, and many changes at once: a single one costs ten times as much.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates
+from nosync_nb.trace.history.sections import Large, Section, build
+from nosync_nb.trace.parts.part_file import PartRef
+
+AT_ONCE = 256
+"""So many changes are decoded between two pauses."""
+
+
+class Filed(NamedTuple):
+    """A change that lies in part files; `parts` if they are mapped already."""
+
+    layout: Layout
+    refs: tuple[PartRef, ...]
+    parts: tuple[Batch, ...] = ()
+
+
+Decode: TypeAlias = Callable[[Sequence[Any], Sequence[str]], tuple[Updates, list[int]]]
+
+
+class Encoded(NamedTuple):
+    """A change that is decoded when it is needed: consolidated updates, in any order.
+
+    `decode` gets `data` of any number of changes, and the column types: many at once cost a tenth.
+    It returns all updates, and how many each change has.
+    """
+
+    layout: Layout
+    data: Any
+    decode: Decode
+
+
+Change: TypeAlias = Batch | Filed | Encoded
+"""A batch, in memory, in files, or as a frame of the log has it."""
+Entry: TypeAlias = tuple[int, Change]
+Pause: TypeAlias = Callable[[], None]
+
+
+def end_of(tail: Sequence[Entry], epoch: int) -> int:
+    """How many entries are not after an epoch."""
+    return bisect_right(tail, epoch, key=itemgetter(0))
+
+
+def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
+    """The epoch up to which changes are to be summed, where those after the first are too many.
+
+    Half of `rows_max` is left. None: they are not too many, or one epoch has all of them.
+    """
+    batches = (c.data if isinstance(c, Encoded) else c for _, c in tail[1:])
+    sizes = [len(each) if isinstance(each, Batch) else 0 for each in batches]
+    if sum(sizes) <= rows_max:
+        return None
+    left = 0
+    for (epoch, _), size in zip(reversed(tail[1:]), reversed(sizes), strict=True):
+        left += size
+        if left > rows_max // 2:
+            return int(epoch)
+    return None
+
+
+class _Group(NamedTuple):
+    """Changes of one layout, those in memory in pieces; see `build`."""
+
+    epochs: list[int]
+    counts: list[int]
+    updates: list[Updates]
+    hashes: list[Hashes]
+    large: list[Large]
+
+    def add(self, run: Sequence[tuple[int, Encoded]]) -> None:
+        """Takes changes that are decoded alike."""
+        first = run[0][1]
+        updates, counts = first.decode([each.data for _, each in run], first.layout.types)
+        self.epochs.extend(epoch for epoch, _ in run)
+        self.counts.extend(counts)
+        self.updates.append(updates)
+
+
+def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> Iterable[Section]:
+    """The sections of the changes of one trace, one for each layout it had."""
+    groups: dict[Layout, _Group] = {}
+    for run in _runs(entries):
+        epoch, change = run[0]
+        group = groups.setdefault(change.layout, _Group([], [], [], [], []))
+        if isinstance(change, Filed):
+            group.large.append((epoch, change.refs))
+        elif isinstance(change, Encoded):
+            group.add(run)
+            pause()
+        else:
+            group.epochs.append(epoch)
+            group.counts.append(len(change))
+            group.updates.append(change.updates)
+            group.hashes.append(change.rhash)
+    for layout, (epochs, counts, updates, hashes, large) in groups.items():
+        known = hashes if len(hashes) == len(updates) else None
+        yield build(layout, start, stop, epochs, counts, updates, known, large, pause)
+
+
+def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
+    """Changes one by one, but those that are decoded alike together, at most `AT_ONCE`."""
+    alike: tuple[Layout, Decode] | None = None
+    run: list[Any] = []
+    for each in entries:
+        change = each[1]
+        own = (change.layout, change.decode) if isinstance(change, Encoded) else None
+        if run and (own is None or own != alike or len(run) == AT_ONCE):
+            yield run
+            run = []
+        run.append(each)
+        alike = own
+    if run:
+        yield run

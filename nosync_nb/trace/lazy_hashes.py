@@ -1,0 +1,109 @@
+"""Hashed: the hashes of updates, each computed when somebody asks for it, and once.
+
+The rows of one change are wanted by several keys and as whole rows: to tell whether two are equal,
+to probe, to put them in order. Hashes are chained, so those of a key are the beginning of those of
+all keys that begin with it, and of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.rows.array_ops import any_zero
+from nosync_nb.trace.batch import UNORDERED, Batch, Hashes, Layout, Updates, arrange, every
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+BITMAP_COLUMNS = 64
+"""Up to so many columns a row has one bitmap of nulls, and a hash can be gone on with."""
+
+
+class Hashed:
+    """Updates with what is known of their hashes.
+
+    Args:
+        types: the column types.
+        updates: in any order, a row may occur several times; not changed.
+        known: hashes that the caller has already, by the places of the columns in their order.
+    """
+
+    __slots__ = ("_known", "_types", "updates")
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        updates: Updates,
+        known: dict[tuple[int, ...], Hashes] | None = None,
+    ) -> None:
+        self._types = types
+        self.updates = updates
+        self._known = {} if known is None else known
+
+    def of(self, places: tuple[int, ...]) -> Hashes:
+        """The hashes over some columns. Cost: that of those that no known one begins with."""
+        hashes = self._known.get(places)
+        if hashes is None:
+            hashes = self._known[places] = self._computed(places)
+        return hashes
+
+    def of_rows(self) -> Hashes:
+        """The hashes over all columns."""
+        return self.of(every(len(self._types)))
+
+    def _computed(self, places: tuple[int, ...]) -> Hashes:
+        columns, diff = self.updates
+        if len(places) <= BITMAP_COLUMNS:
+            for length in range(len(places) - 1, 0, -1):
+                begun = self._known.get(places[:length])
+                if begun is not None:
+                    rest = places[length:]
+                    more, types = [columns[i] for i in rest], [self._types[i] for i in rest]
+                    hashes = rows.extend_hashes(begun, more, types, len(diff))
+                    if hashes is not None:
+                        return hashes
+                    break
+        of, types = [columns[i] for i in places], [self._types[i] for i in places]
+        return rows.hash_columns(of, types, len(diff))
+
+    def arranged(self, layout: Layout) -> Batch:
+        """The updates in the order of a layout, consolidated; see `arrange`."""
+        khash, rhash = self.of(layout.places), self.of_rows()
+        return arrange(layout, self.updates, khash=khash, rhash=rhash)
+
+    def unordered(self, layout: Layout) -> Batch | None:
+        """Few distinct rows as a batch in no order, with the hashes that a layout asks for.
+
+        None if two rows are equal, or might be: then sorting them is the way.
+
+        Cost: that of hashing the keys, and the rows if a key occurs twice and whole numbers in them
+        do not tell them apart; no sort.
+        """
+        columns, diff = self.updates
+        if any_zero(diff):
+            return None
+        khash = self.of(layout.places)
+        if not (_differ(khash) or self._numbers_differ(khash)):
+            rhash = self.of_rows()
+            if rhash is khash or not _differ(rhash):
+                return None
+        return Batch(UNORDERED, columns, khash, khash, diff)
+
+    def _numbers_differ(self, khash: Hashes) -> bool:
+        """Whether key and whole numbers tell all rows apart; if not, texts might.
+
+        It takes some us a column, and hashing the texts of a row takes one each.
+        """
+        mixed = khash.copy()
+        for column in self.updates.columns:
+            if isinstance(column, np.ndarray) and column.dtype.kind == "i":
+                mixed *= _ODD
+                mixed += column.astype(np.int64, copy=False).view(np.uint64)
+        return _differ(mixed)
+
+
+def _differ(hashes: Hashes) -> bool:
+    """Whether no two are equal."""
+    return len(set(hashes.tolist())) == len(hashes)

@@ -1,0 +1,85 @@
+"""Sorting many rows, by the cores of the machine together.
+
+Each core finds the order of a range of key hashes, and then fetches one column after another. The
+order is the same as that of few rows: equal hashes aside, which are told apart later, it is the
+only one there is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.rows import Column, parallel
+from nosync_nb.rows.array_ops import sorted_by, stably_sorted_by
+
+GROUP = 1 << 16
+"""About so many rows are sorted together: what is made of them on the way stays in the cache."""
+
+Numbers = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
+
+
+def put_in_order(
+    columns: list[Column], khash: Numbers, rhash: Numbers, diff: Counts, code: Numbers | None
+) -> tuple[Numbers, Numbers, Counts, Numbers | None]:
+    """Brings rows into the order of (khash, code, rhash).
+
+    Args:
+        columns: each is replaced as soon as it is fetched: as many as there are cores are there
+            twice at a time.
+        rhash: may be `khash` itself, and is then in what is returned.
+    """
+    index = order(khash, rhash, code)
+    apart = rhash is not khash
+    numbers: list[npt.NDArray[np.uint64]] = [khash]
+    if apart:
+        numbers.append(rhash)
+    if code is not None:
+        numbers.append(code)
+    counts = [diff]
+
+    def fetch(at: int) -> None:
+        if at < len(columns):
+            columns[at] = rows.take(columns[at], index)
+        elif at == len(columns):
+            counts[0] = counts[0][index]
+        else:
+            numbers[at - len(columns) - 1] = numbers[at - len(columns) - 1][index]
+
+    parallel.each(fetch, len(columns) + 1 + len(numbers), parallel.count(len(diff)))
+    code = None if code is None else numbers[-1]
+    return numbers[0], numbers[1] if apart else numbers[0], counts[0], code
+
+
+def order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
+    """Positions that sort by `khash`, then `code`, then `rhash`; equal ones stand in any order.
+
+    Many are cut by their leading bits into groups that stay in the cache, which the cores sort.
+    """
+    n = len(khash)
+    bits = min(8, (n // GROUP).bit_length()) if n >= parallel.MANY else 0
+    if not bits:
+        return _order(khash, rhash, code)
+    leading = np.ascontiguousarray(khash).view(np.uint8)[7::8] >> np.uint8(8 - bits)
+    positions = leading.argsort(kind="stable")  # by radix, as they are of a byte
+    starts = leading[positions].searchsorted(np.arange(1 << bits, dtype=np.uint8)).tolist()
+    stops = [*starts[1:], n]
+
+    def sort(group: int) -> None:
+        own = slice(starts[group], stops[group])
+        at = positions[own]
+        first = khash[at]
+        second = first if rhash is khash else rhash[at]
+        positions[own] = at[_order(first, second, None if code is None else code[at])]
+
+    parallel.each(sort, len(starts), parallel.count(n))
+    return positions
+
+
+def _order(khash: Numbers, rhash: Numbers, code: Numbers | None) -> Positions:
+    if code is not None:
+        return np.lexsort((rhash, code, khash))
+    return stably_sorted_by(khash) if rhash is khash else sorted_by(khash, rhash)

@@ -1,0 +1,1 @@
+"""Part files: rows on disk, their checksums and bounds."""

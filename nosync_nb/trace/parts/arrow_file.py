@@ -1,0 +1,323 @@
+"""Arrow files with checksums: what parts are made of, and the way every file of traces is written.
+
+A file is one Arrow IPC file with one record batch, readable by any Arrow library. Null-free columns
+of fixed types can be used as numpy views of the mapped file; for that, null-free booleans are
+bytes. The schema's metadata holds a header of JSON.
+
+Design
+    Checksums (XXH3) of the head (schema and batch header), of each MiB of the body and of the
+    footer stand before the footer, where Arrow's readers do not look. Opening checks size, head,
+    footer and this table, hence costs the same for any number of rows; `proving` checks every byte,
+    and who opens a file that another process may have written checks the blocks.
+    The digest of a file is the digest of its table: the file named in the log and the file found
+    are then one. Sizes are multiples of 8, so that a mapping can be read as words.
+
+Failure: a missing, cut or damaged file raises `CorruptLogError`, which names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from nosync_nb import rows
+from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.memory_map import Ending
+from nosync_nb.files.safe_names import within
+from nosync_nb.rows import Column, buffers
+from nosync_nb.rows.types import FIXED
+from nosync_nb.trace import arrow_messages
+
+BLOCK = 1 << 20
+DISK = Files()
+
+_FORMAT = 1
+START = 8  # Arrow's own word and its filler; the first message follows
+WITH_TEXTS = 2
+"""The format of a file whose header has the texts of some columns, and the file codes of them."""
+
+MAGIC = b"NSPART01"
+TAIL = struct.Struct("<QQQQQ8s")
+"""What ends the table of checksums: head size, head, footer, blocks, body end; then the magic."""
+
+_JOINED = 1 << 16
+
+
+def store(column: Column, type_: str) -> pa.Array:
+    """Returns a column as it stands in a file: null-free booleans as bytes."""
+    if type_ == "boolean":
+        if isinstance(column, np.ndarray) and column.dtype == np.bool_:
+            return buffers.of_numpy(np.ascontiguousarray(column).view(np.uint8))
+        column = rows.to_arrow(column, type_)
+        if not column.null_count:
+            return column.cast(pa.uint8())
+    return rows.to_arrow(column, type_)
+
+
+def load(array: pa.Array, type_: str) -> Column:
+    """Returns the column of an array made by `store`, without a copy. Values are canonical."""
+    dtype = FIXED.get(type_)
+    if dtype is None or array.null_count:
+        return array
+    return buffers.numbers(array, dtype)
+
+
+def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
+    """Maps a file written here; the mapping lives as long as the buffer or a view of it."""
+    try:
+        return pa.py_buffer(files.mapped(within(folder, name)).words)
+    except DurabilityError as error:
+        if error.errno not in (None, errno.ENOENT):
+            raise
+        raise damaged(folder, name, "it is missing" if error.errno else "it is empty") from None
+    except CorruptLogError as error:
+        if error.kind != CorruptLogError.kind:  # it is said in other words why it is not here
+            raise
+        raise damaged(folder, name, "it was cut short") from None
+
+
+def write_file(
+    folder: str, name: str, chunks: Sequence[Any], files: Files = DISK, *, sync: bool = True
+) -> int:
+    """Writes chunks as a new file, syncs it, and returns its size; the folder is not synced."""
+    path = within(folder, name)
+    file = files.create(path)
+    size = 0
+    try:
+        small: list[Any] = []
+        waiting = 0
+        for chunk in chunks:
+            small.append(chunk)
+            waiting += len(chunk)
+            if waiting >= _JOINED:
+                file.append(b"".join(small) if len(small) > 1 else memoryview(chunk))
+                small, size, waiting = [], size + waiting, 0
+        if small:
+            file.append(b"".join(small))
+        if sync:
+            file.sync()
+    except BaseException:
+        file.close()
+        files.unlink(path)
+        raise
+    file.close()
+    return size + waiting
+
+
+def damaged(folder: str, name: str, why: str) -> CorruptLogError:
+    """Returns the error of a file that is not what was written."""
+    return CorruptLogError(
+        f"'{os.path.join(folder, name)}' is damaged: {why}",
+        hint="restore the file from a copy of the folder",
+        file=name,
+    )
+
+
+def write_arrow(
+    folder: str,
+    name: str,
+    names: list[str],
+    arrays: list[pa.Array],
+    head: dict[str, Any],
+    files: Files = DISK,
+    *,
+    sync: bool = True,
+) -> tuple[int, str]:
+    """Writes arrays as a new synced file; returns its size and digest. The folder is not synced."""
+    schema = pa.schema(
+        [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)],
+        metadata={"nosync": json.dumps({"format": _FORMAT, **head})},
+    )
+    sink = _Chunks()
+    writer = pa.ipc.new_file(pa.PythonFile(sink, "w"), schema)
+    writer.write_batch(pa.record_batch(arrays, schema=schema))
+    middle = len(sink.chunks) + 2  # the two words which end a stream come with the footer
+    writer.close()
+    body, footer = sink.chunks[:middle], b"".join(sink.chunks[middle:])
+    end = sum(map(len, body))
+    blocks = _checksums(body)
+    head_bytes = _head(body)
+    head_size = len(head_bytes)
+    sums = (head_size, xxh3_64_intdigest(head_bytes), xxh3_64_intdigest(footer), len(blocks), end)
+    table = blocks.tobytes() + TAIL.pack(*sums, MAGIC)
+    pad = bytes(-(end + len(table) + len(footer)) % 8)
+    size = write_file(folder, name, [*body, pad, table, footer], files, sync=sync)
+    return size, hashlib.blake2b(table, digest_size=16).hexdigest()
+
+
+def open_arrow(
+    folder: str,
+    name: str,
+    size_bytes: int,
+    digest: str,
+    files: Files = DISK,
+    *,
+    checked: bool = False,
+) -> tuple[dict[str, Any], pa.RecordBatch]:
+    """Maps a file and checks that it is the one named; returns its header and its rows.
+
+    As `open_mapped`.
+    """
+    return open_mapped(folder, name, size_bytes, digest, files, checked=checked)[:2]
+
+
+def open_mapped(
+    folder: str,
+    name: str,
+    size_bytes: int,
+    digest: str,
+    files: Files = DISK,
+    *,
+    checked: bool = False,
+) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
+    """As `open_arrow`; returns also the end of the file, which tells whether it is cut later.
+
+    Args:
+        checked: compares every block with its checksum as well, and refuses compressed buffers,
+            because another process may have written the file.
+
+    Cost: O(1) in the rows; pages are read when they are touched. Checked: 0.1 s a GB, if it is in
+    memory.
+    """
+    data = map_file(folder, name, files)
+    if data.size != size_bytes:
+        raise damaged(folder, name, f"it has {data.size} bytes, not {size_bytes}")
+    table = _table(data, folder, name, digest)
+    if checked:
+        _check_blocks(data, table, folder, name)
+    try:
+        record = _record(data, trusted=not checked)
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise damaged(folder, name, f"it cannot be read: {error}") from error
+    header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
+    if header["format"] not in (_FORMAT, WITH_TEXTS):
+        raise damaged(folder, name, f"its format is {header['format']}, which is not known")
+    return header, record, ending(data)
+
+
+def ending(data: pa.Buffer) -> Ending:
+    """The end of a mapped file."""
+    return Ending(data, data.address, data.size)
+
+
+def cut_off(folder: str, name: str) -> CorruptLogError:
+    """Returns the error of a file that became shorter while it was mapped."""
+    return damaged(folder, name, "it is shorter than when it was opened")
+
+
+def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
+    """The record batch of a mapped file, where the messages lie; the footer could name others."""
+    reader = pa.BufferReader(data)
+    reader.seek(START)
+    schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
+    return arrow_messages.record_batch(reader, schema, trusted=trusted)
+
+
+class _Table(NamedTuple):
+    """The checksums of a part: of its head, its footer and each block before `end`."""
+
+    head_size: int
+    head: int
+    footer: int
+    blocks: np.ndarray[Any, Any]
+    end: int
+
+
+class _Chunks:
+    """A file for Arrow's writer which keeps the buffers it is given, uncopied."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self.chunks.append(data)
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def _head(chunks: Sequence[Any]) -> bytes:
+    """The bytes before the first value: the magic, then the headers of schema and batch."""
+    size = 8
+    for _ in range(2):  # each a marker of 4 bytes, its size in 4 bytes, and so many bytes
+        size += 8
+        size += int(struct.unpack("<i", _first(chunks, size)[-4:])[0])
+    return _first(chunks, size)
+
+
+def _first(chunks: Sequence[Any], size: int) -> bytes:
+    """The first `size` bytes of chunks."""
+    head = b""
+    for chunk in chunks:
+        head += bytes(memoryview(chunk)[: size - len(head)])
+        if len(head) == size:
+            break
+    return head
+
+
+def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """The checksum of each block of the concatenated chunks, which are not copied as a whole."""
+    sums = []
+    pending: list[Any] = []
+    size = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while size + len(view) >= BLOCK:
+            piece, view = view[: BLOCK - size], view[BLOCK - size :]
+            sums.append(xxh3_64_intdigest(b"".join((*pending, piece)) if pending else piece))
+            pending, size = [], 0
+        if len(view):
+            pending.append(view)
+            size += len(view)
+    if pending:
+        sums.append(xxh3_64_intdigest(b"".join(pending)))
+    return np.array(sums, np.uint64)
+
+
+def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> None:
+    """Compares every block of a mapped file with its checksum."""
+    held = memoryview(data).cast("B")
+    for i, wanted in enumerate(table.blocks.tolist()):
+        start = i * BLOCK
+        if xxh3_64_intdigest(held[start : min(start + BLOCK, table.end)]) != wanted:
+            raise damaged(folder, name, f"the MiB at offset {start} is not what was written")
+
+
+def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -> _Table:
+    """Reads the checksums of a mapped file and checks its head and footer."""
+    view = memoryview(data).cast("B")
+    size = len(view)
+    length = struct.unpack("<i", view[size - 10 : size - 6])[0] if size > 10 else -1
+    at = size - 10 - length - TAIL.size
+    if length < 0 or at < 0 or view[at + TAIL.size - 8 : at + TAIL.size] != MAGIC:
+        raise damaged(folder, name, "its end is missing or overwritten")
+    head_size, head, footer, count, end, _ = TAIL.unpack(view[at : at + TAIL.size])
+    start = at - 8 * count
+    good = start >= end >= head_size and count == -(-end // BLOCK)
+    if good and digest is not None:
+        sums = view[start : at + TAIL.size]
+        good = hashlib.blake2b(sums, digest_size=16).hexdigest() == digest
+    good = good and xxh3_64_intdigest(view[:head_size]) == head
+    if not good or xxh3_64_intdigest(view[at + TAIL.size :]) != footer:
+        raise damaged(folder, name, "its header is not what was written")
+    blocks = np.frombuffer(view[start:at], np.uint64)
+    return _Table(head_size, head, footer, blocks, end)

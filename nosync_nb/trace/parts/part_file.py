@@ -1,0 +1,387 @@
+"""Parts: immutable files that hold the rows of a layer, or loose updates between two jobs.
+
+A part holds the data columns `c0, c1, ..`, then `khash`, `rhash` (left out if it equals `khash`),
+`code` (if the layout has an order) and `diff` (left out if every diff is 1), in one Arrow file
+(arrow_file.py) whose header names the layout and the number of rows. Of a column of few texts the
+file has codes of a byte, and the header the texts; its name tells (`CODED`).
+
+A part is *not* the unit of a layer: a layer is a list of parts, disjoint and ascending in key hash,
+each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; rows of one key hash are never apart.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.memory_map import Ending
+from nosync_nb.files.safe_names import PART, plain, within
+from nosync_nb.rows import buffers, dictionary
+from nosync_nb.rows.arrow import Column, to_arrow
+from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates
+from nosync_nb.trace.parts.arrow_file import (
+    DISK,
+    WITH_TEXTS,
+    damaged,
+    load,
+    open_mapped,
+    store,
+    write_arrow,
+)
+from nosync_nb.trace.parts.bounds_check import UNSOUND, check_record
+
+ROWS_MAX = 4 << 20
+BYTES_MAX = 1 << 30
+CODED = f"-coded{PART}"
+"""What the name of a part with coded columns ends with."""
+
+CODED_ROWS = 4096
+"""Parts of fewer rows have no coded columns: what they would save is less than what it costs."""
+
+FRAME = "frame-"
+"""How the names of files begin whose rows came as a Spark DataFrame; placement asks."""
+
+
+class MappedBatch(Batch):
+    """A batch whose rows lie in a mapped part file.
+
+    Args:
+        again: maps the file that has its name by now.
+
+    Attributes:
+        is_there: returns True if its file is as long as when it was mapped. Cost: 1 us.
+    """
+
+    __slots__ = ("again", "is_there")
+
+    def __init__(self, batch: Batch, ending: Ending, again: Callable[[], Batch]) -> None:
+        super().__init__(
+            batch.layout, batch.columns, batch.khash, batch.rhash, batch.diff, batch.code
+        )
+        self.is_there, self.again = ending.is_there, again
+
+    def __reduce__(self) -> Any:
+        return Batch, (self.layout, self.columns, self.khash, self.rhash, self.diff, self.code)
+
+
+def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    """Returns parts that are to be read; those whose file was truncated are mapped again.
+
+    Raises:
+        CorruptLogError: the file was not repaired since.
+
+    Cost: 1 us for each that is mapped.
+    """
+    for part in parts:  # a loop, because this is part of each lookup
+        if type(part) is MappedBatch and not part.is_there():
+            break
+    else:
+        return parts
+    return tuple(
+        part.again() if isinstance(part, MappedBatch) and not part.is_there() else part
+        for part in parts
+    )
+
+
+class PartRef(NamedTuple):
+    """What the log keeps of a part: a plain tuple of JSON values.
+
+    Args:
+        path: file name, relative to the folder of parts.
+        low, high: the key hashes in it are in `[low, high)`; `high` may be 2**64.
+        digest: digest of the checksums of its content.
+    """
+
+    path: str
+    rows: int
+    low: int
+    high: int
+    size_bytes: int
+    digest: str
+
+    @property
+    def from_frame(self) -> bool:
+        """Whether most of its rows came as a Spark DataFrame, or were made of such."""
+        return self.path.startswith(FRAME)
+
+
+def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
+    """The references that a log holds, each checked: it names what is opened and deleted.
+
+    Raises:
+        CorruptLogError: one names no part file, or is no reference at all.
+    """
+    return tuple(map(_ref, data))
+
+
+def frame_rows(refs: Iterable[PartRef]) -> int:
+    """How many rows of files came as a Spark DataFrame."""
+    return sum(ref.rows for ref in refs if ref.from_frame)
+
+
+def _ref(data: Any) -> PartRef:
+    """One reference, checked."""
+    if not isinstance(data, list | tuple) or len(data) != len(PartRef._fields):
+        raise CorruptLogError(
+            f"the log refers to a part file by {type(data).__name__}, not by its six fields",
+            hint="restore the log from a copy",
+        )
+    ref = PartRef(*data)
+    plain(ref.path, PART)
+    counts = all(type(number) is int and 0 <= number <= 2**64 for number in ref[1:5])
+    if not counts or not isinstance(ref.digest, str):
+        raise CorruptLogError(
+            f"the log refers to '{ref.path}' by sizes or a digest that are none",
+            hint="restore the log from a copy",
+        )
+    return ref
+
+
+def write_part(
+    folder: str, batch: Batch, stem: str, *, files: Files = DISK, sync_folder: bool = True
+) -> PartRef:
+    """Writes a batch as one new file and syncs file and folder.
+
+    Args:
+        stem: how the name begins (stage, interval, generation); a unique part follows, so that
+            two attempts never write one file.
+
+    Raises:
+        DurabilityError: if the disk refuses; no usable file is left.
+    """
+    batch.check()
+    names = [f"c{i}" for i in range(len(batch.columns))]
+    arrays, texts = _stored(batch)
+    extra: dict[str, Any] = {"khash": batch.khash}
+    if batch.rhash is not batch.khash:
+        extra["rhash"] = batch.rhash
+    if batch.code is not None:
+        extra["code"] = batch.code
+    if not (batch.diff == 1).all():
+        extra["diff"] = batch.diff
+    names += extra
+    arrays += [buffers.of_numpy(values) for values in extra.values()]
+    head: dict[str, Any] = {"layout": batch.layout, "rows": len(batch)}
+    if texts:
+        head |= {"format": WITH_TEXTS, "texts": texts}
+    path = _name(stem, CODED if texts else PART)
+    size, digest = write_arrow(folder, path, names, arrays, head, files)
+    if sync_folder:
+        files.sync_folder(folder)
+    bounds = (int(batch.khash[0]), int(batch.khash[-1]) + 1) if len(batch) else (0, 0)
+    return PartRef(path, len(batch), *bounds, size, digest)
+
+
+def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
+    """The columns of a batch as they stand in a file, and the texts of those that are coded."""
+    arrays, texts = [], {}
+    for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
+        few = _few_texts(column, type_)
+        if few is None:
+            arrays.append(store(column, type_))
+        else:
+            codes, texts[str(i)] = dictionary.in_order(few)
+            arrays.append(codes)
+    return arrays, texts
+
+
+def _few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
+    """A column coded, if it is of few texts and many rows."""
+    if type_ != "string" or len(column) < CODED_ROWS:
+        return None
+    return dictionary.coded(to_arrow(column, type_) if isinstance(column, np.ndarray) else column)
+
+
+def write_parts(
+    folder: str, batches: Sequence[Batch], stem: str, *, files: Files = DISK
+) -> list[PartRef]:
+    """Writes batches, disjoint and ascending in key hash, as parts of bounded size.
+
+    Raises:
+        DurabilityError: if the disk refuses; no usable file is left.
+    """
+    refs: list[PartRef] = []
+    try:
+        for piece in (piece for batch in batches for piece in split(batch)):
+            refs.append(write_part(folder, piece, stem, files=files, sync_folder=False))
+        if refs:
+            files.sync_folder(folder)
+    except BaseException:
+        for ref in refs:
+            files.unlink(within(folder, ref.path))
+        raise
+    return refs
+
+
+def put_away(
+    folder: str, batches: Sequence[Batch], layout: Layout, stem: str, *, files: Files = DISK
+) -> tuple[list[Batch], list[PartRef]]:
+    """Writes batches, as `write_parts` does, and maps them back.
+
+    Raises:
+        DurabilityError: if the disk refuses; MemoryError: they cannot be mapped. No file is left.
+    """
+    refs = write_parts(folder, batches, stem, files=files)
+    try:
+        return [open_part(folder, ref, layout, files=files) for ref in refs], refs
+    except BaseException:
+        for ref in refs:
+            files.unlink(within(folder, ref.path))
+        raise
+
+
+def split(batch: Batch, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> Iterator[Batch]:
+    """Cuts a batch into pieces of bounded size, never between rows of one key hash.
+
+    Rows of a single key hash stay together even if they are more than the bounds.
+    """
+    n = len(batch)
+    size = sum(c.nbytes for c in batch.columns) + 24 * n
+    count = max(-(-n // rows_max), -(-size // bytes_max))
+    cuts = {0, n}
+    if count > 1:
+        middles = batch.khash[np.arange(1, count) * n // count]
+        cuts.update(batch.khash.searchsorted(middles).tolist())
+        if len(cuts) == 2:  # the rows of the first key hash reach beyond the last middle
+            cuts.add(int(batch.khash.searchsorted(batch.khash[0], "right")))
+    if len(cuts) == 2 and n:
+        yield batch
+    elif n:
+        for start, stop in pairwise(sorted(cuts)):
+            yield from split(batch.slice(start, stop), rows_max, bytes_max)
+
+
+def open_part(
+    folder: str,
+    ref: PartRef,
+    layout: Layout,
+    *,
+    files: Files = DISK,
+    checked: bool = False,
+    thorough: bool = False,
+) -> Batch:
+    """Maps a part. Cost: O(1) in its rows; pages are read when they are touched.
+
+    Args:
+        checked: compares every block with its checksum first, which reads the whole file, and sees
+            that nothing in it leads outside. A file that another log of this process has mapped so,
+            and has mapped still, as a branch and its parent share them, is not compared again.
+        thorough: looks at every value, as well.
+
+    Raises:
+        CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged
+            where it was looked at; see `proving` for the rest.
+    """
+    own = _identity(folder, ref, files) if checked and not thorough else None
+    known = None if own is None else _MAPPED.get(own)
+    if known is not None and known.layout == layout and known.is_there():
+        return known
+    try:
+        batch = _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
+    except UNSOUND as error:
+        raise damaged(folder, ref.path, f"it cannot be read: {error}") from error
+    if own is not None:
+        _MAPPED[own] = batch
+    return batch
+
+
+_MAPPED: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary()
+"""Parts that were compared with their checksums and are mapped, by the files that they are."""
+
+
+def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None:
+    """Which file it is, by any name, and what it has to be; None: nobody can tell."""
+    own = files.identity(within(folder, ref.path))
+    return None if own is None else (*own, *ref._replace(path=""))
+
+
+def _mapped(
+    folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
+) -> MappedBatch:
+    """Maps a part; what is no part raises one of `UNSOUND`."""
+    header, record, ending = _open(folder, ref, files, checked=checked)
+    own = header.get("layout")  # none: it holds loose updates
+    if own is None or Layout.from_json(own) != layout:
+        raise damaged(folder, ref.path, f"it is ordered by {own}, not by {layout}")
+    texts = {int(i): held for i, held in header.get("texts", {}).items()}
+    if checked:
+        check_record(record, layout.types, thorough=thorough, texts=texts)
+    columns = [
+        dictionary.made(record.column(i), texts[i]) if i in texts else load(record.column(i), type_)
+        for i, type_ in enumerate(layout.types)
+    ]
+    extra = {name: record.column(name) for name in record.schema.names[len(columns) :]}
+    n = record.num_rows
+    khash = buffers.numbers(extra["khash"], np.uint64)
+    rhash = buffers.numbers(extra["rhash"], np.uint64) if "rhash" in extra else khash
+    diff = buffers.numbers(extra["diff"], np.int64) if "diff" in extra else _ones(n)
+    code = buffers.numbers(extra["code"], np.uint64) if "code" in extra else None
+    batch = Batch(layout, columns, khash, rhash, diff, code)
+    if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
+        raise damaged(folder, ref.path, "its hashes are not in the range the log names")
+    if thorough and (khash[1:] < khash[:-1]).any():
+        raise damaged(folder, ref.path, "its hashes do not ascend")
+    again = partial(open_part, folder, ref, layout, files=files, checked=True, thorough=thorough)
+    return MappedBatch(batch, ending, again)
+
+
+def write_updates(
+    folder: str, updates: Updates, types: Sequence[str], stem: str, *, files: Files = DISK
+) -> PartRef:
+    """Writes updates as they are, without order or hashes, as one new file.
+
+    It is not synced: it is for the next job, and no run outlives a loss of power.
+    """
+    names = [f"c{i}" for i in range(len(types))]
+    arrays = [store(c, t) for c, t in zip(updates.columns, types, strict=True)]
+    if not (updates.diff == 1).all():
+        names.append("diff")
+        arrays.append(buffers.of_numpy(updates.diff))
+    head = {"types": list(types), "rows": len(updates.diff)}
+    path = _name(stem)
+    size, digest = write_arrow(folder, path, names, arrays, head, files, sync=False)
+    return PartRef(path, len(updates.diff), 0, 2**64, size, digest)
+
+
+def open_updates(
+    folder: str, ref: PartRef, types: Sequence[str], *, files: Files = DISK
+) -> Updates:
+    """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
+    header, record, _ = _open(folder, ref, files)
+    if header.get("types") != list(types):
+        raise damaged(folder, ref.path, f"its columns are {header.get('types')}, not {types}")
+    columns = [load(record.column(i), t) for i, t in enumerate(types)]
+    if "diff" in record.schema.names:
+        return Updates(columns, buffers.numbers(record.column("diff"), np.int64))
+    return Updates(columns, _ones(record.num_rows))
+
+
+def _ones(n: int) -> Diffs:
+    """`n` diffs of 1 in O(1): one number in memory, seen as many."""
+    return np.broadcast_to(np.int64(1), n)
+
+
+def _name(stem: str, ending: str = PART) -> str:
+    """A file name that nobody else writes."""
+    return f"{stem}-{uuid.uuid4().hex}{ending}"
+
+
+def _open(
+    folder: str, ref: PartRef, files: Files, *, checked: bool = False
+) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
+    """Maps the part that a reference names."""
+    header, record, ending = open_mapped(
+        folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked
+    )
+    if not record.num_rows == header["rows"] == ref.rows:
+        raise damaged(folder, ref.path, f"it has {record.num_rows} rows, not {ref.rows}")
+    return header, record, ending

@@ -1,0 +1,383 @@
+"""What can be told of a trace without adding its layers up: how many rows, and the first ones.
+
+Both are exact, and as strict as adding up: where a row might be there fewer than 0 times, or where
+this way would be no shorter, they return None, and the caller takes the long way.
+
+Design
+    A count is the sum of all diffs. No row is below 0 if every row which some layer takes away is
+    not: those are looked up. A layer remembers that nothing was wrong with what it and those
+    before it add up to (`sound`), so an epoch costs only what itself takes away.
+
+    The first rows in an order: of each part the first `m`, by codes, in one pass over blocks that
+    fit the cache. A row beyond the last of some part's list may have been missed there, so rows
+    count up to the least of these last rows. If too few are left, as they were taken away, `m`
+    grows. A layer does not change, so it remembers its first rows in the last orders asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.rows.count_arithmetic import add_runs
+from nosync_nb.rows.order import CodesOf, Ordering, exact_codes, ordered
+from nosync_nb.trace.batch import (
+    Batch,
+    Diffs,
+    Index,
+    Updates,
+    arrange,
+    concat_updates,
+    merge,
+    no_updates,
+)
+from nosync_nb.trace.layer import Layer
+from nosync_nb.trace.trace import Trace
+
+_BLOCK = 1 << 15
+_TIES_MAX = 1 << 13
+_KEPT_MAX = 1 << 12
+_MORE = 8
+_LARGE = 1 << 40
+_TOGETHER = 1 << 13
+"""Up to so many rows counts of many epochs are copied together, rather than looked at each."""
+_SHORTER = 4
+"""Adding up is taken for no dearer where a fraction of this of all rows would be looked at."""
+
+
+class First(NamedTuple):
+    """The first rows of a part in an order, and whether there are more."""
+
+    updates: Updates
+    more: bool
+
+
+def count(trace: Trace) -> int | None:
+    """How many rows a collection has, copies counted.
+
+    Cost: O(layers), and a look-up of what the layers since the last call take away.
+    """
+    return sum(_counted(layer)[0] for layer in trace.layers) if sound(trace) else None
+
+
+def sums(trace: Trace) -> int:
+    """How many rows the layers add up to, if none is there fewer than 0 times.
+
+    Cost: O(layers), and a pass over what is new since the last call. Nothing is put in order, so
+    who watches a trace while it grows costs those who append to it nothing.
+    """
+    return sum(_counted(layer)[0] for layer in trace.layers)
+
+
+def _counted(layer: Layer) -> tuple[int, int]:
+    """The sum of the counts of a layer, and the least of them."""
+    seen = layer.known()
+    if seen.rows.counted is None:
+        sums, least = 0, 0
+        diffs = [diff for _, diff in layer.updates]
+        if len(diffs) > 1 and layer.rows_count <= _TOGETHER:
+            diffs = [np.concatenate(diffs)]
+        for diff in diffs:
+            n = len(diff)
+            if not n:
+                continue
+            low, high = (int(diff[0]),) * 2 if not diff.strides[0] else (diff.min(), diff.max())
+            if low == high:
+                sums += int(low) * n
+            elif max(-int(low), int(high)) > _LARGE:
+                sums += sum(diff.tolist())
+            else:
+                sums += int(diff.sum())
+            least = min(least, int(low))
+        seen.count(sums, least)
+        return sums, least
+    return seen.rows.counted
+
+
+def sound(trace: Trace) -> bool:
+    """Whether it is known that no row is there fewer than 0 times.
+
+    It is found out layer by layer, as then it is known of the epochs between them as well. Where a
+    row was below 0 there and is not now, all that was taken away since is looked up once more.
+    """
+    layers = trace.layers
+    known = _known(layers)
+    taken = [(i, p, index) for i in range(known, len(layers)) for p, index in _taken(layers[i])]
+    if sum(len(index) for _, _, index in taken) * _SHORTER > trace.rows_count + _TIES_MAX:
+        return False
+    for i in range(known, len(layers)):
+        upto = Trace(trace.layout, layers[: i + 1])
+        if not all(_enough(upto, part, index) for at, part, index in taken if at == i):
+            if not all(_enough(trace, part, index) for at, part, index in taken if at >= i):
+                return False
+            layers[-1].known().sum_up()
+            return True
+        layers[i].known().sum_up()
+    return True
+
+
+def _taken(layer: Layer) -> list[tuple[Batch, Index]]:
+    """What a layer takes away: parts, and which of their rows."""
+    if _counted(layer)[1] >= 0:
+        return []
+    taken = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
+    return [(part, index) for part, index in taken if len(index)]
+
+
+def keep_sound(trace: Trace, stop: int, most: int) -> None:
+    """Finds out whether no row is there fewer than 0 times at the end of the layer before `stop`.
+
+    For who merges the layers before: what is known at their ends would go, and the next reader had
+    to look up all that they take away. Nothing is done unless it is known of a layer before.
+
+    Args:
+        most: so many rows are looked up at most.
+    """
+    layers = trace.layers[:stop]
+    new = layers[_known(layers) :]
+    if not new or len(new) == len(layers) or sum(layer.rows_count for layer in new) > most:
+        return
+    taken = [part.take(index) for layer in new for part, index in _taken(layer)]
+    if taken:
+        wanted = merge(trace.layout, taken)
+        if not _enough(Trace(trace.layout, layers), wanted, np.arange(len(wanted))):
+            return
+    layers[-1].known().sum_up()
+
+
+def sound_until(trace: Trace) -> int:
+    """The first epoch of which it is not known that no row is there fewer than 0 times at its end.
+
+    Of all epochs before it is known of the last one. Cost: O(layers).
+    """
+    known = _known(trace.layers)
+    return trace.layers[known - 1].upper if known else 0
+
+
+def add_only(layer: Layer) -> bool:
+    """Whether no row of a layer has a count below 0. Cost: a pass over its counts, once."""
+    return _counted(layer)[1] >= 0
+
+
+def _known(layers: Sequence[Layer]) -> int:
+    """Behind how many layers it is known that no row is there fewer than 0 times."""
+    return next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
+
+
+def lacking(trace: Trace, taken: Updates) -> Updates | None:
+    """Those of some rows that are there fewer than 0 times, with how often; None if none are.
+
+    Cost: a look-up of these rows in each layer; rows of equal hashes are taken for there.
+    """
+    wanted = arrange(trace.layout, Updates(taken.columns, np.abs(taken.diff)))
+    total = _totals(trace, wanted, np.arange(len(wanted)))
+    if total is None or not (total < 0).any():
+        return None
+    below = (total < 0).nonzero()[0]
+    return Updates([rows.take(c, below) for c in wanted.columns], total[below])
+
+
+def _enough(trace: Trace, wanted: Batch, index: Index) -> bool:
+    """Whether the rows at `index` add up to 0 or more; false if their hashes do not tell."""
+    total = _totals(trace, wanted, index)
+    return total is not None and bool((total >= 0).all())
+
+
+def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
+    """How often the rows at `index` are there; None if their hashes do not tell."""
+    total = np.zeros(len(index), np.int64)
+    khash, rhash = wanted.khash[index], wanted.rhash[index]
+    code = None if wanted.code is None else wanted.code[index]
+    for part in trace.parts():
+        hit, low = _met(part, khash)
+        if not len(hit):
+            continue
+        row = _places(part, low, khash[hit], rhash[hit], None if code is None else code[hit])
+        there = (row < len(part)).nonzero()[0]
+        there = there[_hits(part, row[there], khash[hit[there]], rhash[hit[there]])]
+        if not len(there):
+            continue
+        hit, row = hit[there], row[there]
+        after = np.minimum(row + 1, len(part) - 1)
+        twice = (after > row) & _hits(part, after, khash[hit], rhash[hit])
+        diff = part.diff[row]
+        if twice.any() or int(np.abs(diff).max()) > _LARGE:
+            return None
+        for column, own, type_ in zip(
+            part.columns, wanted.columns, trace.layout.types, strict=True
+        ):
+            same = rows.equal(rows.take(column, row), rows.take(own, index[hit]), type_)
+            if not same.all():
+                return None
+        total[hit] += diff
+    return total
+
+
+def _hits(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
+    """Where rows have the hashes looked for."""
+    same: npt.NDArray[np.bool_] = (part.rhash[row] == rhash) & (part.khash[row] == khash)
+    return same
+
+
+def _met(part: Batch, khash: Any) -> tuple[Index, Index]:
+    """Those of some hashes that a part has, and where their rows begin in it.
+
+    Most of what is looked for is in one part of one layer, and in no other.
+    """
+    none = np.zeros(0, np.int64)
+    if not len(part) or not len(khash):
+        return none, none
+    first, last = khash.searchsorted(part.khash[0]), khash.searchsorted(part.khash[-1], "right")
+    low: Index = part.khash.searchsorted(khash[first:last])
+    same = (part.khash[low] == khash[first:last]).nonzero()[0]
+    return first + same, low[same]
+
+
+def _places(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index:
+    """Where in a part rows of given hashes and codes stand, or would; `low`: the first of each."""
+    if part.rhash is part.khash:
+        return low
+    high = part.khash.searchsorted(khash, "right")
+    if code is not None and part.code is not None:
+        low, high = place_in(part.code, low, high, code), place_in(part.code, low, high, code, 1)
+    return place_in(part.rhash, low, high, rhash)
+
+
+def place_in(values: Any, low: Index, high: Index, wanted: Any, after: int = 0) -> Index:
+    """The first place of `[low, high)` whose value is not below the one wanted; `after`: above."""
+    low, high = low.copy(), high.copy()
+    if not len(values):
+        return low
+    while (open_ := low < high).any():
+        middle = (low + high) >> 1
+        held = values[np.minimum(middle, len(values) - 1)]
+        below = open_ & ((held <= wanted) if after else (held < wanted))
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low
+
+
+def first(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
+    """Distinct rows of a collection in an order, so many that their copies are `n` or all.
+
+    Args:
+        ordering: what comes before the canonical order.
+
+    Cost: O(rows) the first time, in vectors, some 2 ns a row; then that of the layers that are new.
+    """
+    if not sound(trace):
+        return None
+    types = trace.layout.types
+    want = max(n, 1)
+    while want * len(trace.layers) * _SHORTER <= trace.rows_count + _TIES_MAX:
+        firsts = [each for layer in trace.layers for each in _of_layer(layer, ordering, want)]
+        updates = _added(firsts, types, ordering)
+        if int(np.minimum(updates.diff, n).sum()) >= n or not any(each.more for each in firsts):
+            return updates
+        want *= _MORE
+    return None
+
+
+def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[First]:
+    """The first rows of each part of a layer, at least `n` if it has so many."""
+    if n > _KEPT_MAX:
+        return [_of_part(part, ordering, n) for part in layer.parts]
+    order, seen = tuple(ordering), layer.known()
+    kept = seen.rows.first.get(order)
+    if kept is not None and kept[0] >= n:
+        return kept[1]
+    first = [_of_part(part, ordering, n) for part in layer.parts]
+    seen.show(order, n, first)
+    return first
+
+
+def _of_part(part: Batch, ordering: Ordering, n: int) -> First:
+    """The first `n` rows of a part."""
+    types = part.layout.types
+    near = _near(part, ordering, n)
+    some = part.updates if near is None else part.updates.take(near)
+    index = ordered(some.columns, types, ordering)[:n]
+    return First(some.take(index), len(index) < len(part))
+
+
+def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
+    """Some rows of a part with the first `n` among them; None: all of them."""
+    if len(part) <= _TIES_MAX:
+        return None
+    types = part.layout.types
+    certain: list[Index] = []
+    left: Index | None = None
+    for place, descending in (*ordering, *((i, False) for i in range(len(types)))):
+        every = exact_codes(part.columns[place], types[place])
+        if every is None:
+            break  # what is equal so far is put in order with the others
+        for codes_of in every:
+            below, same = _least(codes_of, left, len(part), n, descending=descending)
+            certain.append(below)
+            n -= len(below)
+            left = same
+            if len(left) <= max(n, _TIES_MAX):
+                return np.concatenate([*certain, left])
+    return None if left is None else np.concatenate([*certain, left])
+
+
+def _least(
+    codes_of: CodesOf, index: Index | None, size: int, n: int, *, descending: bool
+) -> tuple[Index, Index]:
+    """The rows of `index` (None: all) whose codes are below the `n`-th least, and equal to it."""
+    total = size if index is None else len(index)
+    codes, places = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    fresh: list[tuple[Any, Index]] = []
+    waiting, most = 0, None
+    for start in range(0, total, _BLOCK):
+        stop = min(start + _BLOCK, total)
+        some = codes_of(slice(start, stop) if index is None else index[start:stop])
+        if descending:
+            some = ~some
+        where = np.arange(stop - start) if most is None else (some <= most).nonzero()[0]
+        if len(where):
+            fresh.append((some[where], where + start))
+            waiting += len(where)
+        if waiting and (stop == total or waiting >= max(n, _BLOCK, len(codes)) // 2):
+            codes = np.concatenate([codes, *(c for c, _ in fresh)])
+            places = np.concatenate([places, *(p for _, p in fresh)])
+            fresh, waiting = [], 0
+            if len(codes) >= n:
+                most = np.partition(codes, n - 1)[n - 1]
+                kept = codes <= most
+                codes, places = codes[kept], places[kept]
+    rows_ = places if index is None else index[places]
+    if most is None:
+        return rows_, rows_[:0]
+    return rows_[codes < most], rows_[codes == most]
+
+
+def _added(firsts: Sequence[First], types: Sequence[str], ordering: Ordering) -> Updates:
+    """Adds the first rows of parts up, so far as none can have been missed; in order."""
+    updates = (
+        concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)
+    )
+    if not len(updates.diff):
+        return updates
+    order = ordered(updates.columns, types, ordering)
+    updates = updates.take(order)
+    every = np.arange(len(order) - 1)
+    same = np.ones(len(every), np.bool_)
+    for column, type_ in zip(updates.columns, types, strict=True):
+        same &= rows.equal(rows.take(column, every), rows.take(column, every + 1), type_)
+    run = np.concatenate(([0], (~same).cumsum()))
+    starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
+    ends = np.cumsum([len(each.updates.diff) for each in firsts]) - 1
+    last = ends[[each.more and len(each.updates.diff) > 0 for each in firsts]]
+    if len(last):
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        starts = starts[: int(run[place[last].min()]) + 1]
+    stop = int((run < len(starts)).sum())
+    diff = add_runs(updates.diff[:stop], starts)
+    kept = diff.nonzero()[0]
+    return Updates([rows.take(c, starts[kept]) for c in updates.columns], diff[kept])

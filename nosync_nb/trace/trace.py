@@ -1,0 +1,218 @@
+"""Traces: all layers of one collection in one order, and what can be asked of them.
+
+A `Trace` is an immutable tuple of layers (layer.py) that tile the epochs `[0, upper)`; the
+collection is the sum of its layers.
+
+Readers hold a trace as long as they like; appending or compacting makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.rows import Column
+from nosync_nb.rows.array_ops import all_true, ascends, stably_sorted_by
+from nosync_nb.trace.batch import (
+    Batch,
+    Diffs,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    concat_updates,
+    merge,
+)
+from nosync_nb.trace.hash_index import SOME, few_found, found, sparse
+from nosync_nb.trace.layer import Layer
+
+MANY = 64
+"""More probes than these are looked up in their order, which runs through a part once."""
+
+
+_KEPT_MAX = 4096
+"""Where so many probes were found is kept for who asks next."""
+
+Hit: TypeAlias = tuple[list[Column], Diffs, Index, Index]
+"""The columns and diffs of a part, and numbers of probes with those of the rows they found."""
+
+
+class Found(NamedTuple):
+    """Rows of a trace that match probes: `probe[i]` is the probe of row i."""
+
+    probe: Index
+    columns: list[Column]
+    diff: Diffs
+
+
+class Trace:
+    """An immutable list of layers of one layout, oldest first.
+
+    `memos` holds what an operator remembers of its contents, if anything: whoever takes it has it
+    alone, and leaves it to the trace that follows. It is no part of the value.
+    """
+
+    __slots__ = ("_last", "layers", "layout", "memos")
+
+    def __init__(
+        self, layout: Layout, layers: tuple[Layer, ...] = (), memos: list[Any] | None = None
+    ) -> None:
+        self.layout = layout
+        self.layers = layers
+        self.memos = memos
+        self._last: tuple[Hashes, Index | None, list[Hit]] | None = None  # what was found last
+
+    def __reduce__(self) -> Any:
+        return Trace, (self.layout, self.layers)
+
+    def take_memo(self) -> Any:
+        """The memo, which is the caller's from now on; None if there is none."""
+        try:
+            return self.memos.pop() if self.memos else None
+        except IndexError:  # another thread was faster
+            return None
+
+    def leave_memo(self, memo: Any) -> None:
+        """Gives it the memo of what it holds."""
+        self.memos = [memo]
+
+    @classmethod
+    def of(cls, batch: Batch, epoch: int = 0) -> Trace:
+        """The trace of one batch, the change of an epoch; without layers if it is empty."""
+        layers = (Layer(epoch, epoch + 1, (batch,)),) if len(batch) else ()
+        return cls(batch.layout, layers)
+
+    @property
+    def rows_count(self) -> int:
+        """Updates held, an upper bound of the rows of the collection."""
+        return sum(layer.rows_count for layer in self.layers)
+
+    def parts(self) -> Iterator[Batch]:
+        """Every part of every layer, oldest layer first."""
+        for layer in self.layers:
+            yield from layer.parts
+
+    def appended(self, layer: Layer) -> Trace:
+        """This trace with one more layer."""
+        assert not self.layers or self.layers[-1].upper <= layer.lower
+        return Trace(self.layout, (*self.layers, layer))
+
+    def with_batch(self, batch: Batch) -> Trace:
+        """This trace with a batch of the epoch after its last layer, for kernels."""
+        at = self.layers[-1].upper if self.layers else 0
+        return Trace(self.layout, (*self.layers, Layer(at, at + 1, (batch,))))
+
+    def cut(self, low: int, high: int) -> Trace:
+        """The slice of all layers with key hash in `[low, high)`."""
+        layers = (
+            Layer(each.lower, each.upper, tuple(p.cut(low, high) for p in each.parts))
+            for each in self.layers
+        )
+        return Trace(self.layout, tuple(layers))
+
+    def consolidated(self) -> Batch:
+        """The collection now: all layers added up. Cost: O(n log n) in the rows held."""
+        parts = list(self.parts())
+        if not parts:
+            return empty_batch(self.layout)
+        return merge(self.layout, parts)
+
+    def updates(self) -> Updates:
+        """All updates held, not consolidated."""
+        parts = [p.updates for p in self.parts()]
+        if not parts:
+            return empty_batch(self.layout).updates
+        return concat_updates(parts, self.layout.types)
+
+    def lookup(
+        self, khash: Hashes, keys: Sequence[Column], wanted: Sequence[int] | None = None
+    ) -> Found | None:
+        """Finds the rows of given keys.
+
+        Args:
+            khash: key hashes of the probes, any order, without repetition for exact counts.
+            keys: the key columns of the probes; they tell apart keys of equal hash.
+            wanted: positions of the columns to fetch, default all.
+
+        Returns:
+            matching rows of all layers (a row may occur in several, with diffs that add up), or
+            None if there are none.
+
+        Cost: O(layers x (probes x log rows) + rows found).
+        """
+        types, key = self.layout.types, self.layout.key
+        order, hits = self._found(khash)
+        if not hits:
+            return None
+        places = range(len(types)) if key is None else key
+        need = range(len(types)) if wanted is None else wanted
+        if len(hits) == 1:
+            columns, diff, probe, index = hits[0]
+            diff = diff[index]
+            held = {i: rows.take(columns[i], index) for i in (*places, *need)}
+        else:
+            probe = np.concatenate([probe for _, _, probe, _ in hits])
+            diff = np.concatenate([diff[index] for _, diff, _, index in hits])
+            held = {
+                i: rows.concat([rows.take(columns[i], index) for columns, _, _, index in hits], t)
+                for i, t in enumerate(types)
+                if i in places or i in need
+            }
+        if order is not None:
+            probe = order[probe]
+        for column, i in zip(keys, places, strict=True):
+            same = rows.equal(rows.take(column, probe), held[i], types[i])
+            if not all_true(same):
+                keep = same.nonzero()[0]
+                if not len(keep):
+                    return None
+                probe, diff = probe[keep], diff[keep]
+                held = {j: rows.take(c, keep) for j, c in held.items()}
+        return Found(probe, [held[i] for i in need], diff)
+
+    def _found(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
+        """The order in which hashes are looked for, and for each part that has some of them a hit.
+
+        Several operators look up one change, and those of one key ask for the same.
+        """
+        last = self._last
+        if last is not None and last[0] is khash:
+            return last[1:]
+        n = len(khash)
+        order = None
+        if n > MANY and (n <= _KEPT_MAX or not ascends(khash)):
+            order = stably_sorted_by(khash)
+        looked = khash if order is None else khash[order]
+        if len(looked) < SOME:
+            return order, [
+                (part.columns, part.diff, *hit)
+                for layer in self.layers
+                for part in layer.keyed
+                if (hit := few_found(part.khash, looked)) is not None
+            ]
+        hits = [*self._hits(looked)]
+        if len(looked) <= _KEPT_MAX:
+            self._last = khash, order, hits
+        return order, hits
+
+    def _hits(self, khash: Hashes) -> Iterator[Hit]:
+        """For each part that has some of the hashes a hit."""
+        for layer in self.layers:
+            for number, part in enumerate(layer.keyed):
+                own, bits = part.khash, None
+                if sparse(len(own), len(khash)):
+                    bits = layer.known().bits(number, own)
+                hit = found(own, khash, bits)
+                if hit is not None:
+                    yield part.columns, part.diff, *hit
+
+
+def empty_batch(layout: Layout) -> Batch:
+    """A batch without rows."""
+    none = np.zeros(0, np.uint64)
+    columns = [rows.empty(t) for t in layout.types]
+    code = none if layout.order is not None else None
+    return Batch(layout, columns, none, none, np.zeros(0, np.int64), code)

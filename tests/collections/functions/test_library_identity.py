@@ -1,0 +1,172 @@
+"""The library's own part in fingerprints: no module, file or line of it, only what it computes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from internals import share_utc
+
+import nosync_nb
+from nosync_nb import Collection, Session, StageError
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.fingerprint import code, definitions, function_fingerprint
+from nosync_nb.collections.library import asof, event_time, graphs, windows
+from nosync_nb.collections.library.windows import sessions
+from nosync_nb.collections.session_protocol import definition_of
+
+PATH = re.compile(rb"nosync|\.py|<locals>|site-packages|" + re.escape(str(Path.cwd()).encode()))
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+Library = dict[str, ModuleType]
+
+
+def _windowed(library: Library, rows: Collection) -> dict[str, Collection]:
+    window = library["windows"]
+    hour = {"on": "at", "every": "1 hour"}
+    return {
+        "tumbling": window.tumbling(rows, **hour),
+        "tumbling, retained": window.tumbling(rows, **hour, retain="1 day"),
+        "sliding": window.sliding(rows, on="at", size="1 hour", every="20 minutes"),
+        "sliding, retained": window.sliding(
+            rows, on="at", size="1 hour", every="20 minutes", retain="1 day"
+        ),
+        "retained": window.retained(rows, on="at", retain="1 day", grain="1 hour"),
+        "sessions": window.sessions(rows, on="at", gap="1 hour", keys="k"),
+        "asof_join": library["asof"].asof_join(
+            rows, rows.rename({"v": "w"}), on="k", time="at", tolerance="1 hour"
+        ),
+    }
+
+
+def _over_edges(library: Library, edges: Collection) -> dict[str, Collection]:
+    graph = library["graphs"]
+    roots = edges.select("src as node").distinct()
+    return {
+        "reachable": graph.reachable(edges, roots),
+        "distances": graph.distances(edges, roots),
+        "connected_components": graph.connected_components(edges),
+        "strongly_connected_components": graph.strongly_connected_components(edges),
+        "pagerank": graph.pagerank(edges),
+        "triangles": graph.triangles(edges),
+        "k_core": graph.k_core(edges, 2),
+        "label_propagation": graph.label_propagation(edges),
+    }
+
+
+def _stages(session: Session, library: Library) -> dict[str, Definition]:
+    """What every function of the library makes, over both kinds of times."""
+    made = {}
+    for type_ in ("timestamp", "timestamp_ntz"):
+        rows = session.input(f"rows_{type_}", f"k bigint, at {type_}, v double")
+        for name, collection in _windowed(library, rows).items():
+            made[f"{name} {type_}"] = definition_of("test", collection)
+    for name, collection in _over_edges(
+        library, session.input("edges", "src int, dst int")
+    ).items():
+        made[name] = definition_of("test", collection)
+    return made
+
+
+def _prints(session: Session, library: Library) -> dict[str, str]:
+    stages = _stages(session, library)
+    named = {name: name for tree in stages.values() for name in tree.references}
+    return {name: tree.fingerprint(named) for name, tree in stages.items()}
+
+
+LIBRARY: Library = {"windows": windows, "asof": asof, "graphs": graphs}
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["utc", "another zone"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times without a zone are turned by expressions in UTC, by our own functions elsewhere."""
+    monkeypatch.setattr(event_time, "_utc", lambda _: request.param)
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
+    """The library's modules from other paths, each with a line more on top."""
+    names = {"event_time": event_time, "asof": asof, "windows": windows, "graphs": graphs}
+    made: Library = {}
+    for name, module in names.items():
+        text = Path(str(module.__file__)).read_text()
+        for other in names:  # each of them uses the moved ones
+            path = f"from nosync_nb.collections.library.{other} import"
+            text = text.replace(path, f"from nosync_nb.moved_{other} import")
+        there = f"nosync_nb.moved_{name}"
+        spec = importlib.util.spec_from_loader(there, loader=None, origin=f"/elsewhere/{name}.py")
+        assert spec is not None
+        copy = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, there, copy)
+        made[name] = copy
+        exec(compile(f"# a comment\n\n{text}", f"/elsewhere/{name}.py", "exec"), vars(copy))
+        if name == "event_time":
+            share_utc(copy, monkeypatch)
+        if name == "windows":
+            assert copy.sessions.__code__.co_firstlineno != windows.sessions.__code__.co_firstlineno
+    return made
+
+
+def test_a_library_that_moved_computes_the_same(tmp_path: Path, moved: Library) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        expected = _prints(session, LIBRARY)
+        assert len(expected) == 2 * 7 + 8
+        assert expected == _prints(session, moved)
+
+
+def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    def digest(data: bytes) -> str:
+        written.append(data)
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+    monkeypatch.setattr(definitions, "digest", digest)
+    monkeypatch.setattr(code, "digest", digest)
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert _prints(session, LIBRARY)
+        for tree in _stages(session, LIBRARY).values():
+            for part in tree.walk():
+                assert not any(c.identity.startswith("kernel-") for c in part.captured)
+    assert len(written) > 50
+    assert [data for data in written if PATH.search(data)] == []
+
+
+@pytest.mark.parametrize(
+    ("function", "written"),
+    [
+        (lambda row: StageError, b"StageError"),
+        (lambda row: sessions, b"windows.sessions"),
+        (lambda row: graphs, b"graphs"),
+        (lambda row: nosync_nb, b"the package"),
+    ],
+)
+def test_what_a_function_uses_of_the_library_has_the_name_that_it_is_offered_by(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], written: bytes
+) -> None:
+    seen: list[bytes] = []
+    monkeypatch.setattr(code, "digest", lambda data: seen.append(data) or "0")
+    assert function_fingerprint(function).fingerprint == "0"
+    assert b"own:%d:%s;" % (len(written), written) in seen[0]
+
+
+def test_what_the_library_does_not_offer_is_known_in_this_kernel_only() -> None:
+    found = function_fingerprint(lambda row: event_time.ToMicros)
+    assert found.fingerprint is None
+    assert "not offered" in str(found.reason)
+
+
+def test_our_own_functions_differ_by_what_they_compute() -> None:
+    assert function_fingerprint(windows.BackFrom(3)) == function_fingerprint(windows.BackFrom(3))
+    assert function_fingerprint(windows.BackFrom(3)) != function_fingerprint(windows.BackFrom(4))
+    assert function_fingerprint(event_time.ToMicros(1)) != function_fingerprint(windows.BackFrom(1))

@@ -1,0 +1,304 @@
+"""Trust: sealed functions run again only with the key, the context and the versions they had."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import SIGNED, other_versions, signed_again
+
+from nosync_nb.collections.functions import signing
+from nosync_nb.collections.functions.signing import key_path, known_key, seal, unseal, user_key
+from nosync_nb.errors import StageError, TrustError
+from nosync_nb.files.filesystem import Files
+
+KEY = bytes(range(32))
+CELL = "run the stage's cell"
+
+
+@pytest.fixture
+def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "home" / "key"
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(path))
+    return path
+
+
+class Bomb:
+    """Says so when it is loaded."""
+
+    gone_off = False
+
+    def __reduce__(self) -> Any:
+        return setattr, (Bomb, "gone_off", True)
+
+
+def sealed_bomb(key: bytes) -> bytes:
+    """A signed pickle that acts when it is loaded."""
+    import cloudpickle
+
+    data = seal(len, key=key)
+    size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")
+    return signed_again(data, key, data[SIGNED : SIGNED + 4 + size] + cloudpickle.dumps(Bomb()))
+
+
+def test_a_sealed_function_runs_in_another_process(key_file: Path) -> None:
+    limit = 3
+    data = seal(lambda x: x + limit, key=user_key())
+    program = (
+        "import sys\nfrom nosync_nb.collections.functions.signing import unseal, user_key\n"
+        "print(unseal(sys.stdin.buffer.read(), key=user_key())(4))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        input=data,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert run.stdout.strip() == b"7"
+
+
+@pytest.mark.parametrize("at", range(0, 400, 3))
+def test_no_changed_byte_is_loaded(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(payload: bytes) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("cloudpickle.loads", load)
+    data = bytearray(seal(lambda x: x + 1, key=KEY))
+    data[at % len(data)] ^= 1 << (at % 8)
+    with pytest.raises(TrustError) as caught:
+        unseal(bytes(data), key=KEY)
+    assert caught.value.hint == CELL
+
+
+@pytest.mark.parametrize("data", [b"", b"NSF1", b"{}", b"NSF1" + bytes(40), b"\x80\x04N." * 30])
+def test_what_is_no_sealed_function_is_refused(data: bytes) -> None:
+    with pytest.raises(TrustError) as caught:
+        unseal(data, key=KEY)
+    assert caught.value.hint == CELL
+
+
+def test_a_function_signed_with_another_key_is_not_loaded() -> None:
+    data = sealed_bomb(b"1" * 32)
+    with pytest.raises(TrustError, match="signed with another key") as caught:
+        unseal(data, key=KEY)
+    assert not Bomb.gone_off
+    assert caught.value.hint == CELL
+    with pytest.raises(AssertionError):
+        unseal(data, key=b"1" * 32)
+    assert Bomb.gone_off
+
+
+def test_a_signature_cannot_be_made_with_the_id_of_the_key() -> None:
+    forged = bytearray(sealed_bomb(b"1" * 32))
+    forged[4:12] = bytes.fromhex(signing.key_id(KEY))
+    with pytest.raises(TrustError, match="does not match its signature"):
+        unseal(bytes(forged), key=KEY)
+
+
+def test_a_function_cannot_be_moved_to_another_context() -> None:
+    data = seal(len, key=KEY, context="stage slow")
+    assert unseal(data, key=KEY, context="stage slow")("ab") == 2
+    for context in ("", "stage worst"):
+        with pytest.raises(TrustError, match="does not match its signature"):
+            unseal(data, key=KEY, context=context)
+
+
+@pytest.mark.parametrize("name", ["python", "cloudpickle"])
+def test_another_version_of_python_or_cloudpickle_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = seal(lambda x: x, key=KEY)
+    here = other_versions(monkeypatch, **{name: "9.9"})
+    with pytest.raises(TrustError, match=f"stored with {name} {here[name]}, this is 9.9") as caught:
+        unseal(data, key=KEY)
+    assert str(caught.value.hint).startswith(CELL)
+
+
+@pytest.mark.parametrize(("found", "says"), [("0.1", "this is 0.1"), (None, "not installed")])
+def test_another_version_of_a_package_is_refused(
+    found: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    data = seal(lambda x: np.log(x), key=KEY)
+    assert unseal(data, key=KEY)(1) == 0
+    monkeypatch.setattr(signing, "package_version", lambda name: found)
+    with pytest.raises(TrustError, match=f"numpy {np.__version__}, .*{says}"):
+        unseal(data, key=KEY)
+
+
+def test_helpers_of_the_user_are_stored_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cloudpickle
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "sealed_helpers.py"
+    file.write_text("STEP = 1\ndef go(x):\n    return x + STEP\n")
+    helpers = importlib.import_module("sealed_helpers")
+    try:
+        whole = seal(lambda x: helpers.go(x), key=KEY)
+        one = seal(helpers.go, key=KEY)
+        assert cloudpickle.list_registry_pickle_by_value() == set()
+        file.write_text("def go(x):\n    return -x\n")
+        del sys.modules["sealed_helpers"]
+        assert importlib.import_module("sealed_helpers").go(2) == -2
+        assert [unseal(data, key=KEY)(2) for data in (whole, one)] == [3, 3]
+    finally:
+        sys.modules.pop("sealed_helpers", None)
+
+
+@pytest.mark.parametrize("captured", [sys.stdout, object(), iter([1])])
+def test_functions_without_identity_are_not_sealed(captured: Any) -> None:
+    with pytest.raises(StageError, match=r"function '<lambda>' cannot be stored: .*'captured'"):
+        seal(lambda x: (captured, x), key=KEY)
+
+
+class Elsewhere(Files):
+    """A disk without a key."""
+
+    def exists(self, path: str) -> bool:
+        return False
+
+
+def test_the_key_is_made_once_and_for_its_user_only(key_file: Path) -> None:
+    key = user_key()
+    assert len(key) == 32
+    assert key == user_key() == known_key()
+    assert known_key(Elsewhere()) is None
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
+
+
+def test_racing_processes_make_one_key(key_file: Path) -> None:
+    program = (
+        "import sys\nfrom nosync_nb.collections.functions.signing import user_key\n"
+        "sys.stdin.read()\nprint(user_key().hex())"
+    )
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.close()
+    keys = set()
+    for racer in racers:
+        with racer:
+            assert racer.stdout is not None
+            keys.add(racer.stdout.read().strip())
+    assert keys == {user_key().hex().encode()}
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o601])
+def test_a_key_that_others_may_use_is_refused(key_file: Path, mode: int) -> None:
+    user_key()
+    key_file.chmod(mode)
+    with pytest.raises(TrustError, match=f"has mode 0{mode:o}") as caught:
+        user_key()
+    assert str(caught.value.hint).startswith("chmod 600")
+
+
+def test_a_linked_a_damaged_and_a_foreign_key_are_refused(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user_key()
+    real = key_file.rename(key_file.with_name("other"))
+    key_file.symlink_to(real)
+    with pytest.raises(TrustError, match="not a plain file"):
+        user_key()
+    key_file.unlink()
+    Files().replace(str(key_file), b"secret?")
+    with pytest.raises(TrustError, match="is damaged"):
+        user_key()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(TrustError, match="belongs to user"):
+        user_key()
+
+
+def test_a_key_that_cannot_be_made_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "file" / "key"))
+    with pytest.raises(TrustError, match="not available") as caught:
+        user_key()
+    assert "NOSYNC_KEY_FILE" in str(caught.value.hint)
+
+
+def test_the_key_stands_outside_every_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NOSYNC_KEY_FILE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert key_path() == str(tmp_path / "nosync" / "key")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert key_path() == str(tmp_path / ".local" / "share" / "nosync" / "key")
+
+
+@pytest.mark.parametrize("data", ["data", "./data", "..", "~/data", ""])
+def test_a_relative_folder_for_data_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    """The key would lie beside the work, and go where the work goes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOSYNC_KEY_FILE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", data)
+    assert key_path() == str(tmp_path / "home" / ".local" / "share" / "nosync" / "key")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_key_in_a_folder_that_others_can_write_is_refused(key_file: Path, mode: int) -> None:
+    for there in (False, True):
+        key_file.parent.mkdir(exist_ok=True)
+        key_file.parent.chmod(mode)
+        with pytest.raises(TrustError, match=f"mode {mode:04o}: others may") as caught:
+            user_key()
+        assert "chmod 700" in (caught.value.hint or "")
+        assert key_file.exists() == there
+        if there:
+            with pytest.raises(TrustError, match="others may"):
+                known_key()
+        key_file.parent.chmod(0o700)
+        user_key()
+    key_file.parent.chmod(0o1777)  # as /tmp is: nobody touches another's files there
+    assert user_key()
+    key_file.parent.chmod(0o755)
+    assert user_key() == known_key()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_key_in_the_folder_of_somebody_else_is_refused(key_file: Path) -> None:
+    user_key()
+    os.chown(key_file.parent, 12345, 12345)
+    with pytest.raises(TrustError, match=r"folder .* belongs to user 12345"):
+        user_key()
+
+
+def test_the_folder_of_keys_may_be_reached_by_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "way").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "way" / "key"))
+    assert user_key() == user_key()
+    assert (tmp_path / "real" / "key").is_file()
+
+
+def test_what_is_sealed_shows_no_key_and_no_path(key_file: Path) -> None:
+    data = seal(lambda x: x, key=user_key())
+    assert user_key() not in data
+    size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")
+    header = json.loads(data[SIGNED + 4 : SIGNED + 4 + size])
+    assert set(header) == {"python", "cloudpickle", "packages", "fingerprint"}

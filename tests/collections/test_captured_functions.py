@@ -1,0 +1,270 @@
+"""Definitions: a stage's function sees for ever what it captured when it was given."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.collections.functions import serializer
+from nosync_nb.collections.functions.closure import Captured
+from nosync_nb.session.session import owners_of
+
+ROWS = [(1,), (5,), (9,), (12,)]
+
+# What a cell defines, what a later cell does, and what `keep` then would say otherwise.
+CAPTURED = {
+    "a global": ("LIMIT = 4\nkeep = lambda r: r.x > LIMIT", "LIMIT = 10"),
+    "a global of a helper": (
+        "LIMIT = 4\ndef big(x): return x > LIMIT\ndef keep(r): return big(r.x)",
+        "LIMIT = 10",
+    ),
+    "a helper": (
+        "def big(x): return x > 4\ndef keep(r): return big(r.x)",
+        "def big(x): return x > 10",
+    ),
+    "a deleted global": ("LIMIT = 4\nkeep = lambda r: r.x > LIMIT", "del LIMIT"),
+    "a list": ("some = [5, 9, 12]\nkeep = lambda r: r.x in some", "some.remove(9)"),
+    "a dict in a dict": (
+        "some = {'a': {'limit': 4}}\nkeep = lambda r: r.x > some['a']['limit']",
+        "some['a']['limit'] = 10",
+    ),
+    "a default": ("def keep(r, some=[5, 9, 12]): return r.x in some", "keep.__defaults__[0].pop()"),
+    "a keyword default": (
+        "def keep(r, *, some={5, 9, 12}): return r.x in some",
+        "keep.__kwdefaults__['some'].clear()",
+    ),
+    "a cell": (
+        "def make(limit):\n"
+        "    def keep(r): return r.x > limit\n"
+        "    def move(to):\n"
+        "        nonlocal limit\n"
+        "        limit = to\n"
+        "    return keep, move\n"
+        "keep, move = make(4)",
+        "move(10)",
+    ),
+    "a partial": (
+        "import functools\n"
+        "some = [5, 9, 12]\n"
+        "keep = functools.partial(lambda some, r: r.x in some, some)",
+        "some.pop()",
+    ),
+    "a function with a cache": (
+        "import functools\n"
+        "LIMIT = 4\n"
+        "@functools.lru_cache\n"
+        "def big(x): return x > LIMIT\n"
+        "keep = lambda r: big(r.x)",
+        "LIMIT = 10\nbig.cache_clear()",
+    ),
+    "a recursive function with a cache": (
+        "import functools\n"
+        "LIMIT = 4\n"
+        "@functools.cache\n"
+        "def big(x): return big(x - 1) or x == LIMIT + 1 if x > 0 else False\n"
+        "keep = lambda r: big(r.x)",
+        "LIMIT = 10\nbig.cache_clear()",
+    ),
+    "a method with a cache": (
+        "import functools\n"
+        "class Above:\n"
+        "    limit = 4\n"
+        "    @functools.lru_cache(maxsize=8)\n"
+        "    def keep(self, x): return x > self.limit\n"
+        "    def __call__(self, r): return self.keep(r.x) and self.keep.cache_info().maxsize == 8\n"
+        "keep = Above()",
+        "Above.limit = 10\nAbove.keep.cache_clear()",
+    ),
+    "a class": (
+        "class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit",
+        "Config.limit = 10",
+    ),
+    "a method": (
+        "class Above:\n"
+        "    def __init__(self, limit): self.limit = limit\n"
+        "    def keep(self, r): return r.x > self.limit\n"
+        "above = Above(4)\nkeep = above.keep",
+        "above.limit = 10",
+    ),
+    "a dataclass": (
+        "import dataclasses\n"
+        "@dataclasses.dataclass\n"
+        "class Config:\n    limit: int\n"
+        "config = Config(4)\nkeep = lambda r: r.x > config.limit",
+        "config.limit = 10",
+    ),
+    "an array": (
+        "import numpy as np\nsome = np.array([5, 9, 12])\nkeep = lambda r: r.x in some",
+        "some[:] = 0",
+    ),
+}
+
+
+def cells(*texts: str) -> dict[str, Any]:
+    """The names after running cells of a notebook."""
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for text in texts:
+        exec(text, space)
+    return space
+
+
+@pytest.mark.parametrize(("cell", "later"), CAPTURED.values(), ids=CAPTURED)
+def test_a_retraction_is_judged_by_what_was_captured(tmp_path: Path, cell: str, later: str) -> None:
+    space = cells(cell)
+    with nosync_nb.open(tmp_path / "log") as session:
+        t = session.input("t", "x int")
+        big = session.stage("big", t.filter(space["keep"]))
+        t.insert(ROWS)
+        session.commit()
+        assert [r.x for r in big.rows()] == [5, 9, 12]
+        exec(later, space)
+        t.insert([(7,), (10,)])
+        t.remove([(5,), (12,)])
+        session.commit()
+        assert [r.x for r in big.rows()] == [r.x for r in t.filter(cells(cell)["keep"]).rows()]
+        t.remove([(1,), (7,), (9,), (10,)])
+        session.commit()
+        assert big.rows() == []
+
+
+def test_what_is_captured_is_taken_when_the_function_is_given(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        t = session.input("t", "x int")
+        t.insert(ROWS)
+        session.commit()
+        made = [t.filter(lambda r: r.x == limit) for limit in (1, 5)]  # noqa: B023 - that is it
+        assert [[r.x for r in c.rows()] for c in made] == [[1], [5]]
+
+
+def test_a_name_that_is_bound_later_is_taken_when_the_stage_is_defined(tmp_path: Path) -> None:
+    space = cells("keep = lambda r: r.x > LIMIT")
+    with nosync_nb.open(tmp_path / "log") as session:
+        t = session.input("t", "x int")
+        t.insert(ROWS)
+        session.commit()
+        kept = t.filter(space["keep"])
+        space["LIMIT"] = 4
+        big = session.stage("big", kept)
+        space["LIMIT"] = 10
+        t.remove(ROWS[1:])
+        session.commit()
+        assert big.rows() == []
+
+
+def test_a_cell_run_again_with_another_value_is_a_new_version(tmp_path: Path) -> None:
+    space = cells("LIMIT = 4\nkeep = lambda r: r.x > LIMIT")
+    with nosync_nb.open(tmp_path / "log") as session:
+        t = session.input("t", "x int")
+        t.insert(ROWS)
+        session.commit()
+        session.stage("big", t.filter(space["keep"]))
+        space["LIMIT"] = 10
+        (report,) = owners_of(session).definitions.define({"big": t.filter(space["keep"])})
+        assert (report.status, report.version) == ("changed", 2)
+        assert [r.x for r in session["big"].rows()] == [12]
+        assert [r.x for r in session["big@1"].rows()] == [5, 9, 12]
+        space["LIMIT"] = 4
+        (report,) = owners_of(session).definitions.define({"big": t.filter(space["keep"])})
+        assert (report.status, report.version) == ("changed", 3)
+        t.remove([(5,), (12,)])
+        session.commit()
+        assert [r.x for r in session["big"].rows()] == [9]
+
+
+def test_what_was_captured_comes_back_after_a_restart(tmp_path: Path) -> None:
+    space = cells("some = [5, 9, 12]\nkeep = lambda r: r.x in some")
+
+    def described(session: Session) -> Any:
+        return session.input("t", "x int").filter(space["keep"])
+
+    with nosync_nb.open(tmp_path / "log") as session:
+        kept = described(session)
+        space["some"].remove(12)
+        session.stage("big", kept)
+        session["t"].insert(ROWS)
+        session.commit()
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert [r.x for r in session["big"].rows()] == [5, 9, 12]
+        session["t"].remove([(12,)])
+        session.commit()
+        assert [r.x for r in session["big"].rows()] == [5, 9]
+        (report,) = owners_of(session).definitions.define({"big": described(session)})
+        assert report.status == "changed"
+
+
+def test_a_restart_in_the_same_process_leaves_the_users_classes_alone(tmp_path: Path) -> None:
+    space = cells("class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit")
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.stage("big", session.input("t", "x int").filter(space["keep"]))
+        session["t"].insert(ROWS)
+        session.commit()
+    space["Config"].limit = 10
+    with nosync_nb.open(tmp_path / "log") as session:
+        session["t"].remove(ROWS)
+        session.commit()
+        assert session["big"].rows() == []
+    assert space["Config"].limit == 10
+
+
+def test_a_module_of_the_user_that_is_loaded_again_does_not_change_a_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "captured_helpers.py"
+    file.write_text("LIMIT = 4\ndef big(x):\n    return x > LIMIT\n")
+    space = cells("import captured_helpers\nkeep = lambda r: captured_helpers.big(r.x)")
+    try:
+        with nosync_nb.open(tmp_path / "log") as session:
+            t = session.input("t", "x int")
+            big = session.stage("big", t.filter(space["keep"]))
+            t.insert(ROWS)
+            session.commit()
+            file.write_text("LIMIT = 10\ndef big(x):\n    return x >= LIMIT\n")
+            importlib.reload(space["captured_helpers"])
+            t.remove(ROWS)
+            session.commit()
+            assert big.rows() == []
+    finally:
+        del sys.modules["captured_helpers"]
+
+
+def test_installed_code_is_not_copied() -> None:
+    assert Captured(Counter).function is Counter
+    assert Captured(re.escape).function is re.escape
+    space = cells("import re\nkeep = lambda r: re.match('a', r.x)")
+    assert Captured(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
+
+
+def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_path: Path) -> None:
+    text = "class Any:\n    __reduce__ = None\nitem = Any()\nkeep = lambda r: item is not None"
+    with nosync_nb.open(tmp_path / "log") as session:
+        t = session.input("t", "x int")
+        with pytest.warns(UserWarning, match="identity: this kernel; .* must not change"):
+            kept = session.stage("kept", t.filter(cells(text)["keep"]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            t.insert(ROWS)
+            session.commit()
+        assert len(kept.rows()) == len(ROWS)
+
+
+def test_a_function_with_a_cache_keeps_name_and_text_when_it_comes_out_of_the_log() -> None:
+    space = cells(
+        "import functools\n@functools.lru_cache(maxsize=3)\n"
+        "def big(x):\n    'Says much.'\n    return x > 4"
+    )
+    again = serializer.loads(serializer.dumps(space["big"], ("__main__",)))
+    assert (again.__name__, again.__doc__) == ("big", "Says much.")
+    assert [again(4), again(5), again(5)] == [False, True, True]
+    assert again.cache_info()[:3] == (1, 2, 3)
+    assert again.cache_parameters()["maxsize"] == 3

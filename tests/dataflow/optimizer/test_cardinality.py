@@ -1,0 +1,153 @@
+"""Which plan a stage is run by, where the sizes of what it reads are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Collection, Session
+from nosync_nb.dataflow import cardinality
+from nosync_nb.session.session import owners_of
+
+LINES, ORDERS, BUYERS = 1600, 400, 40
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+
+@pytest.fixture(autouse=True)
+def little_is_much() -> Iterator[None]:
+    with mock.patch.object(cardinality, "LEAST_BYTES", 1 << 12):
+        yield
+
+
+def opened(path: Any) -> Session:
+    return nosync_nb.open(path)
+
+
+def loaded(session: Session) -> None:
+    lines = session.input("lines", "line_order int, item int, quantity int")
+    orders = session.input("orders", "order_id int, buyer int, day int")
+    buyers = session.input("buyers", "id int, name string")
+    lines.insert([(n % ORDERS, n, n % 10) for n in range(LINES)])
+    orders.insert([(n, n % BUYERS, n % 7) for n in range(ORDERS)])
+    buyers.insert([(n, f"buyer {n}") for n in range(BUYERS)])
+    session.commit()
+
+
+@pytest.fixture
+def session(tmp_path: Any) -> Iterator[Session]:
+    with opened(tmp_path / "log") as session:
+        loaded(session)
+        yield session
+
+
+def bought(session: Session, predicate: str = "") -> Collection:
+    lines, orders = session["lines"], session["orders"]
+    both = lines.join(orders, on={"line_order": "order_id"})
+    if predicate:
+        both = both.filter(predicate)
+    return both.join(session["buyers"], on={"buyer": "id"}).select("name", "item", "day")
+
+
+def between(session: Session) -> int:
+    """The rows that parts without a name keep."""
+    seen = owners_of(session).publisher.snapshot
+    numbers = [n for node in seen.graph if node.name is None for n, _ in node.layouts()]
+    return sum(t.rows_count for n in numbers if (t := seen.version.traces.get(n)) is not None)
+
+
+def rows(session: Session, keep: Any = lambda line, day: True) -> list[Any]:
+    """What `bought` gives, by a loop."""
+    found = []
+    for n in range(LINES):
+        order = n % ORDERS
+        if keep(n % 10, order % 7):
+            found.append((f"buyer {order % BUYERS}", n, order % 7))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("predicate", ["", "quantity > 0", "day < 6 and quantity > 0"])
+def test_many_rows_between_are_not_kept(session: Session, predicate: str) -> None:
+    stage = session.stage("bought", bought(session, predicate))
+    assert between(session) == 0
+    keep = {
+        "": lambda line, day: True,
+        "quantity > 0": lambda line, day: line > 0,
+        "day < 6 and quantity > 0": lambda line, day: line > 0 and day < 6,
+    }[predicate]
+    assert sorted(stage.rows()) == rows(session, keep)
+    session["orders"].remove([(0, 0, 0)])
+    session["lines"].insert([(1, 9999, 5)])
+    session.commit()
+    expected = [each for each in rows(session, keep) if each[1] % ORDERS != 0]
+    assert sorted(stage.rows()) == sorted([*expected, ("buyer 1", 9999, 1)])
+
+
+@pytest.mark.parametrize("predicate", ["quantity = 3", "day = 3 and quantity > 5", "item < 9"])
+def test_few_rows_between_are_kept(session: Session, predicate: str) -> None:
+    session.stage("bought", bought(session, predicate))
+    assert 0 < between(session) < LINES
+
+
+def test_of_what_cannot_be_asked_a_third_stays(session: Session) -> None:
+    tables = cardinality.Tables(*known(session))
+    read = bought(session, "quantity < day").filter("10 div day > 1")
+    assert share(read, tables) == pytest.approx(cardinality.STAYS**2)
+
+
+def test_explained_it_says_what_was_weighed(session: Session) -> None:
+    told = str(session.stage("bought", bought(session)).explain())
+    instead = f"looked up instead of about {LINES:,} rows between, which would be more: "
+    assert f"{instead}orders by buyer" in told
+    kept = str(session.stage("kept", bought(session, "quantity = 3")).explain())
+    assert "keeps the rows of the join below (160 rows): a predicate stands between" in kept
+    assert f"to keep none it would look up orders by buyer ({ORDERS} rows)" in kept
+
+
+def test_little_is_kept_as_usual(session: Session) -> None:
+    with mock.patch.object(cardinality, "LEAST_BYTES", 1 << 30):
+        session.stage("bought", bought(session))
+    assert between(session) == LINES
+
+
+def test_what_is_not_there_yet_tells_nothing(session: Session) -> None:
+    late = session.input("late", "id int, name string")
+    pair = session["lines"].join(session["orders"], on={"line_order": "order_id"})
+    session.stage("bought", pair.join(late, on={"buyer": "id"}))
+    assert between(session) == LINES
+
+
+def test_what_was_chosen_stays_whatever_the_sizes_are(tmp_path: Any) -> None:
+    with opened(tmp_path / "log") as session:
+        loaded(session)
+        session.stage("bought", bought(session))
+        session["orders"].insert([(ORDERS + n, 1, 0) for n in range(9 * LINES)])
+        session.commit()
+        session.stage("other", session["orders"].group_by("day").count())
+        assert between(session) == 0
+        had = {node.id: node.fingerprint for node in owners_of(session).publisher.snapshot.graph}
+    with opened(tmp_path / "log") as session:
+        session["lines"].insert([(1, 9999, 5)])
+        session.commit()
+        graph = owners_of(session).publisher.snapshot.graph
+        assert {node.id: node.fingerprint for node in graph} == had
+        assert len(session["bought"].rows()) == LINES + 1
+        session.stage("again", bought(session).select("name"))  # of orders there are many by now
+        assert between(session) > 0
+
+
+def known(session: Session) -> Any:
+    seen = owners_of(session).publisher.snapshot
+    return seen.graph, seen.version.traces
+
+
+def share(collection: Collection, tables: cardinality.Tables) -> float:
+    from nosync_nb.collections.session_protocol import definition_of
+
+    tree = definition_of("test", collection)
+    size = cardinality.estimated(tree, tables)[id(tree)]
+    return size.rows / size.whole

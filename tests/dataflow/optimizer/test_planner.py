@@ -1,0 +1,213 @@
+"""What plans do to definitions, and the conditions under which they leave them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Collection, Session
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.session_protocol import definition_of
+from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, planned
+from nosync_nb.dataflow.optimizer.predicate_pushdown import pushed
+from nosync_nb.dataflow.optimizer.projection_pushdown import pruned
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import conjuncts
+
+ORDERS = "id int, customer int, price int, note string, clerk string"
+CUSTOMERS = "customer int, name string, address string, rank int"
+
+
+@pytest.fixture
+def session(tmp_path: Any) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.input("orders", ORDERS)
+        session.input("customers", CUSTOMERS)
+        yield session
+
+
+def plan_of(collection: Collection) -> Definition:
+    return planned(definition_of("test", collection), None)
+
+
+def shape(tree: Definition) -> Any:
+    """A plan as its operators, each with what matters of it and its inputs."""
+    match tree.op:
+        case "ref":
+            return tree.name
+        case "filter":
+            own = tree.params["predicate"]
+        case _:
+            own = ",".join(tree.schema.names)
+    return (tree.op, own, *map(shape, tree.inputs))
+
+
+def joined(session: Session) -> Collection:
+    return session["orders"].join(session["customers"], on="customer")
+
+
+def test_a_join_carries_what_is_read_behind_it(session: Session) -> None:
+    counted = joined(session).group_by("name").agg(total="sum(price)")
+    assert shape(plan_of(counted)) == (
+        "aggregate", "name,total", ("join", "price,name", "orders", "customers"),
+    )  # fmt: skip
+
+
+def test_rows_of_which_nothing_is_read_but_their_number_keep_one_narrow_column(
+    session: Session,
+) -> None:
+    counted = joined(session).agg(n="count(*)")
+    assert shape(plan_of(counted)) == ("aggregate", "n", ("join", "id", "orders", "customers"))
+
+
+def test_rows_are_narrowed_before_a_filter_copies_them(session: Session) -> None:
+    summed = session["orders"].filter("price > 3").group_by("id").agg(n="count(*)")
+    assert shape(plan_of(summed)) == (
+        "aggregate", "id,n",
+        ("select", "id", ("filter", "price > 3", ("select", "id,price", "orders"))),
+    )  # fmt: skip
+
+
+def test_a_part_has_what_all_its_readers_want(session: Session) -> None:
+    part = joined(session).filter("price > 3 or rank > 3")
+    twice = part.select("name").concat(part.select("address AS name"))
+    (both,) = {id(p): p for p in plan_of(twice).walk() if p.op == "join"}.values()
+    assert both.schema.names == ("price", "name", "address", "rank")
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        lambda all_: all_.distinct().select("name"),
+        lambda all_: all_.except_all(all_.filter("price > 3")).select("name"),
+        lambda all_: all_.multiplicity().select("name"),
+        lambda all_: all_.group_by("name").top(1, by="price").select("name"),
+        lambda all_: all_.filter(lambda row: row.price > 3).select("name"),
+        lambda all_: all_.map(lambda row: (row.name,), "name string"),
+        lambda all_: all_.group_by("name").reduce(lambda key, rows: [(1,)], "n int").select("name"),
+        lambda all_: all_.iterate(lambda x: x.filter("price < 0").concat(all_).distinct()),
+    ],
+    ids=["distinct", "except_all", "multiplicity", "top", "filter", "map", "reduce", "loop"],
+)
+def test_who_looks_at_whole_rows_gets_whole_rows(
+    session: Session, whole: Callable[[Collection], Collection]
+) -> None:
+    tree = plan_of(whole(joined(session)))
+    assert {len(part.schema) for part in tree.walk() if part.op == "join"} == {8}
+
+
+def test_what_may_raise_is_computed_though_nobody_reads_it(session: Session) -> None:
+    orders = session["orders"].select("id", "10 div price AS share", "id + 1L AS next")
+    session.stage("ids", orders.select("id").distinct())
+    session["orders"].insert([(1, 1, 0, "", "")])
+    with pytest.raises(ExpressionError, match="ivi"):
+        session.commit()
+
+
+def test_a_filter_goes_below_joins_by_its_conjuncts(session: Session) -> None:
+    more = joined(session).join(session["customers"].select("rank", "name AS other"), on="rank")
+    kept = more.filter("price > 3 and other = 'x' and (note = 'a' or name = 'b')").select("id")
+    assert shape(pruned(pushed(definition_of("test", kept)), None)) == (
+        "select", "id",
+        ("join", "id",
+         ("select", "id,rank",
+          ("filter", "(price > 3) and ((note = 'a' or name = 'b'))",
+           ("join", "id,price,note,name,rank", "orders", "customers"))),
+         ("select", "rank",
+          ("filter", "other = 'x'",
+           ("select", "rank,other", "customers")))),
+    )  # fmt: skip
+
+
+def test_a_filter_stays_above_named_collections_whose_arrangement_others_share(
+    session: Session,
+) -> None:
+    kept = joined(session).filter("price > 3 and name = 'b'")
+    assert plan_of(kept) is definition_of("test", kept)
+
+
+def test_a_filter_goes_into_the_parts_of_a_union_and_below_distinct(session: Session) -> None:
+    both = joined(session).concat(joined(session).filter("rank > 1").negate())
+    kept = both.distinct().filter("price > 3")
+    ops = [p.op for p in plan_of(kept).walk()]
+    assert ops[-2:] == ["concat", "distinct"]
+
+
+def unmatched(session: Session) -> None:
+    """A row that a join leaves out, and that a division by its price cannot stand."""
+    session["orders"].insert([(1, 1, 0, "a", "x")])
+    session["orders"].insert([(2, 2, 5, "b", "x")])
+    session["customers"].insert([(2, "name", "address", 1)])
+
+
+def test_what_may_raise_does_not_go_below_a_join_that_leaves_out_rows(session: Session) -> None:
+    more = (
+        session["orders"].select("id", "customer", "price").join(session["customers"], "customer")
+    )
+    session.stage("kept", more.filter("10 div price > 1").select("id"))
+    unmatched(session)
+    session.commit()
+    assert [row.id for row in session["kept"].rows()] == [2]
+
+
+@pytest.mark.parametrize("raising", ["select", "filter"])
+def test_nothing_goes_below_what_may_raise(session: Session, raising: str) -> None:
+    more = session["orders"].join(session["customers"], "customer", how="left")
+    if raising == "select":
+        more = more.select("id", "price", "10 div price AS share")
+    else:
+        more = more.filter("10 div price > 1")
+    session.stage("kept", more.filter("price > 3").select("id"))
+    unmatched(session)
+    with pytest.raises(ExpressionError, match="ivi"):
+        session.commit()
+
+
+@pytest.mark.parametrize("deciding", ["top", "aggregate", "reduce"])
+def test_a_filter_stays_above_what_decides_by_other_rows(session: Session, deciding: str) -> None:
+    groups = joined(session).group_by("name")
+    kept = {
+        "top": groups.top(1, by="price desc"),
+        "aggregate": groups.agg(price="max(price)"),
+        "reduce": groups.reduce(lambda key, rows: [(len(rows),)], "price int"),
+    }[deciding].filter("price > 3")
+    assert plan_of(kept).op == "filter"
+
+
+def test_a_definition_of_very_many_parts_is_run_as_it_is_written(session: Session) -> None:
+    part = joined(session)
+    for number in range(PLANNED_MAX):
+        part = part.filter(f"price > {number % 7}")
+    assert plan_of(part.select("id")) is not None
+    tree = definition_of("test", part.select("id"))
+    assert planned(tree, None) is tree
+
+
+def test_a_plan_is_made_once_and_is_no_definition(session: Session) -> None:
+    counted = joined(session).agg(n="count(*)")
+    tree = definition_of("test", counted)
+    session.stage("counted", counted)
+    assert planned(tree, None) is planned(tree, None) is not tree
+    assert session["counted"].schema.names == ("n",)
+
+
+@pytest.mark.parametrize(
+    ("sql", "parts"),
+    [
+        ("a > 1 and b between 1 and 2 and c = 'x and y'",
+         ("a > 1", "b between 1 and 2", "c = 'x and y'")),
+        ("a or b and c", ("a or b and c",)),
+        ("(a and b) AND c", ("(a and b)", "c")),
+        ("not a and case when b and c then d else e end",
+         ("not a", "case when b and c then d else e end")),
+        ("a and `and` = 1", ("a", "`and` = 1")),
+        ("a -- and\n and b", ("a -- and\n and b",)),
+        ("a and b as x", ("a and b as x",)),
+        ("a", ("a",)),
+    ],
+)  # fmt: skip
+def test_conjuncts_are_what_stands_between_each_and(sql: str, parts: tuple[str, ...]) -> None:
+    assert conjuncts(sql) == parts

@@ -1,0 +1,264 @@
+"""Stages with a part in common, of which one is computed again: each stays true to its own part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import Collection, NosyncError, Session
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.session.session import owners_of
+
+Part = Callable[[Collection], Collection]
+
+
+def bag(collection: Collection) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, collection.rows()))
+
+
+def tagged(row: Any) -> tuple[int, int]:
+    """Another result at every call."""
+    return (row.n, random.getrandbits(40))
+
+
+def tags(numbers: Collection) -> Collection:
+    return numbers.map(tagged, "n int, tag bigint")
+
+
+def rated(path: str) -> Part:
+    """A part that is remembered, as joins look into it, of a function that reads a file."""
+
+    def price(row: Any) -> tuple[int, int]:
+        return (row.n, row.n * int(Path(path).read_text()))
+
+    return lambda numbers: numbers.map(price, "n int, price int").distinct()
+
+
+def shared(session: Session, part: Part) -> dict[str, Collection]:
+    """Two descriptions over equal parts."""
+    numbers = session["numbers"]
+    joined = [part(numbers).join(session["names"], on="n") for _ in range(2)]
+    return {"a": joined[0].select("price"), "b": joined[1].select("name", "price")}
+
+
+@pytest.fixture
+def numbers(session: Session) -> Collection:
+    rows = session.input("numbers", "n int")
+    rows.insert([(1,), (2,)])
+    session.input("names", "n int, name string").insert([(1, "one"), (2, "two")])
+    session.commit()
+    return rows
+
+
+def parts(session: Session, kind: str) -> int:
+    """How many nodes without a name run an operator of a kind."""
+    graph = inside(session).snapshot.graph
+    return sum(n.name is None and type(n.operator).__name__ == kind for n in graph)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["goes on", "whole"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_stage_that_is_computed_again_leaves_who_shared_its_part_as_it_was(
+    session: Session,
+    numbers: Collection,
+    tmp_path: Path,
+    name: str,
+    whole: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rate = tmp_path / "rate"
+    rate.write_text("10")
+    part = rated(str(rate))
+    owners_of(session).definitions.define(shared(session, part), nondeterministic=True)
+    assert parts(session, "Threshold") == 1
+    rate.write_text("30")
+    if whole:
+        monkeypatch.setattr(Graph, "goes_on", False)
+        monkeypatch.setattr(inside(session).snapshot.graph, "wiring", None)
+    again = {name: shared(session, part)[name]}
+    report = owners_of(session).definitions.define(again, nondeterministic=True, again=True)
+    assert [(each.name, each.status) for each in report] == [(name, "changed")]
+    prices = {"a": 30, "b": 10} if name == "a" else {"a": 10, "b": 30}
+    for _ in range(2):
+        assert bag(session["a"]) == [(prices["a"],), (2 * prices["a"],)]
+        assert bag(session["b"]) == [("one", prices["b"]), ("two", 2 * prices["b"])]
+        [equal] = owners_of(session).definitions.define(
+            {name: shared(session, part)[name]}, nondeterministic=True
+        )
+        assert equal.status == "unchanged"
+    numbers.remove([(1,)])
+    session.inputs["names"].insert([(2, "deux")])
+    session.commit()
+    assert bag(session["a"]) == [(2 * prices["a"],)] * 2
+    assert bag(session["b"]) == [("deux", 2 * prices["b"]), ("two", 2 * prices["b"])]
+
+
+def test_stages_that_are_computed_again_together_share_what_they_shared(
+    session: Session, numbers: Collection, tmp_path: Path
+) -> None:
+    rate = tmp_path / "rate"
+    rate.write_text("10")
+    part = rated(str(rate))
+    owners_of(session).definitions.define(shared(session, part))
+    rate.write_text("30")
+    owners_of(session).definitions.define(shared(session, part), again=True)
+    assert parts(session, "Threshold") == 1
+    assert bag(session["a"]) == [(30,), (60,)]
+    assert bag(session["b"]) == [("one", 30), ("two", 60)]
+
+
+def test_what_reads_a_stage_that_is_computed_again_follows_and_no_other(
+    session: Session, numbers: Collection, tmp_path: Path
+) -> None:
+    """Two equal stages, one of them computed again: what is made of them is no longer equal."""
+    rate = tmp_path / "rate"
+    rate.write_text("10")
+    part = rated(str(rate))
+    for name in ("a", "b"):
+        session.stage(name, part(session["numbers"]))
+        few = session[name].distinct()
+        session.stage(f"of_{name}", shared(session, lambda _, few=few: few)[name])
+    rate.write_text("30")
+    owners_of(session).definitions.define({"a": part(session["numbers"])}, again=True)
+    for _ in range(2):
+        assert bag(session["of_a"]) == [(30,), (60,)]
+        assert bag(session["of_b"]) == [("one", 10), ("two", 20)]
+        session["names"].remove([(2, "two")])
+        session["names"].insert([(2, "two")])
+        session.commit()
+
+
+def test_a_stage_of_the_same_part_takes_nothing_from_one_that_gives_something_else_each_time(
+    session: Session, numbers: Collection
+) -> None:
+    """Nobody has to remember what the first one gave, so the second one cannot be told it."""
+    for name, order in {"a": 1, "b": -1}.items():
+        aggregates = {"low": "min(tag)", "high": "max(tag)"}
+        made = tags(session["numbers"]).group_by("n").agg(**dict([*aggregates.items()][::order]))
+        session.stage(name, made, nondeterministic=True)
+    before = {name: bag(session[name]) for name in "ab"}
+    for change in (numbers.remove, numbers.insert):
+        change([(1,)])
+        session.commit()
+    for name, rows in before.items():
+        [one, two] = bag(session[name])
+        assert one[1] == one[2], "of one row both are the same"
+        assert two == rows[1]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_equal_stages_that_hold_something_else_have_each_their_readers(
+    session: Session, numbers: Collection, tmp_path: Path, together: bool
+) -> None:
+    described = {name: tags(session["numbers"]) for name in "ab"}
+    for stages in [described] if together else [{n: each} for n, each in described.items()]:
+        owners_of(session).definitions.define(stages, nondeterministic=True)
+    for name in "ab":
+        few = session[name].select("tag").distinct()
+        session.stage(f"of_{name}", few.group_by("tag").agg(n="count(*)"))
+    numbers.insert([(3,)])
+    session.commit()
+    for name in "ab":
+        assert bag(session[f"of_{name}"]) == sorted((tag, 1) for _, tag in bag(session[name]))
+
+
+def test_stages_of_one_call_share_what_gives_something_else_each_time(
+    session: Session, numbers: Collection
+) -> None:
+    made = tags(session["numbers"])
+    high, low = (made.agg(tag=f"{function}(tag)") for function in ("max", "min"))
+    owners_of(session).definitions.define({"high": high, "low": low}, nondeterministic=True)
+    assert parts(session, "Kept") == 1
+    numbers.remove([(1,)])
+    session.commit()
+    assert bag(session["high"]) == bag(session["low"])
+
+
+def test_what_was_computed_again_is_found_after_a_restart(tmp_path: Path) -> None:
+    rate = tmp_path / "rate"
+    rate.write_text("10")
+    part = rated(str(rate))
+    with nosync_nb.open(tmp_path / "log") as session:
+        rows = session.input("numbers", "n int")
+        rows.insert([(1,), (2,)])
+        session.input("names", "n int, name string").insert([(1, "one"), (2, "two")])
+        session.commit()
+        owners_of(session).definitions.define(shared(session, part), nondeterministic=True)
+        rate.write_text("30")
+        again = {"a": shared(session, part)["a"]}
+        owners_of(session).definitions.define(again, nondeterministic=True, again=True)
+        session.rename("a", "c")
+    rate.write_text("50")
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert session.recovery.recomputed == 0
+        session.inputs["numbers"].remove([(1,)])
+        session.commit()
+        assert bag(session["c"]) == [(60,)]
+        assert bag(session["b"]) == [("two", 20)]
+        assert parts(session, "Threshold") == 2
+
+
+# -- any order of things -----------------------------------------------------------------------
+
+
+def drawn(session: Session, rng: random.Random, stages: list[str]) -> Collection:
+    """A stage over what gives something else each time, or over such a stage."""
+    read = tags(session["numbers"])
+    if stages and rng.random() < 0.4:
+        read = session[rng.choice(stages)]
+    if rng.random() < 0.5:
+        read = read.distinct()
+    match rng.randrange(4):
+        case 0:
+            return read.select("n", f"tag + {rng.randrange(2)} AS tag")
+        case 1:
+            return read.group_by("n").agg(tag="sum(tag)")
+        case 2:
+            return read.join(session["names"], on="n").select("n", "tag")
+        case _:
+            return read.group_by("n").reduce(lambda k, rows: [(rows[0].tag,)], "tag bigint")
+
+
+def act(session: Session, rng: random.Random, cells: dict[str, Collection], step: int) -> None:
+    names = [name for name in cells if name in session.stages]
+    name = rng.choice(names) if names and rng.random() < 0.6 else f"s{step}"
+    match rng.randrange(8):
+        case 0 | 1 | 2:
+            cells[name] = drawn(session, rng, [each for each in names if each != name])
+            owners_of(session).definitions.define({name: cells[name]}, nondeterministic=True)
+        case 3 | 4 if name in names:
+            owners_of(session).definitions.define(
+                {name: cells[name]}, nondeterministic=True, again=True
+            )
+        case 5 if name in names and rng.random() < 0.3:
+            session.drop(name, cascade=True)
+        case 6 if name in names:
+            session.rename(name, f"r{step}")
+            cells[f"r{step}"] = cells.pop(name)
+        case _:
+            session.inputs["numbers"].insert([(rng.randrange(4),)])
+            session.commit()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_computed_again_is_taken_back_as_it_was_given(
+    session: Session, numbers: Collection, seed: int
+) -> None:
+    """With no row left nothing is left: what is not as it was given would be there, or negative."""
+    rng = random.Random(seed)
+    cells: dict[str, Collection] = {}
+    for step in range(40):
+        try:
+            act(session, rng, cells, step)
+        except NosyncError:  # a circle
+            continue
+    assert len(session.stages) > 2
+    numbers.remove(bag(numbers))
+    session.commit()
+    assert [row for name in session.stages for row in bag(session[name])] == []

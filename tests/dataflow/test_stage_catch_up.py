@@ -1,0 +1,467 @@
+"""Stages that stopped and missed epochs: brought to now from where they were, not computed anew."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside, other_versions
+
+import nosync_nb
+from nosync_nb import Session, TimeError
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace.history.downsampling import Keep
+
+ROWS = 500
+"""Rows before the stages stop; what is missed is far less."""
+
+
+class Kernels:
+    """Opens one log with the cloudpickle that stored its functions, or with another one."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.sessions: list[Session] = []
+
+    def opened(self, *, known: bool, **options: Any) -> Session:
+        version = "1" if known else f"1.{len(self.sessions)}"
+        other_versions(self.patch, cloudpickle=version)
+        self.sessions.append(nosync_nb.open(self.folder / "log", **options))
+        return self.sessions[-1]
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    made = Kernels(tmp_path, monkeypatch)
+    yield made
+    for session in reversed(made.sessions):
+        session.close()
+
+
+def stages(session: Session) -> dict[str, nosync_nb.Collection]:
+    """The stages, but for the one that reads another by name; all share a part."""
+    numbers = session.input("numbers", "x int")
+    odd = numbers.map(lambda row: (row.x % 2, row.x), "odd int, x int")
+    return {
+        "odd": odd,
+        "sums": odd.group_by("odd").agg(n="count(*)", total="sum(x)"),
+        "least": odd.group_by("odd").agg(least="min(x)"),
+        "pairs": odd.join(numbers, on="x").select("x"),
+        "kinds": odd.select("odd").distinct(),
+    }
+
+
+def define(session: Session) -> None:
+    owners_of(session).definitions.define(stages(session))
+    session.stage("reader", session["odd"].group_by("odd").count())
+
+
+STAGES = ("odd", "sums", "least", "pairs", "kinds", "reader")
+
+
+def change(session: Session) -> None:
+    """Three epochs, one of them empty, with a retraction that reaches into what was there."""
+    numbers = session.inputs["numbers"]
+    numbers.insert([(ROWS,), (ROWS + 1,)])
+    session.commit()
+    session.commit()
+    numbers.remove([(0,), (1,)])
+    session.commit()
+
+
+def everything(session: Session, epochs: range) -> dict[Any, Any]:
+    return {(n, at): session[n].rows(at=at) for n in STAGES for at in epochs}
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> dict[Any, Any]:
+    """What the stages are at each epoch if they never stop."""
+    with nosync_nb.open(tmp_path / "model") as session:
+        define(session)
+        session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
+        session.commit()
+        change(session)
+        return everything(session, range(5))
+
+
+@pytest.fixture
+def stopped(kernels: Kernels) -> Session:
+    """A session whose stages stopped at epoch 1; it is at epoch 4."""
+    session = kernels.opened(known=True)
+    define(session)
+    session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
+    session.commit()
+    session.close()
+    session = kernels.opened(known=False)
+    change(session)
+    assert session.frontiers["sums"].memory == 1
+    return session
+
+
+def go_on_as_ever(session: Session) -> None:
+    """What the stages are now is what their state says: the next changes need it."""
+    for x in (2, 12):
+        session.inputs["numbers"].remove([(x,), (x + 1,)])
+        session.inputs["numbers"].insert([(5,), (1000 + x,)])
+        session.commit()
+    for name in STAGES:
+        definition = inside(session).catalog[name].definition
+        assert definition is not None
+        scratch = nosync_nb.Collection(inside(session).host, definition)
+        assert session[name].rows() == scratch.rows(), name
+
+
+def test_each_missed_epoch_is_run_for_itself(stopped: Session, expected: dict[Any, Any]) -> None:
+    stopped.stats.update(touched=0, executed=0)
+    define(stopped)
+    assert everything(stopped, range(5)) == expected
+    assert stopped["sums"].history() == [range(5)]
+    assert {inside(stopped).catalog[n].version for n in STAGES} == {1}
+    assert not [name for name in inside(stopped).catalog if "@" in name]
+    assert stopped.stats["touched"] < ROWS
+    assert {stopped.recovery.stages[n] for n in STAGES} == {"extend"}
+    assert stopped.recovery.recomputed == stopped.stats["executed"] > 0
+    go_on_as_ever(stopped)
+
+
+def test_many_missed_epochs_become_one_change_at_now(
+    stopped: Session, expected: dict[Any, Any], kernels: Kernels
+) -> None:
+    stopped.replay_rows = 0
+    stopped.stats.update(touched=0)
+    define(stopped)
+    assert stopped.stats["touched"] < ROWS
+
+    def check(session: Session) -> None:
+        assert session["sums"].history() == [range(2), range(4, 5)]
+        for at in (0, 1, 4):
+            assert session["sums"].rows(at=at) == expected["sums", at]
+        with pytest.raises(TimeError, match="epoch 2 cannot be told apart"):
+            session["sums"].rows(at=2)
+
+    check(stopped)
+    assert [epoch.number for epoch in stopped.epochs()] == [4]
+    session = kernels.opened(known=False, takeover=True)
+    check(session)
+    inside(session).upkeep.checkpoint()
+    session = kernels.opened(known=False, takeover=True)
+    check(session)
+
+
+def test_what_reads_a_stage_with_a_gap_has_it_too(stopped: Session) -> None:
+    stopped.replay_rows = 0
+    define(stopped)
+    stopped.replay_rows = 1_000_000
+    (report,) = owners_of(stopped).definitions.define(
+        {"late": stopped["sums"].filter("n > 0")}, replay=0
+    )
+    assert report.status == "new"
+    assert stopped["late"].history() == stopped["sums"].history()
+    assert stopped["late"].rows(at=1) == stopped["sums"].rows(at=1)
+    (report,) = owners_of(stopped).definitions.define(
+        {"late": stopped["sums"].filter("n > 0")}, replay=0
+    )
+    assert report.status == "unchanged"
+    with pytest.raises(TimeError, match="cannot replay from epoch 2"):
+        owners_of(stopped).definitions.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
+
+
+def test_a_gap_is_filled_if_a_replay_is_asked_for(
+    stopped: Session, expected: dict[Any, Any]
+) -> None:
+    stopped.replay_rows = 0
+    define(stopped)
+    reports = {
+        r.name: r.status for r in owners_of(stopped).definitions.define(stages(stopped), replay=2)
+    }
+    assert reports["odd"] == reports["sums"] == "changed"
+    for at in (2, 3, 4):
+        assert stopped["sums"].rows(at=at) == expected["sums", at]
+
+
+@pytest.mark.parametrize("when", ["never", "before", "while stopped", "after", "always"])
+def test_opening_where_functions_can_be_loaded_again_extends(
+    kernels: Kernels, expected: dict[Any, Any], when: str
+) -> None:
+    def checkpoint(moment: str) -> None:
+        if when in (moment, "always"):
+            inside(session).upkeep.checkpoint()
+
+    session = kernels.opened(known=True)
+    define(session)
+    session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
+    session.commit()
+    checkpoint("before")
+    session = kernels.opened(known=False, takeover=True)
+    change(session)
+    checkpoint("while stopped")
+    session = kernels.opened(known=True, takeover=True)
+    assert set(session.recovery.stages.values()) == {"extend"}
+    assert "extend" in str(session.recovery)
+    assert session.recovery.recomputed > 0
+    assert everything(session, range(5)) == expected
+    assert session.stats["touched"] < ROWS
+    checkpoint("after")
+    session = kernels.opened(known=True, takeover=True)
+    assert set(session.recovery.stages.values()) == {"read"}
+    assert session.recovery.recomputed == 0
+    assert everything(session, range(5)) == expected
+    go_on_as_ever(session)
+
+
+def test_stages_that_stopped_at_different_epochs_are_extended_together(
+    kernels: Kernels, expected: dict[Any, Any]
+) -> None:
+    """`sums` comes back while `reader` and others still lack their functions."""
+    session = kernels.opened(known=True)
+    define(session)
+    session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
+    session.commit()
+    session.close()
+    session = kernels.opened(known=False)
+    session.inputs["numbers"].insert([(ROWS,), (ROWS + 1,)])
+    session.commit()
+    owners_of(session).definitions.define({"sums": stages(session)["sums"]})
+    assert session["sums"].rows() == expected["sums", 2]
+    assert session.frontiers["odd"].memory == 1
+    session.close()
+    session = kernels.opened(known=False)
+    session.commit()
+    session.inputs["numbers"].remove([(0,), (1,)])
+    session.commit()
+    assert session.frontiers["sums"].memory == 2
+    define(session)
+    assert everything(session, range(5)) == expected
+    go_on_as_ever(session)
+
+
+@pytest.mark.fault(5)
+def test_a_crash_while_extending_leaves_the_stages_as_they_were(
+    stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written is written after the epochs are computed, and at once."""
+    append = type(inside(stopped).store.log).append
+    kinds: list[int] = []
+
+    def crash(log: Any, kind: int, payload: bytes) -> Any:
+        kinds.append(kind)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(inside(stopped).store.log), "append", crash)
+    with pytest.raises(KeyboardInterrupt):
+        define(stopped)
+    monkeypatch.setattr(type(inside(stopped).store.log), "append", append)
+    assert len(kinds) == 1
+    assert stopped.frontiers["sums"].memory == 1
+    assert stopped["sums"].rows(at=1) == expected["sums", 1]
+    session = kernels.opened(known=True, takeover=True)
+    assert everything(session, range(5)) == expected
+    go_on_as_ever(session)
+
+
+def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
+    kernels: Kernels,
+) -> None:
+    session = kernels.opened(known=True)
+    numbers = session.input("numbers", "x int")
+    for x in range(20):
+        numbers.insert([(x,)])
+        session.commit()
+    session.stage("doubled", numbers.map(lambda row: (row.x * 2,), "y int"))
+    session.close()
+    session = kernels.opened(known=False)
+    for x in range(20, 400):
+        session.inputs["numbers"].insert([(x,)])
+        session.commit()
+        if x % 50 == 0:
+            inside(session).upkeep.checkpoint()
+    history = inside(session).store.history
+    while (plan := history.tidy(Keep(8))) is not None:
+        assert history.adopt(plan.perform())
+    inside(session).publisher.repacked()
+    assert not any(20 in each for each in session["numbers"].history())
+    numbers = session.inputs["numbers"]
+    (report,) = owners_of(session).definitions.define(
+        {"doubled": numbers.map(lambda row: (row.x * 2,), "y int")}
+    )
+    assert (report.status, report.version) == ("changed", 2)
+    assert len(session["doubled"]) == 400
+    assert len(session["doubled@1"]) == 20
+    assert any(
+        "'numbers' cannot be read at epoch 20 any more" in n
+        for n in owners_of(session).listeners.notices
+    )
+    assert session.recovery.stages["doubled"] == "recompute"
+
+
+def test_a_new_stage_over_an_unnamed_part_that_others_use_sees_all_of_it(kernels: Kernels) -> None:
+    session = kernels.opened(known=True)
+    session.replay_rows = 0
+    third = session.input("numbers", "x int").select("x % 3 as y")
+    session.stage("counts", third.group_by("y").agg(n="count(*)"))
+    session.inputs["numbers"].insert([(1,), (2,), (3,), (4,)])
+    session.commit()
+    late: dict[str, Callable[[], Any]] = {
+        "kinds": third.distinct,
+        "sums": lambda: third.group_by("y").agg(total="sum(y)"),
+        "some": lambda: third.filter("y > 0").group_by("y").agg(n="count(*)"),
+    }
+    for name, made in late.items():
+        session.stage(name, made())
+    for _ in range(2):
+        assert [tuple(r) for r in session["counts"].rows()] == [(0, 1), (1, 2), (2, 1)]
+        assert [tuple(r) for r in session["kinds"].rows()] == [(0,), (1,), (2,)]
+        assert [tuple(r) for r in session["sums"].rows()] == [(0, 0), (1, 2), (2, 2)]
+        assert [tuple(r) for r in session["some"].rows()] == [(1, 2), (2, 1)]
+        session.inputs["numbers"].insert([(7,)])
+        session.commit()
+        session.inputs["numbers"].remove([(1,)])
+        session.commit()
+
+
+def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(kernels: Kernels) -> None:
+    session = kernels.opened(known=True)
+    people = session.input("people", "name string, city string")
+    session.stage("grown", people.filter("name <> ''"))
+    session.stage("cities", session["grown"].group_by("city").agg(n="count(*)"))
+    people.insert([("ann", "rome"), ("bob", "rome")])
+    session.commit()
+    session.stage("grown", people.filter("name <> ''").select("name"))
+    assert inside(session).catalog["cities"].reason is not None
+    session.stage("grown", people.filter("name <> ''"))
+    people.insert([("cy", "rome")])
+    session.commit()
+    assert [tuple(row) for row in session["cities"].rows()] == [("rome", 3)]
+
+
+@pytest.mark.filterwarnings("ignore:.*before the restart")
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
+    kernels: Kernels, seed: int
+) -> None:
+    chance = random.Random(seed)
+    session = kernels.opened(known=True)
+    define(session)
+    held: Counter[int] = Counter()
+    past = {0: held.copy()}
+    for _ in range(14):
+        what = chance.choice(["change", "change", "change", "lose", "find", "some", "checkpoint"])
+        session.replay_rows = chance.choice([0, 1_000_000])
+        if what == "change":
+            changes = Counter(chance.randrange(12) for _ in range(chance.randrange(6)))
+            session.inputs["numbers"].insert([(x,) for x in changes.elements()])
+            gone = Counter(x for x in held if held[x] and chance.random() < 0.3)
+            session.inputs["numbers"].remove([(x,) for x in gone])
+            held += changes
+            held -= gone
+            past[session.commit()] = held.copy()
+        elif what == "checkpoint":
+            inside(session).upkeep.checkpoint()
+        elif what == "some":
+            owners_of(session).definitions.define(
+                {n: c for n, c in stages(session).items() if chance.random() < 0.5}
+            )
+        else:
+            session = kernels.opened(known=what == "find", takeover=True)
+        for name in STAGES:
+            check(session, name, past)
+    session = kernels.opened(known=False, takeover=True)
+    define(session)
+    assert not [s.name for s in inside(session).catalog.values() if s.reason and not s.frozen]
+    for name in STAGES:
+        assert session.frontiers[name].memory == session.now
+        check(session, name, past)
+
+
+def check(session: Session, name: str, past: dict[int, Counter[int]]) -> None:
+    for epochs in session[name].history():
+        for at in epochs:
+            found = [tuple(row) for row in session[name].rows(at=at)]
+            assert found == sorted(computed(name, past[at])), (name, at)
+
+
+def computed(name: str, held: Counter[int]) -> list[Any]:
+    """What a stage has to be, without any dataflow."""
+    odd = [(x % 2, x) for x in held.elements()]
+    groups: dict[int, list[int]] = {}
+    for kind, x in odd:
+        groups.setdefault(kind, []).append(x)
+    return {
+        "odd": odd,
+        "sums": [(kind, len(group), sum(group)) for kind, group in groups.items()],
+        "least": [(kind, min(group)) for kind, group in groups.items()],
+        "pairs": [(x,) for x in held for _ in range(held[x] ** 2)],
+        "kinds": [(kind,) for kind in groups],
+        "reader": [(kind, len(group)) for kind, group in groups.items()],
+    }[name]
+
+
+def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
+    kernels: Kernels,
+) -> None:
+    def made(session: Session) -> dict[str, nosync_nb.Collection]:
+        pairs = session.input("pairs", "k int, x int")
+        odd = pairs.map(lambda row: (row.k % 2, row.x), "odd int, x int")
+        return {"sums": odd.group_by("odd").agg(n="count(*)", total="sum(x)")}
+
+    session = kernels.opened(known=True)
+    owners_of(session).definitions.define(made(session))
+    session.inputs["pairs"].insert([(x, -x) for x in range(ROWS)])
+    session.commit()
+    session.close()
+    session = kernels.opened(known=False)
+    others = session.input("others", "x int, z int")
+    session.inputs["pairs"].insert([(ROWS, -ROWS)])
+    others.insert([(-x, x) for x in range(10)])
+    session.commit()
+    session.inputs["pairs"].remove([(3, -3)])
+    session.commit()
+    met = session["pairs"].join(others, on="x")
+    before = session.stats["touched"]
+    owners_of(session).definitions.define({**made(session), "met": met.select("k", "z")})
+    assert session.stats["touched"] - before < 2 * ROWS
+    for at in range(1, 4):
+        live = [x for x in range(ROWS + (at > 1)) if at < 3 or x != 3]
+        totals = [(odd, [-x for x in live if x % 2 == odd]) for odd in (0, 1)]
+        assert session["sums"].rows(at=at) == [(o, len(xs), sum(xs)) for o, xs in totals]
+    assert session["met"].rows() == [(x, x) for x in range(10) if x != 3]
+    session.inputs["pairs"].remove([(4, -4)])
+    session.commit()
+    assert session["met"].rows() == [(x, x) for x in range(10) if x not in (3, 4)]
+
+
+def test_stage_that_shares_memoised_results_is_not_extended_over_others(kernels: Kernels) -> None:
+    """One of two stages of a cell stops, and the part that both share memoises further results."""
+
+    def define(session: Session) -> None:
+        part = session.input("numbers", "x int").select("x % 3 AS k", "x", "rand() AS r")
+        tops = part.group_by("k").agg(n="count(*)", top="max(r)").filter(lambda row: row.k >= 0)
+        both = {"left": part.group_by("k").agg(top="max(r)"), "right": tops.select("k", "top")}
+        owners_of(session).definitions.define(both, nondeterministic=True)
+
+    session = kernels.opened(known=True)
+    define(session)
+    session.inputs["numbers"].insert([(x,) for x in range(30)])
+    session.commit()
+    assert session["left"].rows() == session["right"].rows()
+    session.close()
+    session = kernels.opened(known=False)
+    session.inputs["numbers"].insert([(x,) for x in range(30, 60)])
+    session.commit()
+    assert session.stale.keys() == {"right"}
+    session.close()
+    session = kernels.opened(known=True)
+    session.inputs["numbers"].remove([(x,) for x in range(50)])
+    session.commit()
+    assert session.stale.keys() == {"right"}
+    define(session)
+    assert not session.stale
+    assert [row.k for row in session["right"].rows()] == [row.k for row in session["left"].rows()]
+    session.inputs["numbers"].clear()
+    session.commit()
+    assert session["left"].rows() == session["right"].rows() == []

@@ -1,0 +1,236 @@
+"""Aggregates that came late: each is what Spark makes of the rows that are left after removals."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from checks.checking import opened
+
+import nosync_nb
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.rows import Schema
+
+SCHEMA = "k int, i int, l bigint, d double, e double, p decimal(10,2), s string, f int"
+_WHOLE = [None, 0, 1, 2, 2, 3, -7, 7, 100, 113, 2**31 - 1, -(2**31)]
+_REAL = [None, 0.0, 1.0, 2.5, -2.5, 1e-3, 7.25, 7.25, 100.0, 3.4999999, 1e5]
+_STRANGE = [math.inf, -math.inf, math.nan]
+_TEXT = [None, "", "a", "b", "a", "é", "😀", "B", "zz"]
+
+_SIZES = [(1, 0), (2, 0), (3, 0), (9, 0), (40, 0), (12, 1), (90, 0)]
+
+CALLS = """
+median(i) median(d) median(p) median(l) percentile(i,0.3) percentile(d,0.95D) percentile(p,1)
+percentile(i,array(0.0,0.25,1.0)) percentile(i,array(0.5)) percentile(d,0.5,f)
+percentile(distinct~i,0.5) percentile(i,0.5)~filter~(where~i>1) median(d)~filter~(where~false)
+percentile_cont(0.25)~within~group~(order~by~d~desc) percentile_disc(0.3)~within~group~(order~by~i)
+percentile_disc(array(0.3,0.9))~within~group~(order~by~p~desc)
+percentile_cont(0.5)~within~group~(order~by~i)~filter~(where~i>1)
+approx_percentile(i,0.5) approx_percentile(d,array(0.0,0.3,1.0),100) percentile_approx(p,0.99)
+mode(i,true) mode(d,true) mode()~within~group~(order~by~s) mode()~within~group~(order~by~l~desc)
+listagg(s)~within~group~(order~by~s) string_agg(s,'-')~within~group~(order~by~s~desc)
+listagg(distinct~s,',')~within~group~(order~by~s) listagg(i,'+')~within~group~(order~by~i)
+listagg(s,null)~within~group~(order~by~s)
+try_sum(l) try_avg(l) try_sum(d) try_sum(p) try_avg(p) try_sum(distinct~i)
+approx_count_distinct(i) approx_count_distinct(s,0.01) count(distinct~i,s)
+skewness(i) kurtosis(i) skewness(d) kurtosis(d) skewness(p) kurtosis(l) skewness(distinct~i)
+kurtosis(distinct~d)
+corr(i,d) corr(d,e) covar_pop(d,e) covar_samp(i,d) covar_samp(p,l) corr(distinct~i,d)
+regr_count(d,e) regr_avgx(d,e) regr_avgy(i,d) regr_sxx(d,i) regr_syy(d,i) regr_sxy(i,d)
+regr_slope(d,i) regr_intercept(d,i) regr_r2(d,i) regr_r2(i,e) regr_slope(e,d)
+corr(d,e)~filter~(where~i>1) covar_pop(i,1) corr(d,d) kurtosis(d)+median(d)
+max_by(s,struct(l,i,s)) min_by(i,struct(d,s,i)) count(distinct~i,s,d) covar_samp(d,i)
+"""
+
+
+def calls() -> dict[str, str]:
+    return {f"c{n}": sql.replace("~", " ") for n, sql in enumerate(CALLS.split())}
+
+
+def some_rows(seed: int) -> Iterator[tuple[Any, ...]]:
+    """Groups of many kinds: empty values, one, equal ones, infinities, many."""
+    chosen = random.Random(seed)
+    for k, (size, strange) in enumerate(
+        [(1, 0), (2, 0), (3, 0), (9, 0), (40, 0), (12, 1), (90, 0)]
+    ):
+        reals = _REAL + (_STRANGE if strange else [])
+        for _ in range(size):
+            pick = chosen.choice
+            cents = pick([None, *(Decimal(c) / 100 for c in (0, 1, -725, 250, 99999))])
+            numbers = (pick(_WHOLE), pick([*_WHOLE, 2**40]), pick(reals), pick(reals), cents)
+            yield (k, *numbers, pick(_TEXT), pick([0, 1, 2, 5]))
+    for i in range(3):
+        yield (100, None, None, None, None, None, None, i)
+        yield (101, 5, 5, 0.1, 0.1, Decimal("0.10"), "same", 1)
+        yield (102, i, 2**63 - 1 - i, float(i), 3.0 - 2 * i, Decimal(i), "x", 1)
+
+
+def alike(own: Any, other: Any) -> bool:
+    """Equal, but for the last digits that Spark rounds on the way."""
+    if isinstance(own, float) and isinstance(other, float):
+        if math.isnan(own) or math.isnan(other):
+            return math.isnan(own) and math.isnan(other)
+        return own == other or math.isclose(own, other, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(own, list | tuple) and isinstance(other, list | tuple):
+        return len(own) == len(other) and all(map(alike, own, other))
+    return type(own) is type(other) and own == other
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1])
+def test_aggregates_of_what_is_left_are_those_of_spark(
+    seed: int, spark: Any, tmp_path: Path
+) -> None:
+    left = list(some_rows(seed))
+    named = calls()
+    schema = Schema.parse(SCHEMA)
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        given = session.input("given", SCHEMA)
+        stage = session.stage("stage", given.group_by("k").agg(**named))
+        gone = [row for row in some_rows(seed + 1) if row[1] != 2**31 - 1]
+        gone += [(102, 1, 2**63 - 1, 1e300, -1e300, Decimal(7), "gone", 3)]
+        given.insert([*gone, *left])
+        session.commit()
+        given.remove(gone)
+        session.commit()
+        found = {row[0]: row[1:] for row in stage.rows()}
+        types = stage.schema.types[1:]
+    table, _ = rows.to_columns(left, schema, "proof")
+    arrays = [rows.to_arrow(c, t) for c, t in zip(table, schema.types, strict=True)]
+    spark.createDataFrame(
+        pa.Table.from_arrays(arrays, schema=schema.arrow)
+    ).createOrReplaceTempView("aggregate_proof")
+    theirs = of_spark(spark, named)
+    assert dict(zip(named.values(), types, strict=True)) == {
+        named[name]: type_ for name, (type_, _) in theirs.items()
+    }
+    wrong = [
+        (sql, k, values[k], found[k][i])
+        for i, sql in enumerate(named.values())
+        for values in [theirs[f"c{i}"][1]]
+        for k in values.keys() | found.keys()
+        if not alike(found[k][i], values[k])
+    ]
+    assert not wrong
+
+
+def of_spark(spark: Any, named: dict[str, str]) -> dict[str, tuple[str, dict[int, Any]]]:
+    """Name -> type and values by key; Spark cannot compute some of distinct values with others."""
+    together = {name: sql for name, sql in named.items() if "distinct" not in sql}
+    results = {}
+    for some in (together, *({n: sql} for n, sql in named.items() if "distinct" in sql)):
+        selected = ", ".join(f"{sql} as {name}" for name, sql in some.items())
+        frame = spark.sql(f"select k, {selected} from aggregate_proof group by k")
+        types = [field.dataType.simpleString() for field in frame.schema]
+        values = frame.collect()
+        for i, name in enumerate(some, 1):
+            results[name] = (types[i], {row[0]: row[i] for row in values})
+    return results
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_aggregates_forget_what_was_removed_to_the_last_bit(seed: int) -> None:
+    named = {**calls(), "product": "product(d)", "whole": "product(i)"}
+    chosen = random.Random(seed)
+    pool = list(some_rows(seed))
+    with opened() as session:
+        given = session.input("given", SCHEMA)
+        fresh = session.input("fresh", SCHEMA)
+        stage = session.stage("stage", given.group_by("k").agg(**named))
+        other = session.stage("other", fresh.group_by("k").agg(**named))
+        held: list[Any] = []
+        for _ in range(4):
+            held += (coming := chosen.choices(pool, k=60))
+            given.insert(coming)
+            session.commit()
+            chosen.shuffle(held)
+            held, going = held[:40], held[40:]
+            given.remove(going)
+            session.commit()
+        fresh.insert(held)
+        session.commit()
+        assert repr(stage.rows()) == repr(other.rows())
+        given.remove(held)
+        session.commit()
+        assert stage.rows() == []
+
+
+def test_moments_are_of_the_rows_that_have_all_they_ask_for() -> None:
+    named = {"s": "sum(y)", "lean": "skewness(x)", "tails": "kurtosis(x)"}
+    named |= {"both": "covar_pop(x, y)", "same": "corr(x, x)"}
+    named |= {"middle": "percentile(x, 0.5) filter (where y > 1)"}
+    with opened() as session:
+        given = session.input("given", "x int, y int")
+        stage = session.stage("stage", given.agg(**named))
+        given.insert([(1, None), (2, 1), (2, 3), (9, 4), (None, 70), (8, 8)])
+        session.commit()
+        given.remove([(8, 8)])
+        session.commit()
+        (found,) = stage.rows()
+    # of 1, 2, 2, 9 the second to fourth powers of what parts them from 3.5 add up to these
+    second, third, fourth = 41, 144, 964.25
+    lean, tails = 2 * third / second**1.5, 4 * fourth / second**2 - 3
+    assert alike(tuple(found), (78, lean, tails, 28 / 9, 1.0, 5.5))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([2.0, 3.0, 3.0], 18.0),
+        ([2.0**999, 2.0**999, 2.0**-999, 2.0**-999], 1.0),
+        ([-1.5, 2.0], -3.0),
+        ([0.0, 5.0], 0.0),
+        ([math.inf, -2.0], -math.inf),
+        ([math.inf, 0.0], math.nan),
+        ([1e200, 1e200], math.inf),
+        ([1e-200, -1e-200], 0.0),
+        ([0.1] * 10, float(Fraction(0.1) ** 10)),
+        ([1e300, 1e300, 1e-300, 1e-300], float(Fraction(1e300) ** 2 * Fraction(1e-300) ** 2)),
+        ([None], None),
+    ],
+)
+def test_a_product_is_rounded_once(values: list[float | None], expected: float | None) -> None:
+    with opened() as session:
+        given = session.input("given", "x double")
+        stage = session.stage("stage", given.agg(p="product(x)"))
+        given.insert([(x,) for x in values])
+        session.commit()
+        ((found,),) = stage.rows()
+        assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("percentile(d, 1.5)", "no constant from 0 to 1"),
+        ("percentile(d, e)", "no constant from 0 to 1"),
+        ("percentile(s, 0.5)", "no percentile of a string"),
+        ("percentile(d)", "takes 2 to 3 arguments"),
+        ("median(d, e)", "median takes 1 arguments"),
+        ("percentile(d, 0.5, e)", "a frequency is a whole number"),
+        ("percentile_cont(0.5)", "needs an order"),
+        ("percentile_cont(0.5) within group (order by d, e)", "ordered by one value"),
+        ("max(d) within group (order by d)", "max has no order"),
+        ("listagg(distinct s) within group (order by i)", "ordered by themselves"),
+        ("listagg(s, 1)", "separator 1.0 is not of type string"),
+        ("corr(d)", "corr takes 2 arguments"),
+        ("corr(d, s)", "no corr of a string"),
+        ("kurtosis(s)", "no kurtosis of a string"),
+        ("median(sum(d))", "sum stands inside median"),
+        ("histogram_numeric(d, 5)", "the aggregate histogram_numeric is not known"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_runs(sql: str, said: str) -> None:
+    with opened() as session:
+        given = session.input("given", SCHEMA)
+        with pytest.raises(ExpressionError, match=said):
+            session.stage("stage", given.group_by("k").agg(n=sql))

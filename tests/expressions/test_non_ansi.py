@@ -1,0 +1,123 @@
+"""With ANSI mode off nothing raises where Spark gives null or wraps around; the rest is Spark's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from soak import tried
+from sql_cases.expression_cases import all_cases
+from sql_cases.expression_frames import values
+from sql_cases.function_cases import NEAR, PRINTED
+from sql_cases.further_cases import further
+from sql_cases.random_expressions import expressions
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Expression, Settings, compile_expression
+from nosync_nb.rows import Schema
+from nosync_nb.rows.nested import column_of
+
+OFF = Settings("UTC", ansi=False)
+_TOGETHER = 80
+
+
+def compiled(sql: str, schema: Schema, settings: Settings = OFF) -> Expression:
+    return compile_expression(sql, schema, types=lambda *_: ["int"], settings=settings)
+
+
+def of(sql: str, type_: str, *given: Any) -> list[Any]:
+    e = compiled(sql, Schema.parse(f"x {type_}"))
+    assert e.local, e.why
+    return rows.to_pylist(e.evaluate([column_of(list(given), type_)], len(given)), e.type)
+
+
+@pytest.mark.parametrize(
+    ("sql", "type_", "given", "expected"),
+    [
+        ("x + 1", "int", 2**31 - 1, -(2**31)),
+        ("x * x", "bigint", 2**62, 0),
+        ("-x", "tinyint", -128, -128),
+        ("abs(x)", "smallint", -(2**15), -(2**15)),
+        ("1 / x", "int", 0, None),
+        ("5 % x", "bigint", 0, None),
+        ("x div 0", "bigint", 7, None),
+        ("x div -1", "bigint", -(2**63), -(2**63)),
+        ("cast(x as tinyint)", "int", 300, 44),
+        ("cast(x as int)", "double", float("nan"), 0),
+        ("cast(x as int)", "double", 1e30, 2**31 - 1),
+        ("cast(x as tinyint)", "double", 1e30, -1),
+        ("cast(x as bigint)", "float", -1e30, -(2**63)),
+        ("cast(x as double)", "string", "abc", None),
+        ("cast(x as date)", "string", "2024-13-01", None),
+        ("x + 1 > 0 or x is null", "int", 2**31 - 1, False),
+        ("split('a,b', ',')[x]", "int", 2, None),
+        ("make_date(2024, x, 1)", "int", 13, None),
+    ],
+)
+def test_a_row_that_would_raise_gives_what_spark_gives(
+    sql: str, type_: str, given: Any, expected: Any
+) -> None:
+    assert of(sql, type_, given, given) == [expected] * 2
+    e = compiled(sql, Schema.parse(f"x {type_}"))
+    many = rows.SMALL + 1
+    column = rows.from_arrow(rows.to_arrow(column_of([given] * many, type_), type_), type_)
+    assert rows.to_pylist(e.evaluate([column], many), e.type) == [expected] * many
+    assert e.settings.ansi is False
+    assert not e.raises
+
+
+def test_a_day_beyond_timestamps_is_an_error_in_either_mode() -> None:
+    e = compiled("cast(x as timestamp)", Schema.parse("x date"))
+    with pytest.raises(ExpressionError, match="overflow"):
+        e.evaluate([column_of([2**31 - 1], "date")], 1)
+
+
+def test_what_a_divisor_of_zero_makes_null_is_not_looked_at() -> None:
+    day = "unix_seconds(cast(date_from_unix_date(x) as timestamp))"
+    for sql in (f"{day} / (x - x)", f"{day} div 0", f"pmod({day}, x - x)", f"{day} % (x - x)"):
+        assert of(sql, "int", 2**31 - 1) == [None]
+        e = compiled(sql.replace("(x - x)", "2").replace("div 0", "div 2"), Schema.parse("x int"))
+        if "x - x" not in e.sql:
+            with pytest.raises(ExpressionError, match="overflow"):
+                e.evaluate([column_of([2**31 - 1], "int")], 1)
+
+
+@pytest.mark.parametrize(
+    "sql", ["cast(s as int)", "i + s", "i = s", "coalesce(i, s)", "cast(p as string)", "f + i"]
+)
+def test_types_that_meet_in_another_way_are_left_to_spark(sql: str) -> None:
+    schema = Schema.parse("s string, i int, p decimal(5,2), f float")
+    assert compiled(sql, schema, Settings("UTC", ansi=True)).local
+    e = compiled(sql, schema)
+    assert not e.local
+    assert "without ANSI mode" in e.why
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_without_ansi_mode_values_are_those_of_spark(spark: Any) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", value=False)
+    own = values()
+    sqls = list(dict.fromkeys(case.sql for case in (*all_cases(), *further())))
+    sqls += [sql for sql in expressions(tried(20, 4000), seed=2) if sql not in sqls]
+    made = [e for sql in sqls if (e := compiled(sql, own.schema)).local]
+    made = [e for e in made if tried(False, True) or _may_raise(e)]
+    assert len(made) > 450
+    for start in range(0, len(made), _TOGETHER * tried(4, 1)):
+        some = made[start : start + _TOGETHER]
+        theirs = own.spark_values(session, {f"r{i}": (e.sql, None) for i, e in enumerate(some)})
+        for i, e in enumerate(some):
+            answer = theirs[f"r{i}"]
+            assert (e.sql, rows.spark_type(answer.type)) == (e.sql, e.type)
+            ours = e.evaluate(own.columns, own.n)
+            wrong = np.flatnonzero(~rows.equal(rows.from_arrow(answer, e.type), ours, e.type))
+            if len(wrong) and e.sql not in NEAR and e.sql not in PRINTED:
+                at = int(wrong[0])
+                pytest.fail(f"{e.sql} on {own.row(e, at)}: in Spark {answer[at]}")
+
+
+def _may_raise(e: Expression) -> bool:
+    return compiled(e.sql, e.schema, Settings("UTC", ansi=True)).raises

@@ -1,0 +1,53 @@
+"""What waits for Spark is said with the reason before Spark is started, and what would not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from nosync_nb import Session
+from nosync_nb.expressions import waiting, waits
+from nosync_nb.operators import registry
+from nosync_nb.rows import Schema
+
+SCHEMA = Schema.parse("s string, i int, a array<int>")
+
+
+@pytest.mark.parametrize(
+    ("sql", "why", "near"),
+    [
+        ("uper(s)", "function uper", "upper(s)"),
+        ("reverse(xpath_int(s, 'a'))", "function xpath_int", ""),
+        ("length(upper(s)) + xpath_int(s, 'a')", "function xpath_int", "LENGTH(UPPER(s))"),
+        ("date_format(current_date(), 'w')", "'w' in a pattern of dates", "CURRENT_DATE()"),
+    ],
+)
+def test_the_reason_and_the_nearest_that_would_not_wait(sql: str, why: str, near: str) -> None:
+    said = waiting(sql, SCHEMA)
+    assert said.why == why
+    assert said.nearest.lower() == near.lower()
+    if near:
+        assert waits(said.nearest, SCHEMA) is None
+
+
+@pytest.mark.parametrize("sql", ["upper(s)", "i +", "nosuch", "sum(i)"])
+def test_what_does_not_wait_or_cannot_be_has_no_reason(sql: str) -> None:
+    assert waiting(sql, SCHEMA) == ("", "")
+
+
+def test_explain_is_silent_about_what_is_computed_here(session: Session) -> None:
+    rows = session.input("rows", "s string, i int")
+    shown = rows.filter("i > 1").select("upper(s) AS t").explain()
+    assert "waits for Spark" not in shown
+
+
+def test_an_operator_names_its_expressions_that_wait() -> None:
+    part = SimpleNamespace(
+        op="filter",
+        params={"predicate": "xpath_int(s, 'a') > i"},
+        functions=(),
+        inputs=[SimpleNamespace(schema=SCHEMA)],
+        schema=SCHEMA,
+    )
+    assert registry.waiting(part) == ["\"xpath_int(s, 'a') > i\" (function xpath_int)"]

@@ -1,0 +1,59 @@
+"""Descriptors: a log takes a few, however many files it has; what is mapped needs none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, resource, sys
+import nosync_nb
+from nosync_nb.session.maintenance import maintenance as upkeep
+from nosync_nb.store import store
+from nosync_nb.session.session import owners_of
+
+store.SPILL_ROWS = upkeep.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
+EPOCHS = 120
+LIMIT = 64
+resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+opened = lambda: len(os.listdir("/dev/fd"))
+
+def use(session, start, stop):
+    rows = session.inputs["rows"] if "rows" in session.inputs else session.input("rows", "k int")
+    counts = []
+    for epoch in range(start, stop):
+        rows.insert([(epoch * 8 + i,) for i in range(8)])
+        session.commit()
+        owners_of(session).upkeep.checkpoint()
+        counts.append(opened())
+    return counts
+
+with nosync_nb.open(sys.argv[1]) as session:
+    counts = use(session, 0, EPOCHS)
+    assert counts[-1] <= counts[10], counts
+files = sum(len(found) for _, _, found in os.walk(sys.argv[1]))
+assert files > 3 * LIMIT, files
+
+with nosync_nb.open(sys.argv[1]) as session:
+    before = opened()
+    for at in range(EPOCHS + 1):
+        assert len(session["rows"].rows(at=at)) == 8 * at
+    assert opened() <= before + 16, (before, opened())  # segments that were looked up
+    counts = use(session, EPOCHS, EPOCHS + 5)
+    owners_of(session).worker.settle()
+    assert len(session["rows"].rows()) == 8 * (EPOCHS + 5)
+with nosync_nb.open(sys.argv[1], mode="r") as reader:
+    assert len(reader["rows"].rows(at=EPOCHS)) == 8 * EPOCHS
+"""
+
+
+@pytest.mark.fault(21)
+def test_a_log_of_many_files_works_with_few_descriptors_and_takes_no_more_over_time(
+    tmp_path: Path,
+) -> None:
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "log")]
+    run = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr

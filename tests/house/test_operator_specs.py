@@ -1,0 +1,127 @@
+"""An operator has one home: each word of collections and plans has a spec; nobody asks classes.
+
+What an operator is to the rest of the engine is said beside its kernel. Where another room asks
+which class an operator is, that says it a second time; those that may are listed, and their number
+may only go down.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nosync_nb.operators import base
+from nosync_nb.operators.registry import COMPILED, SPECS
+
+ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
+WRITERS = {"then", "_then", "_with", "Definition"}
+"""The calls in collections whose first argument, if it is a text, is the word of an operator."""
+
+ABOVE = ("collections", "dataflow", "store", "spark", "session")
+KNOWN = {
+    "dataflow/runtime/runner.py": 1,  # a row-wise operator runs when its change is asked for
+    "session/writes/determinism_check.py": 2,  # a loop is asked for what is inside it
+    "spark/execution/bulk_run.py": 1,  # a row-wise operator is one with what reads it
+    "spark/execution/placement.py": 1,  # likewise
+}
+"""Questions after the class of an operator outside of operators; fewer are welcome."""
+
+
+def texts_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def words(tree: ast.AST) -> Iterator[str]:
+    """The words of operators that a module writes in definitions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and name_of(node.func) in WRITERS:
+            word = node.args[0]
+            if isinstance(word, ast.Constant) and isinstance(word.value, str):
+                yield word.value
+
+
+def name_of(node: ast.expr) -> str:
+    """The last name of `a.b.c`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def classes() -> set[str]:
+    """The names of all operators and of all pieces of row-wise ones."""
+    found = {base.Operator, base.Row}
+    for each in list(found):
+        waiting = [each]
+        while waiting:
+            below = waiting.pop().__subclasses__()
+            waiting += below
+            found.update(below)
+    return {each.__name__ for each in found}
+
+
+def questions(tree: ast.AST, asked: set[str]) -> int:
+    """How often a module asks whether something is of one of these classes."""
+    count = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func) == "isinstance":
+            count += any(name_of(each) in asked for each in ast.walk(node.args[1]) if is_name(each))
+        elif isinstance(node, ast.MatchClass):
+            count += name_of(node.cls) in asked
+        elif isinstance(node, ast.Compare):  # type(operator) is Join
+            count += any(is_name(each) and name_of(each) in asked for each in node.comparators)
+    return count
+
+
+def is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def test_every_word_that_collections_and_plans_write_has_a_spec() -> None:
+    written = {
+        word
+        for room in ("collections", "dataflow")
+        for path in (ENGINE / room).rglob("*.py")
+        for word in words(texts_of(path))
+    }
+    assert written == SPECS.keys() | COMPILED
+
+
+@pytest.mark.parametrize("op", SPECS)
+def test_a_spec_is_complete(op: str) -> None:
+    spec = SPECS[op]
+    assert spec.op == op
+    assert (spec.build is None) != (spec.piece is None)
+    for call, count in ((spec.fit, 3), (spec.build or spec.piece, 2), (spec.expressions, 1)):
+        assert call is not None
+        assert len(inspect.signature(call).parameters) == count
+
+
+def test_no_other_room_asks_which_class_an_operator_is() -> None:
+    asked = classes()
+    assert {"Join", "Aggregate", "Linear", "Filter", "Loop", "Kept"} <= asked
+    counts = {
+        str(path.relative_to(ENGINE)): questions(texts_of(path), asked)
+        for room in ABOVE
+        for path in (ENGINE / room).rglob("*.py")
+    }
+    assert {path: count for path, count in counts.items() if count} == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("isinstance(node.operator, Join)", 1),
+        ("isinstance(operator, operators.Linear | Concat)", 1),
+        ("isinstance(piece, (Filter, Select))", 1),
+        ("type(operator) is Join", 1),
+        ("match operator:\n    case Join(): pass", 1),
+        ("isinstance(batch, Batch)", 0),
+        ("Join(left, right)", 0),
+    ],
+)
+def test_questions_are_counted(text: str, count: int) -> None:
+    assert questions(ast.parse(text), classes()) == count

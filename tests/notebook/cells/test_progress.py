@@ -1,0 +1,225 @@
+"""Long work is seen while it goes on, and short work is not looked at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from internals import owners_of
+from jupyter.kernels import Kernel
+
+import nosync_nb
+from nosync.progress import Line, Progress, seen_in
+from nosync_nb import rows
+from nosync_nb.dataflow.runtime.activity import Activity, Doing
+from nosync_nb.session.durability import replication
+from nosync_nb.store.replication.agent import progress
+from nosync_widgets.progress_bar import Seen, html
+
+
+class Recorder:
+    """Keeps what is shown."""
+
+    def __init__(self) -> None:
+        self.told: Queue[Seen | None] = Queue()
+
+    def update(self, seen: Seen) -> None:
+        self.told.put(seen)
+
+    def close(self) -> None:
+        self.told.put(None)
+
+
+def test_what_was_begun_last_is_what_goes_on() -> None:
+    doing = Doing()
+    assert doing.now is None
+    with doing.of("replays", 3) as replaying:
+        replaying.step()
+        with doing.of("starts Spark") as starting:
+            assert doing.now is starting
+        assert doing.now is replaying
+        assert (replaying.done, replaying.total) == (1, 3)
+        with pytest.raises(KeyboardInterrupt), doing.of("waits"):
+            raise KeyboardInterrupt
+        assert doing.now is replaying
+    assert doing.now is None
+
+
+def test_what_is_shown_is_gone_with_the_cell() -> None:
+    recorder = Recorder()
+    progress = Progress(lambda: Seen("runs", 1, 2), lambda: recorder)
+    progress.begin()
+    assert recorder.told.get(timeout=60) == Seen("runs", 1, 2)
+    progress.end()
+    shown = list(recorder.told.queue)
+    assert shown[-1] is None
+    assert all(each == Seen("runs", 1, 2) for each in shown[:-1])
+    assert all(each.name != "nosync progress" for each in threading.enumerate())
+
+
+def test_a_short_cell_is_not_looked_at() -> None:
+    looked = threading.Event()
+    progress = Progress(looked.set, Recorder)
+    for _ in range(20):
+        progress.begin()
+        progress.end()
+    assert not looked.is_set()
+
+
+def test_what_ends_before_the_cell_is_taken_away_and_shown_again() -> None:
+    recorder, turns = Recorder(), iter([Seen("a"), None, Seen("b")])
+    progress = Progress(lambda: next(turns, None), lambda: recorder)
+    progress.begin()
+    assert [recorder.told.get(timeout=60) for _ in range(4)] == [Seen("a"), None, Seen("b"), None]
+    progress.end()
+
+
+def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "n int")
+        assert seen_in(session, 0) is None
+        for n in range(3):
+            numbers.insert([(n,)])
+            session.commit()
+        assert seen_in(session, 2) is None, "one epoch is the cell's own"
+        assert seen_in(session, 0) == Seen("epochs 1 to 3 are committed")
+        seen: list[Seen | None] = []
+
+        def looking(row: object) -> tuple[bool]:
+            seen.append(seen_in(session, 3))
+            return (True,)
+
+        with pytest.warns(UserWarning, match="cannot be stored"):
+            session.define({"kept": numbers.filter(looking)}, replay=1)
+        assert any(each and "epochs 1 to 3" in each.text and each.total == 2 for each in seen)
+        with pytest.warns(UserWarning, match="cannot be stored"):
+            session.define({"other": numbers.map(looking, schema="kept boolean")})
+        assert any(each and each.text == "first run of other" for each in seen)
+        with owners_of(session).works.doing.of("waits"):
+            assert seen_in(session, 3) == Seen("waits")
+    assert seen_in(session, 0) is None
+    assert seen_in(None, 0) is None
+
+
+def test_what_is_left_of_a_wait_becomes_less_and_may_become_more() -> None:
+    waiting = Activity("waits", in_bytes=True)
+    for left, expected in ((300, (0, 300)), (100, (200, 300)), (400, (200, 600)), (0, (600, 600))):
+        waiting.left(left)
+        assert (waiting.done, waiting.total) == expected
+
+
+def test_a_large_load_says_how_many_bytes_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Seen | None] = []
+    real = rows.to_columns
+
+    def looked(*arguments: Any) -> Any:
+        seen.append(seen_in(session, 1))
+        return real(*arguments)
+
+    def looking(row: object) -> tuple[bool]:
+        if len(seen) < 3:
+            seen.append(seen_in(session, 1))
+        return (True,)
+
+    monkeypatch.setattr(rows, "to_columns", looked)
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "n bigint")
+        with pytest.warns(UserWarning, match="cannot be stored"):
+            session.define({"kept": numbers.filter(looking)})
+        numbers.insert([(1,)])
+        session.commit()
+        assert seen == [None, None], "few rows are not worth it"
+        seen.clear()
+        numbers.insert([(n,) for n in range(1 << 17)])
+        session.commit()
+    taking, computing = (each.text if each else "" for each in seen[:2])
+    assert taking.startswith("takes 131,072 rows for numbers, 1.0 MiB")
+    assert computing.startswith("computes the epoch of 131,072 rows, 2.0 MiB")
+
+
+def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    lacking, counted = threading.Event(), threading.Event()
+
+    def left(self: Activity, count: int) -> None:
+        real(self, count)
+        if self.total > 1 << 19:
+            seen.append((str(seen_in(session, 5)), self.done, self.total))
+            counted.set()
+
+    def told(line: bytes) -> progress.Told:
+        """Holds back that the replica has the rows, until who waits has seen that it lacks them."""
+        assert not lacking.is_set() or counted.wait(120)
+        said = progress.told_in(line)
+        if isinstance(said, progress.Progress) and said.backlog_bytes > 1 << 19:
+            lacking.set()
+        return said
+
+    real = Activity.left
+    monkeypatch.setattr(Activity, "left", left)
+    monkeypatch.setattr(replication, "told_in", told)
+    with nosync_nb.open(tmp_path / "log", replicas=[(tmp_path / "copy").as_uri()]) as session:
+        numbers = session.input("numbers", "n bigint")
+        numbers.insert([(1,)])
+        session.commit(wait="replicas")  # it is known from now on what the replica has
+        assert not seen
+        numbers.insert([(n,) for n in range(1 << 17)])
+        session.commit(wait="replicas")
+    shown, done, total = seen[-1]
+    assert 0 <= done < total
+    assert " MiB" in shown or " KiB" in shown
+
+
+def test_a_bar_is_only_ever_text() -> None:
+    shown = html(Seen("<b>bold</b>", 3, 2, 'http://host:4040"><script>'))
+    assert "<b>" not in shown
+    assert "<script>" not in shown
+    assert 'max="2" value="2"' in shown
+    assert "href" not in html(Seen("a", url="javascript:alert(1)"))
+
+
+def test_a_line_of_a_terminal_is_written_over_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    line = Line()
+    line.update(Seen("a long text"))
+    line.update(Seen("short"))
+    line.close()
+    written = capsys.readouterr().err.split("\r")
+    assert written[1].rstrip() == "NoSync: a long text"
+    assert len(written[3]) == len(written[1])
+    assert written[-1] == ""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    kernel = Kernel(tmp_path)
+    yield kernel
+    kernel.close()
+
+
+LOOP = """
+import time
+numbers = nosync.input("numbers", "n int")
+until = time.monotonic() + 1.5
+n = 0
+while time.monotonic() < until:
+    with nosync.epoch():
+        numbers.insert([(n,)])
+    n += 1
+"""
+
+
+def test_a_loop_of_commits_is_seen_in_its_cell(kernel: Kernel) -> None:
+    shown = kernel.run(LOOP)
+    assert shown.status == "ok"
+    assert "are committed" in shown.text
+    assert "<progress>" in shown.html
+    assert "NoSync: new log" in shown.text
+    assert "progress" not in kernel.run("n").html

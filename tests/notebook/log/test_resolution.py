@@ -1,0 +1,527 @@
+"""Which log is a notebook's, by what is known of both: a table, and the files that tell it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from nosync.log import notebook_facts as evidence
+from nosync.log.location import RECORD
+from nosync.log.notebook_facts import NotebookFile, read_record, telling, write_record
+from nosync.log.resolution import Evidence, KnownLog, Record, decide, same, told
+
+LOGS = Path("/w/.nosync")
+TUTORIALS = Path(__file__).resolve().parents[3] / "tutorials"
+FILE, OTHER_FILE = (1, 10), (1, 11)
+K1, K2 = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "2b4e28ba-2fa1-11d2-883f-0016d3cca427"
+
+
+def ids(letters: str) -> frozenset[str]:
+    """Ids of cells as Jupyter draws them."""
+    return frozenset(f"{ord(each):08x}" for each in letters)
+
+
+def here(name: str = "flights", **known: Any) -> Evidence:
+    """A notebook that was saved with the cells `a` and `b`; what a case says differs."""
+    usual = {"file": FILE, "cells": ids("ab"), "kernel": K1}
+    return Evidence(natural=LOGS / name, notebook=f"/w/{name}.ipynb", **{**usual, **known})
+
+
+def log(name: str = "flights", *, lives: str = "", brought: bool = False, **known: Any) -> KnownLog:
+    """A log that has seen cell `a` of the notebook of its name, in an earlier kernel."""
+    usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ids("a"), "kernel": K2}
+    record = Record(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
+    return KnownLog(LOGS / name, record, lives, brought, record.former)
+
+
+def texts(letters: str) -> frozenset[str]:
+    """What stands for the texts of numbered cells."""
+    return frozenset(telling("0", each) for each in letters)
+
+
+SETUP = frozenset({"setup", "load-data"})
+"""Ids that somebody wrote, as they stand in many notebooks."""
+
+UNKNOWN = KnownLog(LOGS / "flights")
+UNTITLED = "Untitled"
+
+CASES = {
+    "nothing is there": (here(), [], "flights", "new", ""),
+    "the next day": (here(), [log()], "flights", "file", ""),
+    "a log of before records": (here(), [UNKNOWN], "flights", "path", ""),
+    "the user has chosen": (here(chosen=LOGS / "x"), [log()], "x", "chosen", ""),
+    "first save of Untitled, in its kernel": (
+        here("quick", cells=frozenset()),
+        [log(UNTITLED, kernel=K1)],
+        UNTITLED,
+        "kernel",
+        "",
+    ),
+    "first save of Untitled, the next day": (
+        here("quick"),
+        [log(UNTITLED), log("other", cells=ids("x"), file=OTHER_FILE)],
+        UNTITLED,
+        "file",
+        "",
+    ),
+    "the next Untitled, in its first cell": (
+        here(UNTITLED, file=OTHER_FILE, cells=ids("n")),
+        [log(UNTITLED, lives="/w/quick.ipynb")],
+        "Untitled-2",
+        "new",
+        "",
+    ),
+    "the next Untitled of many": (
+        here(UNTITLED, file=(1, 12), cells=ids("n")),
+        [
+            log(UNTITLED, lives="/w/quick.ipynb"),
+            KnownLog(LOGS / "Untitled-2", Record(cells=ids("z"), notebook="/w/b.ipynb")),
+        ],
+        "Untitled-3",
+        "new",
+        "",
+    ),
+    "the next Untitled, of which no cell is known": (
+        here(UNTITLED, file=OTHER_FILE, cells=frozenset()),
+        [log(UNTITLED, lives="/w/quick.ipynb")],
+        "Untitled-2",
+        "new",
+        "",
+    ),
+    "deleted and made anew, with the number of the old file": (
+        here(cells=ids("n")),
+        [log()],
+        "flights-2",
+        "new",
+        "gone",
+    ),
+    "deleted and made anew, no cell in it yet": (
+        here(cells=frozenset()),
+        [log()],
+        "flights-2",
+        "new",
+        "gone",
+    ),
+    "the number of a file that is gone went to one of another name": (
+        here("fresh", cells=ids("n")),
+        [log()],
+        "fresh",
+        "new",
+        "",
+    ),
+    "moved with its cells to another disk": (
+        here("moved", file=(2, 7)),
+        [log()],
+        "flights",
+        "cells",
+        "",
+    ),
+    "checked out of git": (here(file=OTHER_FILE), [log()], "flights", "cells", ""),
+    "ids written by hand, checked out of git": (
+        here(file=OTHER_FILE, cells=SETUP),
+        [log(cells=SETUP)],
+        "flights",
+        "cells",
+        "",
+    ),
+    "ids written by hand, renamed": (
+        here("renamed", cells=SETUP),
+        [log(cells=SETUP)],
+        "flights",
+        "file",
+        "",
+    ),
+    "one of them, in the number of a file that is gone": (
+        here("other", cells=frozenset({"setup", "plot"})),
+        [log(cells=SETUP)],
+        "other",
+        "new",
+        "maybe",
+    ),
+    "ids written by hand, and those of a notebook that is gone": (
+        here("other", file=OTHER_FILE, cells=SETUP),
+        [log(cells=SETUP)],
+        "other",
+        "new",
+        "maybe",
+    ),
+    "one of them, before the notebook was saved": (
+        here("other", file=None, cells=frozenset({"setup"})),
+        [log(cells=SETUP)],
+        "other",
+        "new",
+        "maybe",
+    ),
+    "ids written by hand, a copy": (
+        here("copy", file=OTHER_FILE, cells=SETUP),
+        [log(cells=SETUP, lives="/w/flights.ipynb")],
+        "copy",
+        "new",
+        "copy",
+    ),
+    "one of them, of a notebook that is there": (
+        here("other", file=OTHER_FILE, cells=frozenset({"setup", "plot", "fit"})),
+        [log(cells=SETUP, lives="/w/flights.ipynb")],
+        "other",
+        "new",
+        "",
+    ),
+    "a copy, its original there": (
+        here("copy", file=OTHER_FILE),
+        [log(lives="/w/flights.ipynb")],
+        "copy",
+        "new",
+        "copy",
+    ),
+    "a copy that has its own log by now": (
+        here("copy", file=OTHER_FILE),
+        [log(lives="/w/flights.ipynb", seen=9.0), log("copy", file=OTHER_FILE)],
+        "copy",
+        "file",
+        "",
+    ),
+    "the original of a copy, checked out of git": (
+        here(file=(1, 12)),
+        [log(), log("copy", file=OTHER_FILE, seen=9.0, lives="/w/copy.ipynb")],
+        "flights",
+        "cells",
+        "",
+    ),
+    "the whole folder was copied, log and all": (
+        here(file=OTHER_FILE),
+        [log(log="/v/.nosync/flights", brought=True)],
+        "flights",
+        "cells",
+        "",
+    ),
+    "another log was opened in the notebook last": (
+        here(),
+        [log(seen=1.0), log("adopted", notebook="/w/flights.ipynb", seen=2.0)],
+        "adopted",
+        "file",
+        "",
+    ),
+    "another log was opened in this kernel last": (
+        here(cells=None),
+        [log(seen=1.0, kernel=K1), log("adopted", seen=2.0, kernel=K1)],
+        "adopted",
+        "kernel",
+        "",
+    ),
+    "a notebook that keeps no ids of cells": (
+        here(cells=None),
+        [log(cells=())],
+        "flights",
+        "path",
+        "",
+    ),
+    "one without ids, and another file than the log knows": (
+        here(cells=None, file=OTHER_FILE),
+        [log(cells=())],
+        "flights-2",
+        "new",
+        "gone",
+    ),
+    "one without ids, renamed": (
+        here("renamed", cells=None),
+        [log(cells=())],
+        "renamed",
+        "new",
+        "maybe",
+    ),
+    "a runner that tells nothing but the path": (
+        here(cells=None, file=None, kernel=""),
+        [log()],
+        "flights",
+        "path",
+        "",
+    ),
+    "one that tells the path of a notebook that was renamed to it": (
+        here(cells=None, file=None, kernel=""),
+        [log(notebook="/w/before.ipynb")],
+        "flights-2",
+        "new",
+        "gone",
+    ),
+    "numbered cells, of which one has a text of another notebook's": (
+        here("other", file=OTHER_FILE, cells=texts("abcd")),
+        [log(cells=texts("axyz"))],
+        "other",
+        "new",
+        "",
+    ),
+    "numbered cells, with the texts of a notebook that is there": (
+        here("copy", file=OTHER_FILE, cells=texts("abcd")),
+        [log(cells=texts("abx"), lives="/w/flights.ipynb")],
+        "copy",
+        "new",
+        "copy",
+    ),
+    "numbered cells, checked out of git": (
+        here(file=OTHER_FILE, cells=texts("abcd")),
+        [log(cells=texts("abx"))],
+        "flights",
+        "cells",
+        "",
+    ),
+    "numbered cells, all of them edited": (
+        here(cells=texts("xyz")),
+        [log(cells=texts("ab"))],
+        "flights",
+        "path",
+        "",
+    ),
+    "cells that were numbered in the file after the log saw them": (
+        here(cells=texts("ab")),
+        [log()],
+        "flights",
+        "path",
+        "",
+    ),
+    "numbered cells, renamed and all of them edited": (
+        here("renamed", cells=texts("xyz")),
+        [log(cells=texts("ab"))],
+        "renamed",
+        "new",
+        "maybe",
+    ),
+    "numbered cells, in another file of the name": (
+        here(file=OTHER_FILE, cells=texts("xyz")),
+        [log(cells=texts("ab"))],
+        "flights-2",
+        "new",
+        "gone",
+    ),
+    "a former name of another notebook's log": (
+        here(UNTITLED, file=OTHER_FILE, cells=ids("n")),
+        [log("sales", former=(str(LOGS / UNTITLED),))],
+        "Untitled-2",
+        "new",
+        "",
+    ),
+    "another notebook took its log": (
+        here("sales", file=OTHER_FILE, cells=ids("xy")),
+        [log(lives="/w/flights.ipynb", previous=("/w/sales.ipynb", OTHER_FILE))],
+        "sales",
+        "new",
+        "taken",
+    ),
+    "a new notebook with the name of one whose log was taken": (
+        here("sales", file=(1, 12), cells=ids("n")),
+        [log(lives="/w/flights.ipynb", previous=("/w/sales.ipynb", OTHER_FILE))],
+        "sales",
+        "new",
+        "",
+    ),
+    "nobody tells the name": (Evidence(kernel=K1), [log()], None, "new", ""),
+    "nobody tells the name, but the kernel has a log": (
+        Evidence(kernel=K1),
+        [log(kernel=K1)],
+        "flights",
+        "kernel",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_log_is_the_notebooks_or_a_new_one_that_names_the_other(case: str) -> None:
+    evidence, logs, name, why, relation = CASES[case]
+    for known in (logs, logs[::-1]):
+        verdict = decide(evidence, known)
+        expected = None if name is None else LOGS / name
+        assert (verdict.log, verdict.why, verdict.relation) == (expected, why, relation)
+    line = told(verdict, ".nosync/flights", "flights.ipynb")
+    assert bool(relation) == ("%dd open .nosync/flights" in line)
+
+
+RENAMES = {
+    "named after the notebook": ("Untitled", True, [], "flights"),
+    "named by the user": ("special", False, [], None),
+    "has the name already": ("flights", True, [], None),
+    "has the name and a number": ("flights-2", True, [], None),
+    "the name is taken": ("Untitled-2", True, ["flights"], "flights-2"),
+    "the name and the next one are taken": (
+        "Untitled",
+        True,
+        ["flights", "flights-2"],
+        "flights-3",
+    ),
+    "a name that only begins alike": ("flights-old", True, [], "flights"),
+}
+
+
+@pytest.mark.parametrize("case", RENAMES)
+def test_the_folder_of_a_log_takes_the_name_of_its_notebook(case: str) -> None:
+    name, automatic, others, expected = RENAMES[case]
+    own = log(name, notebook="/w/flights.ipynb", automatic=automatic)
+    taken = [
+        log(each, notebook=f"/w/{i}.ipynb", file=(2, i), cells=ids("z"), lives=f"/w/{i}.ipynb")
+        for i, each in enumerate(others)
+    ]
+    verdict = decide(here(), [own, *taken])
+    assert verdict.log == own.path
+    assert verdict.rename == (None if expected is None else LOGS / expected)
+
+
+def test_the_folder_of_a_log_that_the_user_chose_or_that_is_elsewhere_keeps_its_name() -> None:
+    own = log(UNTITLED, notebook="/w/flights.ipynb", automatic=True)
+    assert decide(here(chosen=own.path), [own]).rename is None
+    elsewhere = own._replace(path=Path("/v/.nosync/Untitled"))
+    verdict = decide(here(), [elsewhere])
+    assert (verdict.log, verdict.rename) == (elsewhere.path, None)
+
+
+def test_the_former_name_of_a_log_is_free_for_the_log_itself() -> None:
+    own = log(UNTITLED, automatic=True, former=(str(LOGS / "flights"),))
+    assert decide(here(), [own]).rename == LOGS / "flights"
+
+
+def test_what_is_known_of_another_notebook_is_not_kept_when_its_log_is_adopted() -> None:
+    known = log().record
+    assert known is not None
+    assert same(here("copy"), known)
+    assert same(here("moved", cells=ids("z"), kernel=K2), known)
+    assert same(here(cells=None, file=OTHER_FILE), known)
+    assert not same(here(cells=ids("z")), known)
+    assert not same(here("other", cells=None), known)
+
+
+def notebook_file(path: Path, *cells: tuple[str, str]) -> Path:
+    """A notebook with cells of ids and texts."""
+    made = [nbformat.v4.new_code_cell(text, id=known) for known, text in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=made), path)
+    return path
+
+
+def test_cells_are_told_by_the_ids_in_the_file(tmp_path: Path) -> None:
+    path = notebook_file(tmp_path / "a.ipynb", ("one", "x = 1\n"), ("two", "y = 2"))
+    link = tmp_path / "link.ipynb"
+    link.symlink_to(path)
+    file = NotebookFile.read(link)
+    assert (file.path, file.cells) == (str(path), {"one", "two"})
+    assert file.file == (path.stat().st_dev, path.stat().st_ino)
+    assert file.cell("three", "x = 1") == "three"
+    assert file.cell("vscode-notebook-cell:/a.ipynb#W0sZ", "x = 1") == "one"
+    assert file.cell(None, "z = 3") == ""
+
+
+@pytest.mark.parametrize("known", ["0", "17", "cell-3", "cell_12", "Cell1", "a000012"])
+def test_a_cell_that_a_tool_has_numbered_is_told_by_its_text(tmp_path: Path, known: str) -> None:
+    file = NotebookFile.read(notebook_file(tmp_path / "a.ipynb", (known, "x = 1"), ("z", "y")))
+    (one,) = (file.cells or frozenset()) - {"z"}
+    assert one.startswith("text-")
+    assert one == file.cell(known, "x = 1\n") == file.cell(None, "x = 1")
+    assert file.cell(known, "x = 2") != one
+    assert file.cell(known, "") == ""
+
+
+@pytest.mark.parametrize(
+    "known", ["1a2b3c4d", "12345678", "abcdef12", "mDgbUHAGgjLW", "load", K1, "x7" * 8]
+)
+def test_a_cell_is_told_by_an_id_that_is_its_own(known: str) -> None:
+    assert telling(known, "x = 1") == known
+
+
+def test_no_tutorial_is_a_copy_of_another(tmp_path: Path) -> None:
+    read = {path.stem: NotebookFile.read(path) for path in TUTORIALS.glob("*.ipynb")}
+    assert len(read) == 6
+    for name, file in read.items():
+        for other, its in read.items():
+            if name == other:
+                continue
+            known = log(other, cells=tuple(its.cells or ()), lives=its.path)
+            assert decide(here(name, file=file.file, cells=file.cells), [known]).relation == ""
+
+
+def test_a_file_that_keeps_no_ids_has_no_cells_that_count(tmp_path: Path) -> None:
+    path = notebook_file(tmp_path / "a.ipynb", ("one", "x = 1"))
+    text = json.loads(path.read_text())
+    del text["cells"][0]["id"]
+    path.write_text(json.dumps(text))
+    file = NotebookFile.read(path)
+    assert file.cells is None
+    assert file.cell("made-up-each-time", "x = 1") == ""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"cells": 5}', '{"cells": [5]}', "[" * 100_000])
+def test_a_notebook_or_a_record_that_makes_no_sense_is_not_known(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text(text)
+    (tmp_path / RECORD).write_text(text)
+    assert NotebookFile.read(path).cells is None
+    assert NotebookFile.read(path).file == evidence.file_id(str(path))
+    assert read_record(tmp_path) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert NotebookFile.read(path) == NotebookFile(str(path))
+
+
+def test_a_record_is_read_as_written_and_keeps_the_last_cells(tmp_path: Path) -> None:
+    record = Record("/w/a.ipynb", FILE, tuple(map(str, range(2000))), K1, str(tmp_path), 5.5)
+    record = replace(record, automatic=True, former=("/w/b",), previous=("/w/c.ipynb", OTHER_FILE))
+    write_record(tmp_path, record)
+    known = read_record(tmp_path)
+    assert known is not None
+    assert replace(known, cells=record.cells) == record
+    assert known.cells == tuple(map(str, range(1000, 2000)))
+    assert known.seen == 5.5
+    assert [tmp_path / RECORD] == list(tmp_path.iterdir())
+    assert (tmp_path / RECORD).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("name", "automatic"), [("Untitled-2", True), ("flights", False)])
+def test_a_record_of_an_earlier_release_says_nothing_of_names(
+    tmp_path: Path, name: str, automatic: bool
+) -> None:
+    """Then only a name that no user gives is known to be no user's."""
+    folder = tmp_path / name
+    folder.mkdir()
+    write_record(folder, Record("/w/a.ipynb", FILE, ("a",), K1, str(folder), 5.5))
+    known = json.loads((folder / RECORD).read_text())
+    for key in ("automatic", "former", "previous"):
+        del known[key]
+    (folder / RECORD).write_text(json.dumps(known))
+    record = read_record(folder)
+    assert record is not None
+    assert (record.automatic, record.former, record.previous) == (automatic, (), None)
+
+
+def test_a_notebook_is_found_by_its_file_where_it_was(tmp_path: Path) -> None:
+    path = notebook_file(tmp_path / "a.ipynb", ("one", "x"))
+    record = Record(str(path), evidence.file_id(str(path)), ("one",))
+    assert evidence.where_is(record) == str(path)
+    moved = path.rename(tmp_path / "b.ipynb")
+    assert evidence.where_is(record) == str(moved)
+    notebook_file(path, ("two", "y"))
+    assert evidence.where_is(record) == str(moved)
+    moved.unlink()
+    assert evidence.where_is(record) == ""
+    notebook_file(tmp_path / "c.ipynb", ("one", "x")).rename(path)
+    assert evidence.where_is(record) == str(path)
+
+
+def test_logs_elsewhere_are_listed_once_and_forgotten_when_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir()
+    second.mkdir()
+    for folder in (first, second, first):
+        evidence.enlist(folder)
+    assert evidence.listed() == [str(first), str(second)]
+    first.rmdir()
+    evidence.enlist(tmp_path / "c")
+    assert evidence.listed() == [str(second), str(tmp_path / "c")]
+    listing = tmp_path / "keys" / "logs.json"
+    assert listing.stat().st_mode & 0o777 == 0o600
+    listing.chmod(0o666)
+    assert evidence.listed() == []

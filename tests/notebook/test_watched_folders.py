@@ -1,0 +1,190 @@
+"""Watched files in a notebook: the next cell, `%dd status` and the panel show refused ones."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter.kernels import Kernel
+from jupyter.shell import Notebook
+
+import nosync
+from nosync_widgets.live import overview_poller as pulses
+from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.views.stage_list import ListView
+
+INPUT = 'flights = nosync.input("flights", "carrier string, delay int")'
+WATCH = 'w = nosync.watch("data/*.csv", into=flights, every={})'
+GOOD = "carrier,delay\nAA,70\n"
+BAD = "carrier,delay\nAA,soon\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where files appear."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def notebook(empty: Notebook, folder: Path) -> Notebook:
+    """A notebook that watches a folder; its thread looks when a test says so."""
+    empty.ok(INPUT)
+    empty.ok(WATCH.format(3600))
+    return empty
+
+
+def put(path: Path, text: str) -> None:
+    """Writes a file, as if hours ago, so that it is settled."""
+    path.write_text(text)
+    os.utime(path, (path.stat().st_mtime - 7200,) * 2)
+
+
+def look(notebook: Notebook) -> None:
+    """Looks in another thread."""
+    thread = threading.Thread(target=notebook.names["w"].look)
+    thread.start()
+    thread.join()
+
+
+def test_a_file_that_is_refused_between_cells_is_shown_in_the_next_cell_once(
+    notebook: Notebook, folder: Path
+) -> None:
+    put(folder / "bad.csv", BAD)
+    look(notebook)
+    shown = notebook.ok("x = 1")
+    assert "NoSync: 'data/bad.csv' was not loaded into 'flights': " in shown
+    assert "soon" in shown
+    assert "Hint: " in shown
+    assert "Warning" not in shown
+    assert ".py:" not in shown
+    assert "bad.csv" not in notebook.ok("nosync.commit()")
+    look(notebook)
+    assert "bad.csv" not in notebook.ok("x = 2")
+
+
+def test_a_file_that_the_thread_refuses_is_shown_in_the_next_cell(
+    empty: Notebook, folder: Path
+) -> None:
+    """The thread's own look, which no cell waits for."""
+    heard = threading.Event()
+    empty.names["heard"] = heard
+    empty.ok(f"{INPUT}\nflights.inspect(lambda epoch, changes: heard.set())")
+    empty.ok(WATCH.format(1))
+    put(folder / "a.csv", BAD)
+    put(folder / "b.csv", GOOD)
+    assert heard.wait(60)  # of the second file; the first was refused before
+    assert "'data/a.csv' was not loaded" in empty.ok("x = 1")
+
+
+def test_a_file_that_is_refused_while_it_begins_is_shown_by_that_cell(
+    empty: Notebook, folder: Path
+) -> None:
+    put(folder / "bad.csv", BAD)
+    empty.ok(INPUT)
+    shown = empty.ok(WATCH.format(3600) + "\nw")
+    assert "NoSync: 'data/bad.csv' was not loaded" in shown
+    assert "<watching data/*.csv into flights: 0 loaded, 1 refused>" in shown
+    assert "Warning" not in shown
+
+
+def test_a_young_file_is_counted_where_the_watch_begins_and_in_the_status(
+    empty: Notebook, folder: Path
+) -> None:
+    (folder / "new.csv").write_text(GOOD)
+    empty.ok(INPUT)
+    shown = empty.ok(WATCH.format(3600) + "\nw")
+    assert "NoSync: data/*.csv: 1 not settled yet" in shown
+    assert ".catch_up() waits" in shown
+    assert "0 loaded, 1 not settled yet>" in shown
+    status = empty.ok("%dd status")
+    assert "watching data/*.csv into flights: 0 loaded, 1 not settled yet" in status
+
+
+def test_the_status_has_refused_files_with_their_reasons(notebook: Notebook, folder: Path) -> None:
+    assert "watching data/*.csv into flights: 0 loaded" in notebook.ok("%dd status")
+    put(folder / "bad.csv", BAD)
+    put(folder / "good.csv", GOOD)
+    look(notebook)
+    shown = notebook.ok("%dd status")
+    assert "watching data/*.csv into flights: 1 loaded, 1 refused" in repr(shown.value)
+    assert "'data/bad.csv' was not loaded into 'flights': " in repr(shown.value)
+    assert "background:#fff3c4" in shown.value.html()
+    notebook.ok("w.stop()")
+    assert "stopped watching data/*.csv" in notebook.ok("%dd status")
+    (folder / "bad.csv").unlink()
+    notebook.ok("w.look()")
+    assert "data/*.csv" not in notebook.ok("%dd status")
+
+
+@pytest.fixture
+def pulse(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+    """What tells the panel, when a test says so."""
+    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    pulse = Pulse(nosync.session())
+    yield pulse
+    pulse.close()
+
+
+def test_the_panel_shows_refused_files_without_a_commit(
+    notebook: Notebook, pulse: Pulse, folder: Path
+) -> None:
+    listing = ListView(pulse)
+    assert listing.state["watches"] == ["watching data/*.csv into flights: 0 loaded"]
+    assert listing.state["refused"] == []
+    put(folder / "bad.csv", BAD)
+    (folder / "new.csv").write_text(GOOD)
+    look(notebook)
+    pulse.refresh()
+    assert listing.state["watches"] == [
+        "watching data/*.csv into flights: 0 loaded, 1 not settled yet, 1 refused"
+    ]
+    assert ["'data/bad.csv' was not loaded" in each for each in listing.state["refused"]] == [True]
+    text, html = listing.static()
+    assert "'data/bad.csv' was not loaded" in text
+    assert "background:#fff3c4" in html
+    listing.close()
+
+
+def test_a_cell_waits_for_all_files_and_fails_short_if_one_is_refused(
+    notebook: Notebook, folder: Path
+) -> None:
+    put(folder / "good.csv", GOOD)
+    assert notebook.ok("w.catch_up()").value == 1
+    assert notebook.ok("flights.count()").value == 1
+    put(folder / "bad.csv", BAD)
+    shown = notebook.fails("w.catch_up()")
+    assert shown.text.count("soon") == 1
+    assert "1 file was not loaded into 'flights'" in shown
+    assert "Traceback" not in shown
+
+
+WRITE = f"""
+heard.clear()
+for name, text in (("{{0}}", {BAD!r}), ("{{1}}", {GOOD!r})):
+    with open(f"data/{{{{name}}}}.csv", "w") as file:
+        file.write(text)
+    os.utime(f"data/{{{{name}}}}.csv", (5, 5))
+heard.wait(60)
+"""
+
+
+def test_what_the_thread_refuses_while_a_cell_runs_is_output_of_that_cell(tmp_path: Path) -> None:
+    """Not of the cell that began the watch, nor of one that the front end does not show."""
+    kernel = Kernel(tmp_path)
+    try:
+        kernel.run("import os, threading\nos.mkdir('data')\nheard = threading.Event()")
+        kernel.run(f"{INPUT}\nflights.inspect(lambda epoch, changes: heard.set())")
+        kernel.run(WATCH.format(1))
+        shown = kernel.run(WRITE.format("a", "b"))
+        assert "NoSync: 'data/a.csv' was not loaded" in shown
+        assert "Warning" not in shown
+        assert "c.csv" not in kernel.run(WRITE.format("c", "d"), hidden=True)
+        shown = kernel.run("w.stop()")
+        assert "NoSync: 'data/c.csv' was not loaded" in shown
+        assert "a.csv" not in shown
+    finally:
+        kernel.close()

@@ -1,0 +1,112 @@
+"""What many values contribute is added up some at a time, to the same slots as at once."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb.operators.aggregates import contributions
+from nosync_nb.operators.aggregates.accumulators import Slots
+from nosync_nb.operators.aggregates.contributions import AT_ONCE, Fed, added, all_added
+from nosync_nb.operators.aggregates.plan import Feed
+from nosync_nb.rows.count_arithmetic import CountError
+
+GROUPS = 4
+
+values = {"double": st.floats(width=64), "bigint": st.integers(-(2**63), 2**63 - 1)}
+counts = st.one_of(st.integers(-2, 2), st.sampled_from([2**32, -(2**32), 2**33]))
+
+
+def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
+    """The slots of (value, count, group); what counts more than 64 bits is told."""
+    dtype = np.float64 if type_ == "double" else np.int64
+    column = np.array([value for value, _, _ in drawn], dtype)
+    diff = np.array([count for _, count, _ in drawn], np.int64)
+    number = np.array([group for _, _, group in drawn], np.int64)
+    feed = Feed(0, -1, -1, {"count": 1, "sum": 100})
+    try:
+        return added(feed, [column], type_, diff, number, GROUPS)
+    except CountError:
+        return "too many"
+
+
+def plain(slots: Slots | str) -> Any:
+    """Slots without those of zeros alone: what counts is what a group's numbers are."""
+    if isinstance(slots, str):
+        return slots
+    return {slot: numbers.tolist() for slot, numbers in slots.items() if numbers.any()}
+
+
+@pytest.mark.parametrize("type_", [*values])
+@given(data=st.data())
+def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> None:
+    drawn = data.draw(
+        st.lists(st.tuples(values[type_], counts, st.integers(0, GROUPS - 1)), max_size=12)
+    )
+    drawn.sort(key=lambda each: each[2])
+    at_once = of(type_, drawn)
+    with mock.patch.object(contributions, "AT_ONCE", 3):
+        assert plain(of(type_, drawn)) == plain(at_once)
+
+
+@pytest.mark.parametrize("bins_max", [0, contributions.BINS_MAX], ids=["bin by bin", "at once"])
+@given(data=st.data())
+def test_few_doubles_are_cut_as_many_are(bins_max: int, data: st.DataObject) -> None:
+    each = st.tuples(st.one_of(values["double"], st.floats(-1e6, 1e6)), counts, st.integers(0, 3))
+    drawn = data.draw(st.lists(each, min_size=1, max_size=contributions.FEW))
+    few = of("double", drawn)
+    with mock.patch.multiple(contributions, FEW=0, BINS_MAX=bins_max):
+        many = of("double", drawn)
+    # Of many the products alone may be too much, though they fit together.
+    assert plain(few) == plain(many) or (many == "too many" != few)
+
+
+@given(st.data(), st.integers(1, 4))
+def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: int) -> None:
+    """Also beside an integer, and where one of them is not finite."""
+    numbers = st.one_of(values["double"], st.floats(-1e6, 1e6))
+    n = data.draw(st.integers(1, 12))
+    given_: list[Fed] = []
+    for place in range(width):
+        type_ = data.draw(st.sampled_from(["double", "float", "bigint"]))
+        of_type = st.floats(width=32) if type_ == "float" else numbers
+        drawn = data.draw(st.lists(values.get(type_, of_type), min_size=n, max_size=n))
+        dtype = {"double": np.float64, "float": np.float32, "bigint": np.int64}[type_]
+        slots = {"count": 1 + 200 * place, "sum": 2 + 200 * place}
+        given_.append(Fed(Feed(place, -1, -1, slots), [np.array(drawn, dtype)], type_))
+    small = st.integers(-2, 2)
+    diff = np.array(data.draw(st.lists(small, min_size=n, max_size=n)), np.int64)
+    number = np.array([at % GROUPS for at in range(n)], np.int64)
+    with mock.patch.object(contributions, "FEW", 0):
+        together = all_added(given_, diff, number, GROUPS)
+    each: Slots = {}
+    for feed, columns, type_ in given_:
+        each |= added(feed, columns, type_, diff, number, GROUPS)
+    assert plain(together) == plain(each)
+
+
+def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:
+    drawn = [(1.0, 2**34, 0)] * 4 + [(1.0, -(2**34), 0)] * 4
+    whole = of("double", drawn)
+    assert not isinstance(whole, str)
+    with mock.patch.object(contributions, "AT_ONCE", 4):
+        assert plain(of("double", drawn)) == plain(whole) == {}
+
+
+def test_what_is_made_on_the_way_does_not_grow_with_the_values() -> None:
+    n = 8 * AT_ONCE
+    column, diff = np.arange(n) / 8, np.ones(n, np.int64)
+    number = np.arange(n) * GROUPS // n
+    feed = Feed(0, -1, -1, {"count": 1, "sum": 100})
+    tracemalloc.start()
+    try:
+        added(feed, [column], "double", diff, number, GROUPS)
+        assert tracemalloc.get_traced_memory()[1] < 4 * column.nbytes
+    finally:
+        tracemalloc.stop()

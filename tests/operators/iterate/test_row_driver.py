@@ -1,0 +1,348 @@
+"""Few changes in a small loop are followed row by row: rows, traces and errors are as of batches.
+
+Two sessions get the same edits, and one of them runs its loops on traces alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checks.checking import EDGES, closure, held, merge_all
+from internals import on_few
+from loop_cost_switches import both_ways, traces
+
+import nosync_nb
+from nosync_nb import Collection, Session
+from nosync_nb.collections.library import graphs
+from nosync_nb.errors import DivergenceError, NosyncError
+from nosync_nb.operators.iterate import key_cache, key_cache__mirror, round_state, row_driver
+from nosync_nb.operators.iterate import loop as loops
+from nosync_nb.session.session import owners_of
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+NODES = 7
+
+
+def named(edges: Collection) -> Collection:
+    """The same edges between texts; node 0 has no name."""
+    name = "CASE WHEN {0} > 0 THEN concat('node ', CAST({0} AS STRING)) END AS {0}"
+    return edges.select(name.format("src"), name.format("dst"))
+
+
+def behind(edges: Collection) -> Collection:
+    """What is reached from 1, nulls too, and not from 2 at once."""
+    start = named(edges).filter("src = 'node 1'").select("src AS node")
+    far = named(edges).filter("src = 'node 2'").select("dst AS node")
+    return start.iterate(
+        lambda found: (
+            found.join(named(edges), on={"node": "src"})
+            .select("dst AS node")
+            .concat(start)
+            .subtract(far)
+        )
+    )
+
+
+def sums(edges: Collection) -> Collection:
+    """Aggregates of all kinds of columns, some computed."""
+    each = edges.select("src AS node", "dst AS weight").distinct()
+    return each.iterate(
+        lambda held: (
+            held.join(edges.distinct(), on={"node": "src"})
+            .group_by("dst")
+            .agg(weight="CAST(least(sum(weight) + max(weight) - count(weight), 9) AS INT)")
+            .select("dst AS node", "weight")
+        ),
+        rounds=4,
+    )
+
+
+def counted(edges: Collection) -> Collection:
+    """Copies that are counted, by a filter of copies."""
+    return edges.iterate(
+        lambda held: (
+            held.group_by("dst")
+            .agg(
+                copies="CAST(count(*) % 5 AS INT)",
+                some="max(src)",
+                least="min(src)",
+                total="sum(src)",
+                named="count(src)",
+            )
+            .filter("copies > 0 AND least < 5")
+            .select("some AS src", "CAST((dst + copies + total + named) % 7 AS INT) AS dst")
+            .concat(edges)
+        ),
+        rounds=3,
+    )
+
+
+def winners(edges: Collection) -> Collection:
+    """The first and the last by an order that many share, of values and orders that may be null."""
+    ends = named(edges)
+    return ends.iterate(
+        lambda held: (
+            held.join(ends.rename({"src": "dst", "dst": "next"}), on="dst")
+            .with_columns(half="CAST(length(next) + length(src) AS BIGINT) / 2 > 6")
+            .group_by("dst")
+            .agg(
+                some="min_by(next, src)",
+                other="max_by(next, half)",
+                third="min_by(src, half)",
+                fourth="max_by(src, next)",
+            )
+            .select("coalesce(some, fourth) AS src", "coalesce(other, third) AS dst")
+            .concat(ends)
+        ),
+        rounds=3,
+    )
+
+
+PROGRAMS: dict[str, Any] = {
+    "parts": graphs.connected_components,
+    "labels": lambda edges: graphs.label_propagation(edges, rounds=3),
+    "core": lambda edges: graphs.k_core(edges, 2),
+    "circles": graphs.strongly_connected_components,
+    "distances": lambda edges: graphs.distances(
+        named(edges), named(edges).filter("src = 'node 1'").select("src AS node")
+    ),
+    "ranks": lambda edges: graphs.pagerank(edges, rounds=4),
+    "paths": lambda edges: closure(edges).iterate(closure, rounds=2),
+    "sides": both_ways,
+    "behind": behind,
+    "sums": sums,
+    "counted": counted,
+    "winners": winners,
+}
+
+
+class Counts:
+    """How often loops were run how, while a test lasts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tried: Counter[str] = Counter()
+        on_few(monkeypatch, lambda enough: self.tried.update(["rows" if enough else "traces"]))
+
+
+def commit(session: Session, live: list[tuple[int, int]]) -> None:
+    session["edges"].set(live)
+    session.commit()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_few_changes_leave_what_batches_leave(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counts(monkeypatch)
+    monkeypatch.setattr("nosync_nb.operators.iterate.cost_estimate.FREE_WORK", 1 << 60)
+    for seed, (whole, most) in enumerate(
+        [(key_cache.WHOLE_ROWS, round_state.SUMS_MAX), (20, 8), (0, 0)]
+    ):
+        monkeypatch.setattr(key_cache, "WHOLE_ROWS", whole)
+        monkeypatch.setattr(round_state, "SUMS_MAX", most)
+        follow(PROGRAMS[name], seed, tmp_path / str(seed), monkeypatch)
+    assert counts.tried["rows"] >= 12
+    assert counts.tried["traces"] >= 30
+
+
+def follow(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compares a program with itself over edits at random."""
+    chance = random.Random(seed)
+    live = [(chance.randrange(NODES), chance.randrange(NODES)) for _ in range(NODES)]
+    with nosync_nb.open(path / "a") as rows, nosync_nb.open(path / "b") as batches:
+        for session in (rows, batches):
+            session.stage("stage", build(session.input("edges", EDGES)))
+        for epoch in range(24):
+            for _ in range(chance.choice([1, 1, 1, 2, 8])):
+                if live and chance.random() < 0.5:
+                    live.pop(chance.randrange(len(live)))
+                else:
+                    live.append((chance.randrange(NODES), chance.randrange(NODES)))
+            with monkeypatch.context() as sometimes:
+                if epoch % 7 == 6:  # a mirror that is left out goes on from the traces
+                    sometimes.setattr(row_driver, "ROWS_PER_RUN", 0)
+                commit(rows, live)
+            with monkeypatch.context() as never:
+                never.setattr(loops, "FEW_ROWS", -1)
+                commit(batches, live)
+            assert held(rows["stage"]) == held(batches["stage"])
+            assert traces(rows) == traces(batches)
+            if epoch % 5 == 4:
+                merge_all(rows)
+
+
+def fragile(row: Any) -> tuple[int, int]:
+    """Refuses node 50."""
+    if row[0] == 50:
+        raise ValueError("not 50")
+    return row[0], row[1]
+
+
+def test_the_rows_known_are_those_of_the_epochs_that_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counts(monkeypatch)
+    chance = random.Random(5)
+    live = [(chance.randrange(12), chance.randrange(12)) for _ in range(12)]
+    with nosync_nb.open(tmp_path / "log") as session:
+        parts = session.stage("parts", graphs.connected_components(session.input("edges", EDGES)))
+        session.stage("after", parts.map(fragile, "node int, component int"))
+        commit(session, live)
+        for epoch in range(20):
+            live[chance.randrange(12)] = (chance.randrange(12), chance.randrange(12))
+            if epoch % 2:
+                with pytest.raises(NosyncError, match="not 50"):
+                    commit(session, [*live, (50, chance.randrange(12))])
+            if epoch % 3:
+                live[chance.randrange(12)] = (chance.randrange(12), chance.randrange(12))
+            commit(session, live)
+            assert held(parts) == held(graphs.connected_components(session["edges"]))
+    assert counts.tried["rows"] >= 25, "those that failed too"
+
+
+def moved(edges: Collection) -> Collection:
+    """Tokens that go along all edges at once, and never stop."""
+    return edges.filter("src = 0").iterate(
+        lambda held: held.join(edges.rename({"src": "dst", "dst": "to"}), on="dst").select(
+            "dst AS src", "to AS dst"
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        pytest.param([(2, 3), (2, 3), (3, 2), (3, 2)], "2\\*\\*63", id="counts beyond 64 bits"),
+        pytest.param([(2, 3), (3, 2)], "never settles", id="a circle"),
+    ],
+)
+def test_what_does_not_settle_raises_as_ever(
+    more: list[tuple[int, int]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counts(monkeypatch)
+    live = [(0, 1), (1, 2)]
+    with nosync_nb.open(tmp_path / "log") as session:
+        stage = session.stage("stage", moved(session.input("edges", EDGES)))
+        for each in [(0, 5), (5, 6), (6, 7)]:
+            live.append(each)
+            commit(session, live)
+        assert counts.tried["rows"] == 2
+        for _ in range(2):
+            with pytest.raises(DivergenceError, match=message):
+                commit(session, [*live, *more])
+        assert counts.tried["rows"] == 2
+        commit(session, [*live, (7, 8)])
+        assert held(stage) == held(moved(session["edges"]))
+
+
+@pytest.fixture
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache__mirror.Mirror]:
+    """All mirrors that loops make while a test lasts."""
+    made: list[key_cache__mirror.Mirror] = []
+
+    class Noted(key_cache__mirror.Mirror):
+        def __init__(self, loop: Any) -> None:
+            super().__init__(loop)
+            made.append(self)
+
+    monkeypatch.setattr(loops, "Mirror", Noted)
+    return made
+
+
+def test_a_mirror_that_knows_too_much_is_forgotten(
+    tmp_path: Path, mirrors: list[key_cache__mirror.Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counts(monkeypatch)
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        parts = session.stage("parts", graphs.connected_components(edges))
+        edges.insert([(node, node + 1) for node in range(20)])
+        session.commit()
+        for epoch in range(6):
+            monkeypatch.setattr(loops, "ROWS_MAX", 1 << 40 if epoch < 3 else 0)
+            edges.insert([(epoch, 30 + epoch)])
+            session.commit()
+            assert len(mirrors) == 1 + max(0, epoch - 3)
+        assert held(parts) == held(graphs.connected_components(edges))
+    assert counts.tried == Counter(rows=6)
+
+
+def test_a_mirror_knows_what_was_near_a_change(
+    tmp_path: Path, mirrors: list[key_cache__mirror.Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
+    for count in (20, 200):
+        with nosync_nb.open(tmp_path / str(count)) as session:
+            edges = session.input("edges", EDGES)
+            session.stage("parts", graphs.connected_components(edges))
+            edges.insert([(2 * node, 2 * node + 1) for node in range(count)])
+            session.commit()
+            edges.insert([(1, 2)])
+            session.commit()
+    assert mirrors[0].rows_count == mirrors[1].rows_count > 0
+
+
+def test_one_key_of_very_many_rows_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counts(monkeypatch)
+    monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(key_cache, "ROWS_MAX", 50)
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        parts = session.stage("parts", graphs.connected_components(edges))
+        edges.insert([(50, node) for node in range(51, 150)])
+        session.commit()
+        edges.insert([(0, 50)])  # which gives all neighbours of 50 another name
+        session.commit()
+        assert held(parts) == held(graphs.connected_components(edges))
+    assert counts.tried == Counter(traces=1)
+
+
+def test_who_finds_too_many_rows_looks_again_less_and_less_often(
+    tmp_path: Path, mirrors: list[key_cache__mirror.Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(key_cache, "ROWS_MAX", 50)
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        parts = session.stage("parts", graphs.connected_components(edges))
+        edges.insert([(50, node) for node in range(51, 150)])
+        edges.insert([(2 * node, 2 * node + 1) for node in range(100, 1000)])
+        session.commit()
+        for epoch in range(20):
+            edges.insert([(-epoch, 50)])
+            session.commit()
+        assert held(parts) == held(graphs.connected_components(edges))
+    assert 3 < len(mirrors) < 7
+
+
+def test_what_a_loop_knows_of_rows_is_not_that_of_an_epoch_that_it_did_not_follow(
+    session: Session,
+) -> None:
+    """Merges leave nothing of rows that cancelled; such an epoch is run without looking at rows."""
+    edges, roots = session.input("edges", "src int, dst int"), session.input("roots", "node int")
+    edges.insert([(1, 2), (2, 3), *((3, 10 + i) for i in range(60))])
+    session.commit()
+    reach = session.stage(
+        "reach",
+        roots.iterate(
+            lambda found: (
+                found.join(edges, on={"node": "src"}).select("dst AS node").concat(roots).distinct()
+            )
+        ),
+    )
+    for epoch in range(8):
+        if epoch % 2:
+            roots.remove([(1,)])
+        else:
+            roots.insert([(1,)])
+        session.commit()
+        owners_of(session).worker.settle()
+        merge_all(session)
+        assert reach.count() == (0 if epoch % 2 else 63)

@@ -1,0 +1,172 @@
+"""Bugs of loops that engines of this kind have had; the catalogue is in test_known_bugs.py."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from checks.checking import EDGES, change, closure, count, merge_all
+from hypothesis import given
+from hypothesis import strategies as st
+from internals import inside
+
+from nosync_nb import Collection, Session
+from nosync_nb.operators.iterate import cost_estimate
+from nosync_nb.operators.iterate.divergence import Watch
+from nosync_nb.operators.iterate.nested_trace import runs
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace import compaction
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+
+def reach(roots: Collection, edges: Collection) -> Collection:
+    """What can be reached from the roots."""
+    return roots.iterate(
+        lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
+    )
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def before(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether a time is at most another: every round of it is."""
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def test_a_round_runs_after_all_that_are_before_it_in_every_loop(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, ...]] = []
+    begin = Watch.begin
+
+    def noted(watch: Watch, time: tuple[int, ...]) -> None:
+        begun.append(time)
+        begin(watch, time)
+
+    monkeypatch.setattr(Watch, "begin", noted)
+    monkeypatch.setattr(
+        cost_estimate, "FREE_WORK", 1 << 60
+    )  # or it begins again, on all that is there
+    edges = session.input("edges", EDGES)
+    session.stage(
+        "paths",
+        edges.iterate(
+            lambda paths: (
+                closure(paths).filter("src < dst or src - dst > 2").concat(edges).distinct()
+            )
+        ),
+    )
+    unordered = 0
+    for diffs in ({(i, i + 1): 1 for i in range(6)}, {(5, 0): 1}, {(2, 3): -1, (2, 4): 1}):
+        begun.clear()
+        change(session, edges, diffs)
+        inner = [time for time in begun if len(time) == 2]
+        for first, second in combinations(inner, 2):
+            assert not before(second, first), f"{second} ran after {first}"
+            unordered += not before(first, second)
+    assert unordered > 10, "the rounds did not try much"
+
+
+times = st.tuples(*[st.integers(0, 3)] * 3)
+
+
+@given(st.lists(times, min_size=1, max_size=40))
+def test_rows_of_one_time_are_gathered_once_whatever_their_order(
+    given_: list[tuple[int, ...]],
+) -> None:
+    found = runs([np.array(column, np.int32) for column in zip(*given_, strict=True)])
+    assert [given_[row] for row, _ in found] == sorted(set(given_))
+    assert sorted(int(i) for _, index in found for i in index) == list(range(len(given_)))
+    assert all(given_[int(i)] == given_[row] for row, index in found for i in index)
+
+
+def test_bounds_of_three_rounds_are_reached_in_a_nested_loop(session: Session) -> None:
+    """Three arrivals make an alarm, two none, so no pair of times leaves a trace of their bound.
+
+    A row arrives once both its numbers are counted down, `far` by the outer loop and `near` by the
+    inner one. The rows of (1, 0) and (0, 2) are there; then comes that of (0, 1): the bound of all
+    three, (1, 2), is no bound of it and one other.
+    """
+
+    def inner(rows: Collection) -> Collection:
+        nearer = rows.select("n", "far", "greatest(near - 1, 0) as near")
+        arrived = rows.filter("n > 0 and far = 0 and near = 0").select("0 as n")
+        alarm = arrived.threshold(lambda count: int(count >= 3)).select(
+            "n", "0 as far", "0 as near"
+        )
+        return nearer.concat(alarm).distinct()
+
+    def outer(rows: Collection) -> Collection:
+        nearer = rows.select("n", "greatest(far - 1, 0) as far", "near")
+        return nearer.concat(rows.iterate(inner).filter("n = 0")).distinct()
+
+    rows = session.input("rows", "n int, far int, near int")
+    alarms = session.stage("alarms", rows.iterate(outer).filter("n = 0").select("n"))
+    change(session, rows, {(1, 1, 0): 1, (2, 0, 2): 1})
+    assert count(alarms) == {}
+    change(session, rows, {(3, 0, 1): 1})
+    assert count(alarms) == {(0,): 1}
+    change(session, rows, {(1, 1, 0): -1})
+    assert count(alarms) == {}
+
+
+# -- what cancels ----------------------------------------------------------------------------------
+
+
+def test_pairs_that_cancel_do_not_run_around_a_loop(session: Session) -> None:
+    """Each round moves all rows on, so that only what cancels in one round can end."""
+    a, b = session.input("a", "x int"), session.input("b", "x int")
+
+    def moved(value: Collection) -> Collection:
+        return value.select("x + 1 as x").concat(a, b.negate())
+
+    none = a.filter("false")
+    stage = session.stage("stage", none.iterate(moved))
+    nested = session.stage("nested", none.iterate(lambda v: moved(v.iterate(moved))))
+    for n in range(3):
+        before = session.stats["touched"]
+        a.insert([(n,)])
+        change(session, b, {(n,): 1})
+        assert count(stage) == count(nested) == {}
+        assert session.stats["touched"] - before < 100
+
+
+def test_a_loop_outlives_its_twin(session: Session) -> None:
+    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+    session.stage("one", reach(roots, edges))
+    two = session.stage("two", reach(roots, edges))
+    roots.insert([(1,)])
+    change(session, edges, {(1, 2): 1, (2, 3): 1, (3, 2): 1})
+    session.drop("one")
+    change(session, edges, {(3, 4): 1})
+    assert count(two) == {(n,): 1 for n in (1, 2, 3, 4)}
+    again = session.stage("again", reach(roots, edges))
+    change(session, edges, {(1, 2): -1})
+    assert count(two) == count(again) == {(1,): 1}
+    session.drop("two")
+    change(session, edges, {(1, 3): 1})
+    assert count(again) == {(n,): 1 for n in (1, 2, 3, 4)}
+
+
+def test_rows_of_a_closure_that_cancelled_do_not_pile_up(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "JOINED_MAX", 8)  # so many epochs wait for their order
+    edges = session.input("edges", EDGES)
+    session.stage("paths", closure(edges))
+    chain = {(i, i + 1): 1 for i in range(12)}
+    stored = []
+    for _ in range(80):
+        change(session, edges, chain)
+        change(session, edges, dict.fromkeys(chain, -1))
+        owners_of(session).worker.settle()
+        stored.append(sum(trace.rows_count for trace in inside(session).traces.values()))
+    # Of 324 rows an epoch in four traces and the input's; all that came would be 160 times as many.
+    # What waits is what is not full yet and what has not been added up, some 30 epochs: 9876 rows,
+    # and 11268 where a layer begins with the second half of a pair. In 800 epochs it is no more.
+    assert max(stored) < 160 * (4 * 78 + 12) // 3
+    merge_all(session)
+    assert [trace.rows_count for trace in inside(session).traces.values() if trace.rows_count] == []

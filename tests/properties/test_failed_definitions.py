@@ -1,0 +1,168 @@
+"""A definition that fails, late or early: all is as before, or all is as afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import DurabilityError, NosyncError, Session, StageError
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.state.publisher import Publisher, UnfinishedDefinition
+from nosync_nb.store import store
+from nosync_nb.trace.history.archive import Archive
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session whose past lies in packs that refer to files, none of which is open."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "k int, v int")
+        session.stage("large", numbers.filter("v > 0"))
+        session.stage("counts", session["large"].group_by("k").agg(n="count(*)"))
+        for epoch in range(3):
+            numbers.insert([(k % 7, epoch + 1) for k in range(20)])
+            session.commit()
+        inside(session).upkeep.checkpoint()
+    with nosync_nb.open(tmp_path / "log") as session:
+        yield session
+
+
+def told(session: Session) -> dict[str, Any]:
+    past = {name: session[name].history() for name in owners_of(session).publisher.snapshot.reads}
+    return {
+        name: [sorted(session[name].rows(at=at)) for epochs in past[name] for at in epochs]
+        + [sorted(session[name].rows())]
+        for name in past
+    }
+
+
+def test_a_drop_that_cannot_read_what_it_forgets_is_done_or_not(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = told(session)
+    asked: list[int] = []
+
+    def refused(*_: Any) -> Any:
+        asked.append(1)
+        raise DurabilityError("no more files can be opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "pack", refused)
+        try:
+            session.drop("large", cascade=True)
+        except NosyncError:
+            kept = dict(before)
+        else:
+            kept = {"numbers": before["numbers"]}
+    assert asked, "the drop looks into packs"
+    assert told(session) == kept
+    session.inputs["numbers"].insert([(1, 1)])
+    session.commit()
+    now = told(session)
+    assert now.keys() == kept.keys()
+    assert len(now["numbers"][-1]) == 61
+    assert all(len(now[name][-1]) == 61 for name in now.keys() & {"large"})
+    session.close()
+    with nosync_nb.open(session.path) as session:
+        assert told(session) == now
+
+
+def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: Session) -> None:
+    """Nor are the numbers given again under which it may have written something."""
+    session.commit()
+    held = inside(session).graph
+    numbers, taken = held.numbers, []
+    bad = session["numbers"].map(lambda row: (1 // (row.v - 1),), "y int").distinct()
+    for _ in range(2):
+        with pytest.raises(StageError, match="ZeroDivisionError"):
+            session.stage("bad", bad)
+        assert inside(session).graph is held
+        taken.append(held.numbers)
+    session.stage("good", session["numbers"].distinct())
+    assert min(inside(session).graph.named["good"].traces.values()) >= numbers + 2
+    assert taken == [numbers, numbers]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    ("act", "said", "names"),
+    [
+        (
+            lambda s: s.stage("more", s["numbers"].filter("v > 1")),
+            "stage 'more' is defined and stands",
+            {"numbers", "large", "counts", "more"},
+        ),
+        (
+            lambda s: owners_of(s).definitions.define(
+                {n: s["numbers"].filter("v > 1") for n in "ab"}
+            ),
+            "stages 'a', 'b' are defined and stand",
+            {"numbers", "large", "counts", "a", "b"},
+        ),
+        (
+            lambda s: s.input("other", "k int"),
+            "input 'other' is defined and stands",
+            {"numbers", "large", "counts", "other"},
+        ),
+        (
+            lambda s: s.drop("large", "counts"),
+            "'large', 'counts': dropped, and stays so",
+            {"numbers"},
+        ),
+        (
+            lambda s: s.rename("counts", "totals"),
+            "'counts' is called 'totals' now, and stays so",
+            {"numbers", "large", "totals"},
+        ),
+    ],
+    ids=["define", "define several", "input", "drop", "rename"],
+)
+def test_an_error_after_a_definition_is_written_says_that_it_stands(
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[Session], Any],
+    said: str,
+    names: set[str],
+    error: BaseException,
+) -> None:
+    session.commit()
+    assign, raised = Publisher.assign_definition, list[BaseException]()
+
+    def once(publisher: Publisher, record: UnfinishedDefinition) -> None:
+        if not raised:
+            raised.append(error)
+            raise error
+        assign(publisher, record)
+
+    monkeypatch.setattr(Publisher, "assign_definition", once)
+    with pytest.raises((KeyboardInterrupt, MemoryError)) as came:
+        act(session)
+    cause = came.value.__cause__
+    notes = [*getattr(came.value, "__notes__", ()), *getattr(cause, "__notes__", ())]
+    assert said in notes
+    assert "is as it was" not in str(came.value)
+    assert owners_of(session).publisher.snapshot.reads.keys() == names
+    now = told(session)
+    session.close()
+    with nosync_nb.open(session.path) as session:
+        assert told(session) == now
+
+
+def test_a_definition_that_failed_before_it_was_written_does_not_say_that_it_stands(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.commit()
+    monkeypatch.setattr(inside(session).store, "write_definition", lambda _: int("x"))
+    with pytest.raises(ValueError, match="int") as came:
+        session.stage("more", session["numbers"].filter("v > 1"))
+    assert not hasattr(came.value, "__notes__")
+    assert "more" not in session

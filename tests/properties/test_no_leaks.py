@@ -1,0 +1,399 @@
+"""Nothing grows while the state does not: entries, layers, descriptors, threads, names."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checks.growth import entries, grown
+from hypothesis import given
+from hypothesis import strategies as st
+from internals import inside, kernel_identities
+
+import nosync_nb
+from nosync_nb.collections.functions import closure
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.durability.frame_offsets__written import Written
+from nosync_nb.store.log import batch_codec
+from nosync_nb.trace import compaction
+from nosync_nb.trace.compaction import LAYERS_MAX
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+
+# -- which epochs are on disk ------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=40))
+def test_the_durable_epoch_is_that_of_the_last_durable_frame(steps: list[tuple[bool, int]]) -> None:
+    written, frames, seq, epoch, durable = Written(7), [], 20, 7, 0
+    for is_epoch, synced in steps:
+        seq += 1
+        epoch += is_epoch
+        if is_epoch:
+            written.note(seq, epoch, durable)
+            frames.append((seq, epoch))
+        durable = max(durable, seq - 3 + synced)
+        for at in range(durable, seq + 1):
+            assert max((e for s, e in frames if s <= at), default=7) == written.upto(at)
+
+
+def test_epochs_and_definitions_leave_nothing_that_only_readers_take_away() -> None:
+    written = Written()
+    for epoch in range(1, 1000):
+        written.note(2 * epoch, epoch, 2 * epoch - 2)  # a definition between each two of them
+    assert len(written) <= 2
+    assert [written.upto(seq) for seq in (1996, 1998, 5000)] == [998, 999, 999]
+
+
+# -- descriptions and functions that are gone --------------------------------------------------
+
+
+def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        flights = session.input("flights", "carrier string, delay double")
+        for _ in range(20):
+            slow = flights.filter("delay > 60")
+            slow.select("carrier").inspect(print)  # never named
+            owners_of(session).definitions.define({"slow": slow})
+        gc.collect()
+        assert len(inside(session).names) <= 2
+        assert not inside(session).listeners.waiting
+        assert slow.name == "slow"
+
+
+def test_a_name_is_known_as_long_as_what_was_named(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        flights = session.input("flights", "carrier string, delay double")
+        slow = flights.filter("delay > 60")
+        owners_of(session).definitions.define({"slow": slow})
+        session.rename("slow", "late")
+        assert slow.name == "late"
+        session.drop("late")
+        assert slow.name is None
+        assert not inside(session).works.stages
+
+
+class _Odd:
+    """A callable that can be identified in this kernel only."""
+
+    def __init__(self) -> None:
+        self.lock = object()
+
+    def __call__(self, row: Any) -> bool:
+        return bool(row)
+
+
+def test_a_function_that_is_gone_is_forgotten_and_its_identity_never_given_again() -> None:
+    before = kernel_identities()
+    names = set()
+    for _ in range(50):
+        function = _Odd()
+        name = closure.kernel_identity(function)
+        assert name == closure.kernel_identity(function)
+        names.add(name)
+    del function
+    gc.collect()
+    assert len(names) == 50
+    assert kernel_identities() <= before
+
+
+# -- who hears of epochs -----------------------------------------------------------------------
+
+
+def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_path: Path) -> None:
+    def raises(epoch: int, *_: Any) -> None:
+        raise ValueError(epoch) if epoch < 20 else KeyError(epoch)
+
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "n bigint")
+        numbers.inspect(raises)
+        owners_of(session).listeners.subscribe(raises)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for n in range(40):
+                numbers.insert([(n,)])
+                session.commit()
+    assert len(told) == 4
+
+
+def test_who_stops_hearing_takes_no_epoch_from_others(tmp_path: Path) -> None:
+    heard: list[int] = []
+    with nosync_nb.open(tmp_path / "log") as session:
+        stop = owners_of(session).listeners.subscribe(lambda _: stop())
+        owners_of(session).listeners.subscribe(heard.append)
+        session.commit()
+        session.commit()
+    assert heard == [1, 2]
+
+
+# -- checkpoints -------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_encodes_what_changed_since_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = batch_codec.encode
+
+    def counting(columns: Any, types: Any, diff: Any) -> bytes:
+        encoded.append(len(diff))
+        return encode(columns, types, diff)
+
+    def checkpoint() -> int:
+        encoded.clear()
+        inside(session).upkeep.checkpoint()
+        return len(encoded)
+
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "k bigint, v bigint")
+        for k in range(20):
+            session.stage(f"of_{k}", numbers.filter(f"k = {k}"))
+        numbers.insert([(k, k) for k in range(20)])
+        session.commit()
+        monkeypatch.setattr(batch_codec, "encode", counting)
+        assert checkpoint() >= 20
+        assert checkpoint() == 0
+        numbers.insert([(3, 1)])
+        session.commit()
+        encoded.clear()
+        assert checkpoint() <= 2  # of the input and of one stage
+
+
+def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Path) -> None:
+    text = "many bytes " * 100_000
+    path = tmp_path / "log"
+    with nosync_nb.open(path) as session:
+        texts = session.input("texts", "k bigint, v string")
+        session.stage("longest", texts.group_by("k").agg(v="max(v)"))
+        texts.insert([(0, text)])
+        session.commit()
+        owners_of(session).worker.settle()
+        inside(session).upkeep.checkpoint()
+        files = set(path.glob("layers/*"))
+        assert all(path.stat().st_size > len(text) for path in files)
+        for k in range(1, 40):
+            texts.insert([(k, "short")])
+            session.commit()
+            owners_of(session).worker.settle()
+            if k % 10 == 0:
+                inside(session).upkeep.checkpoint()
+                newest = max(path.glob("checkpoint-*"))
+                assert newest.stat().st_size < 20_000
+        assert set(path.glob("layers/*")) == files
+        expected = session["longest"].rows()
+    with nosync_nb.open(path) as session:
+        assert session.recovery.recomputed == 0
+        assert session["longest"].rows() == expected
+        assert session["texts"].rows(limit=1)[0].v == text
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """Not into the frame, and the pack, and a layer; what comes back is what was there."""
+    for bound in ("FRAME_BYTES", "SPILL_BYTES", "SETTLED_BYTES"):
+        monkeypatch.setattr(store, bound, 1000)
+    path = tmp_path / "log"
+    text = "many bytes " * 1000
+    session = nosync_nb.open(path)
+    texts = session.input("texts", "k bigint, v string, raw binary, more array<string>")
+    session.stage("longest", texts.group_by("k").agg(v="max(v)"))
+    session.stage("pairs", texts.join(texts.rename({"v": "w"}).select("k", "w"), on="k"))
+    texts.insert([(0, "", None, None)])
+    session.commit()
+    at = dict.fromkeys(["texts", "longest", "pairs"])
+    past = {}
+    for row in [(1, text, None, None), (2, "", text.encode(), None), (3, None, b"", [text] * 2)]:
+        texts.insert([row, (row[0], "beside", b"x", [])])
+        frames = sum(each.stat().st_size for each in path.glob("segment-*"))
+        assert session.commit()
+        frames = sum(each.stat().st_size for each in path.glob("segment-*")) - frames
+        assert frames < 5000
+        past[session.now] = {name: sorted(map(repr, session[name].rows())) for name in at}
+    held = {n: len(t.consolidated()) for n, t in inside(session).traces.items()}
+    assert {each.name for each in path.glob("layers/*")} <= inside(session).publisher.named_files
+    owners_of(session).worker.settle()
+    if ended:
+        inside(session).upkeep.checkpoint()
+        session.close()
+        assert max(path.glob("checkpoint-*")).stat().st_size < 20_000
+    for mode in ("r", "w"):
+        with nosync_nb.open(path, mode=mode, takeover=mode == "w") as again:  # type: ignore[arg-type]
+            for epoch, expected in past.items():
+                for name, found in expected.items():
+                    assert sorted(map(repr, again[name].rows(at=epoch))) == found
+            if mode == "w":
+                inside(again).gate.ready()
+                assert again.recovery.recomputed == 0
+                assert {n: len(t.consolidated()) for n, t in inside(again).traces.items()} == held
+                again["texts"].remove([(1, text, None, None)])
+                again.commit()
+                assert [r.v for r in again["longest"].rows() if r.k == 1] == ["beside"]
+    if not ended:
+        session.close()
+
+
+def test_small_epochs_ask_nothing_of_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> int:
+        raise AssertionError("an epoch of few bytes was measured")
+
+    monkeypatch.setattr(store, "size_bytes", never)
+    with nosync_nb.open(tmp_path / "log") as session:
+        texts = session.input("texts", "k bigint, v string")
+        for k in range(10):
+            texts.insert([(k, "short")])
+            session.commit()
+
+
+def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_BYTES", 400)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 100)
+    chance = random.Random(3)
+    for life in range(6):
+        with nosync_nb.open(tmp_path / "log") as session:
+            numbers = session.input("numbers", "k bigint, v bigint")
+            session.stage("sums", numbers.group_by("k").agg(s="sum(v)", top="max(v)"))
+            for _ in range(30):
+                numbers.insert([(chance.randrange(9), chance.randrange(99)) for _ in range(5)])
+                session.commit()
+                if chance.random() < 0.4:
+                    inside(session).upkeep.checkpoint()
+            rows = numbers.rows()
+            assert len(rows) == 150 * (life + 1)
+            sums: dict[int, int] = {}
+            for row in rows:
+                sums[row.k] = sums.get(row.k, 0) + row.v
+            assert {row.k: row.s for row in session["sums"].rows()} == sums
+            named = inside(session).publisher.named_files
+        there = {each.name for each in (tmp_path / "log" / "layers").iterdir()}
+        assert {name for name in named if name.endswith(".arrow")} <= there
+
+
+# -- thousands of epochs -----------------------------------------------------------------------
+
+PHASE = 480
+GROWS = {  # by design: a number for each epoch, and the packs that hold them
+    "ledger._times": PHASE,
+    "snapshot.history._view.tree": 16,
+    "store.history._view.tree": 16,
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints, packs, merges, segments and files of few rows; few files are kept open."""
+    monkeypatch.setattr("nosync_nb.store.log.checkpoint.FRAMES_MAX", 48)
+    monkeypatch.setattr("nosync_nb.store.log.segments.SEGMENT_BYTES_MAX", 32 << 10)
+    monkeypatch.setattr("nosync_nb.store.log.writer.SEGMENT_BYTES_MAX", 32 << 10)
+    monkeypatch.setattr("nosync_nb.trace.history.archive.OPEN_MAX", 4)
+    monkeypatch.setattr("nosync_nb.store.log.frame_index__lookup._OPEN_FILES_MAX", 4)
+    monkeypatch.setattr(compaction, "INLINE_ROWS", 64)
+    monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
+    monkeypatch.setattr(compaction, "JOINED_MAX", 8)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 1000)
+
+
+class Life:
+    """A session in use: it changes and is read, and what it holds stays of one size."""
+
+    def __init__(self, session: nosync_nb.Session) -> None:
+        self.session = session
+        self.left = session.input("left", "k bigint, v bigint")
+        self.right = session.input("right", "k bigint, w bigint", key="k")
+        self.define()
+        self.epoch = 0
+        self.held = [(n % 8, n) for n in range(32)]
+        self.left.insert(self.held)
+
+    def define(self) -> None:
+        """Describes everything again, as a cell does that is run again."""
+        left, right = self.left, self.right
+        by_key = left.group_by("k")
+        owners_of(self.session).definitions.define(
+            {
+                "sums": by_key.agg(n="count(*)", s="sum(v)", m="max(v)"),
+                "pairs": left.join(right, on="k", how="left"),
+                "best": by_key.top(2, by="v desc"),
+                "sizes": by_key.reduce(_size, "n bigint"),
+            }
+        )
+
+    def run(self, epochs: int) -> None:
+        """Commits epochs; reads, listens and defines now and then."""
+        session = self.session
+        for _ in range(epochs):
+            at = self.epoch % len(self.held)
+            row = (self.held[at][0], self.held[at][1] + 32)
+            self.left.remove([self.held[at]])
+            self.left.insert([row])
+            self.held[at] = row
+            if self.epoch % 10 == 0:
+                self.right.upsert([(self.epoch % 8, self.epoch)])
+            session.commit()
+            self.epoch += 1
+            if self.epoch % 48 == 0:
+                self.look()
+            owners_of(session).worker.settle()
+
+    def look(self) -> None:
+        """Reads in every way."""
+        session = self.session
+        stop = owners_of(session).listeners.subscribe(lambda epoch: None)
+        assert len(session["pairs"].rows()) == len(self.held)
+        session["sums"].rows(at=-5)
+        session["best"].changes(after=session.now - 7, upto=session.now)
+        session["sizes"].head(3)
+        session.epochs()[-1]
+        session["sums"].history()
+        owners_of(session).upkeep.layers("pairs")
+        session["sums"].explain()
+        self.left.filter("v > 3").count()
+        self.define()
+        stop()
+
+
+def _size(key: Any, rows: Any) -> Any:
+    return [(len(rows),)]
+
+
+@pytest.mark.fault(46)
+def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
+    tmp_path: Path, small: None
+) -> None:
+    def size() -> tuple[Counter[str], int, int]:
+        owners_of(session).commits.tell_absent()  # as a cell does at its end
+        owners_of(session).worker.settle()
+        gc.collect()
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return entries(session), descriptors, threading.active_count()
+
+    with nosync_nb.open(tmp_path / "log") as session:
+        life = Life(session)
+        life.run(PHASE)
+        before, *others = size()
+        life.run(PHASE)
+        after, *others_after = size()
+        layers = [len(trace.layers) for trace in inside(session).traces.values()]
+        checkpoints = session.stats["checkpoints"]
+    more = grown(before, after, spare=64)
+    by_design = {place: n for end, n in GROWS.items() for place in more if place.endswith(end)}
+    assert {place: n for place, n in more.items() if n > by_design.get(place, 0)} == {}
+    assert others_after <= others
+    assert max(layers) <= LAYERS_MAX
+    assert checkpoints > PHASE // 48
+    files = [path for path in (tmp_path / "log").rglob("*") if path.is_file()]
+    assert len(files) < 3 * PHASE // 48 + 64

@@ -1,0 +1,158 @@
+"""Random programs, loops included: at every epoch equal to evaluation from scratch.
+
+Between epochs the log may be closed and opened, or a copy of it be taken over as after a kill, so
+that the epoch after a recovery is compared too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+import random_programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from internals import inside, spark_unseen
+from models import model
+from models.model import Bag, bag
+from strategies import Epoch, histories
+
+import nosync_nb
+from nosync_nb import Collection, Session
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace import Merge, Trace
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+
+def held(collection: Collection, at: int | None = None) -> Bag:
+    return bag(map(model.typed, collection.rows(at=at)))
+
+
+def expected(wanted: Bag) -> Bag:
+    return bag(map(model.typed, model.rows(wanted)))
+
+
+def again(session: Session, folder: str, how: str, number: int) -> Session:
+    """The session after a clean end, or after a kill: a copy of the folder is its image."""
+    if how == "close":
+        path = session.path
+        session.close()
+        return nosync_nb.open(path)
+    copy = f"{folder}/copy-{number}"
+    shutil.copytree(session.path, copy)
+    session.close()
+    return nosync_nb.open(copy, takeover=True)
+
+
+def compact(session: Session, chance: Random) -> None:
+    """Merges some neighbouring layers of every trace, in proportion or not."""
+
+    def some(trace: Trace) -> Merge | None:
+        count = len(trace.layers)
+        start, stop = sorted(chance.sample(range(count + 1), 2)) if count > 1 else (0, 0)
+        return Merge(start, stop) if stop - start > 1 else None
+
+    with mock.patch.object(maintenance, "plan", some):
+        for number in inside(session).traces:
+            inside(session).upkeep.merge(number)
+
+
+@pytest.mark.spark
+@settings(max_examples=max(5, settings.default.max_examples // 10))
+@given(random_programs.programs(["a", "b"], depth=4), st.integers(0, 2**32))
+def test_programs_give_the_same_on_executors_and_here(
+    spark: Any, program: random_programs.Program, seed: int
+) -> None:
+    found = []
+    for on in ("local", "spark"):
+        chance = Random(seed)
+        with (
+            nullcontext() if on == "spark" else spark_unseen(),
+            tempfile.TemporaryDirectory() as folder,
+            nosync_nb.open(f"{folder}/log", spark=spark if on == "spark" else None) as session,
+        ):
+            inputs = {name: session.input(name, random_programs.COLUMNS) for name in ("a", "b")}
+            owners_of(session).definitions.define(
+                {"result": random_programs.build(program, inputs)}, on=on
+            )
+            rows = []
+            held: list[tuple[str, Any]] = []
+            for _ in range(2):
+                for _ in range(6):
+                    held.append((chance.choice("ab"), (chance.randrange(4), chance.randrange(4))))
+                    inputs[held[-1][0]].insert([held[-1][1]])
+                for _ in range(2 if len(held) > 6 else 0):
+                    name, row = held.pop(chance.randrange(len(held)))
+                    inputs[name].remove([row])
+                session.commit()
+                rows.append(session["result"].rows())
+            found.append(rows)
+    assert repr(found[0]) == repr(found[1])
+    bags = [bag(row for name, row in held if name == each) for each in ("a", "b")]
+    wanted = random_programs.run(program, dict(zip("ab", bags, strict=True)))
+    assert bag(map(model.typed, found[0][-1])) == expected(wanted)
+
+
+@settings(max_examples=4 * settings.default.max_examples)
+@pytest.mark.filterwarnings("ignore:.*before the restart")
+@given(st.data(), random_programs.programs(["a", "b"]))
+def test_programs_equal_evaluation_from_scratch(
+    data: st.DataObject, program: random_programs.Program
+) -> None:
+    kinds = {"a": ("int", "int"), "b": ("int", "int")}
+    pools = dict.fromkeys(kinds, random_programs.ROWS)
+    history = data.draw(histories(kinds, pools=pools, pool_size=10), label="history")
+    defined_at = data.draw(st.integers(0, len(history)), label="defined at")
+    with tempfile.TemporaryDirectory() as folder:
+        open_ = [nosync_nb.open(f"{folder}/log")]
+        try:
+            follow(data, folder, open_, program, history, defined_at)
+        finally:
+            open_[-1].close()
+
+
+def follow(
+    data: st.DataObject,
+    folder: str,
+    open_: list[Session],
+    program: random_programs.Program,
+    history: list[Epoch],
+    defined_at: int,
+) -> None:
+    """Runs a history and compares; `open_` ends with the session that is open."""
+    names = ("a", "b")
+    for name in names:
+        open_[-1].input(name, random_programs.COLUMNS)
+    wanted: dict[int, Bag] = {}
+    for number in range(len(history) + 1):
+        session = open_[-1]
+        after = history[number - 1].after if number else {name: bag() for name in names}
+        if number:
+            for name, calls in history[number - 1].calls.items():
+                for change in calls:
+                    method = "insert" if change.insert else "remove"
+                    getattr(session[name], method)(change.rows)
+            session.commit()
+        wanted[number] = random_programs.run(program, after)
+        if number == defined_at:
+            session.stage("result", random_programs.build(program, session.inputs))
+        if number >= defined_at:
+            assert held(session["result"]) == expected(wanted[number])
+        ways = ["", "compact", "checkpoint", "close", "kill"]
+        how = data.draw(st.sampled_from(ways), label="then")
+        if how == "compact":
+            compact(session, data.draw(st.randoms(use_true_random=False)))
+        elif how == "checkpoint":
+            inside(session).upkeep.checkpoint()
+        elif how:
+            open_.append(again(session, folder, how, number))
+            assert open_[-1].recovery.recomputed == 0
+    for number in range(defined_at, len(history) + 1):
+        assert held(open_[-1]["result"], number) == expected(wanted[number])

@@ -1,0 +1,240 @@
+"""Disks that fail once, at every call there is, while copies are made, read and mended.
+
+Each workload is counted on a disk that works, then done as often as it has calls, and each time
+another one of them fails. Whatever it says then: what was acknowledged can be read back from the
+copy, under a name is what was written or nothing, and the next try, without a failure, gets there.
+In soak the log is larger.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from faults.faults import PickyFiles
+from soak import tried
+
+from nosync_nb import open as open_session
+from nosync_nb.errors import NosyncError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.replication import config, file_layout
+from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.shipper import Shipper
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.consistency import examined
+from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.restore import repair, restore
+from nosync_nb.store.replication.restore.lazy_fetch__bringing import bring
+from nosync_nb.store.verification.inventory import Item, items
+from nosync_nb.store.verification.survey import survey
+from nosync_nb.store.verification.verify import completed
+
+NAME = Name("/logs/x.nosync", "me")
+EPOCHS = tried(5, 60)
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+
+
+class Log(NamedTuple):
+    """A log that was closed: its folder, generation and id, and where its copies are."""
+
+    path: str
+    generation: int
+    log_id: bytes
+    copies: str
+
+    def files(self) -> dict[str, bytes]:
+        """What it holds of rows and of frames."""
+        found = {}
+        for folder in ("", *file_layout.FOLDERS.values()):
+            for name in os.listdir(os.path.join(self.path, folder)):
+                if file_layout.is_file(name):
+                    found[name] = Path(self.path, folder, name).read_bytes()
+        return found
+
+    def shipped(self, files: Files) -> Shipper:
+        """Brings the copy level, on a disk."""
+        replica = FolderReplica(self.copies, self.log_id, files=files)
+        source = Source(self.path, self.generation)
+        shipper = Shipper(source, replica, NAME, lambda vote: None)
+        try:
+            while shipper.ship():
+                pass
+        finally:
+            source.close()
+            with suppress(NosyncError):
+                replica.close()
+        return shipper
+
+    def rows(self) -> dict[str, Item]:
+        """The files of rows that it names."""
+        found = survey(Files(), self.path, Machine(), lambda count: None)
+        known = items(completed(Files(), self.path, found, lambda count: None))
+        return {name: item for name, item in known.items() if file_layout.is_rows(name)}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    path, copies = str(tmp_path / "x.nosync"), tmp_path / "copies"
+    copies.mkdir()
+    with open_session(path) as session:
+        numbers = session.input("numbers", "x int")
+        for epoch in range(EPOCHS):
+            numbers.insert([(x,) for x in range(epoch, epoch + (9 if epoch % 3 == 1 else 2))])
+            session.commit()
+            if epoch == EPOCHS // 2:
+                owners_of(session).worker.settle()
+                owners_of(session).upkeep.checkpoint()
+        session.sync()
+        log = owners_of(session).publisher.store.log
+        return Log(path, log.generation, log.id, str(copies))
+
+
+def each_call(work: Callable[[PickyFiles], object], anew: Callable[[], None]) -> list[int]:
+    """The numbers of the calls of a piece of work, which is begun anew for each."""
+    disk = PickyFiles()
+    anew()
+    work(disk)
+    count = len(disk.steps)
+    assert count
+    return list(range(1, count + 1))
+
+
+@pytest.mark.fault(16, 20)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_copy_is_level_after_a_call_that_failed_and_acknowledges_what_it_has(
+    log: Log, code: int
+) -> None:
+    def anew() -> None:
+        shutil.rmtree(log.copies)
+        os.mkdir(log.copies)
+
+    whole = log.files()
+    for number in each_call(log.shipped, anew):
+        anew()
+        disk = PickyFiles()
+        disk.arm(number, code)
+        replica = FolderReplica(log.copies, log.log_id, files=disk)
+        source = Source(log.path, log.generation)
+        shipper = Shipper(source, replica, NAME, lambda vote: None)
+        with suppress(NosyncError):
+            while shipper.ship():
+                pass
+        known = shipper.acknowledged
+        copy = FolderReplica(log.copies, log.log_id)
+        if known is not None:
+            assert examined(Files(), "copy", copy).end.seq >= known.seq, disk.steps[number - 1]
+        while shipper.ship():  # the disk is well again
+            pass
+        source.close()
+        replica.close()
+        held = copy.held().files
+        assert shipper.acknowledged is not None
+        for name, size in held.items():
+            assert copy.read(name, 0, size + 1) == whole[name][:size], disk.steps[number - 1]
+        assert examined(Files(), "copy", copy).end.seq == shipper.acknowledged.seq
+
+
+@pytest.mark.fault(5, 16)
+def test_a_log_is_made_anew_as_a_whole_or_is_as_gone_as_before_a_call_that_failed(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+    )
+    log.shipped(Files())
+    end = examined(Files(), "copy", FolderReplica(log.copies, log.log_id)).end
+    url = f"file://{log.copies}#{log.log_id.hex()}"
+    asked = config.checked([url], 1, log=log.path)
+
+    def anew() -> None:
+        shutil.rmtree(log.path, ignore_errors=True)
+
+    def restored(disk: Files) -> restore.Restored | None:
+        return restore.restore(log.path, asked, disk)
+
+    for number in each_call(restored, anew):
+        anew()
+        disk = PickyFiles()
+        disk.arm(number, errno.EIO)
+        done = None
+        with suppress(NosyncError):
+            done = restored(disk)
+        if done is None and not os.path.exists(log.path):
+            done = restored(Files())
+        assert done is None or done.seq == end.seq, disk.steps[number - 1]
+        left = [name for name in os.listdir(os.path.dirname(log.path)) if "restoring" in name]
+        with open_session(log.path) as session:
+            assert session.now == EPOCHS, disk.steps[number - 1]
+        assert len(left) <= 1, "what it was in the middle of, which the next one deletes"
+
+
+@pytest.mark.fault(14, 16)
+def test_a_file_is_brought_whole_or_not_at_all_whatever_call_fails(log: Log) -> None:
+    log.shipped(Files())
+    whole = log.files()
+    for item in log.rows().values():
+        path = file_layout.path_of(log.path, item.name)
+
+        def anew(path: str = path) -> None:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+        def brought(disk: Files, item: Item = item) -> int:
+            replica = FolderReplica(log.copies, log.log_id, files=disk)
+            return bring(disk, log.path, Wanted(item.name, item.size), replica)
+
+        for number in each_call(brought, anew):
+            anew()
+            disk = PickyFiles()
+            disk.arm(number, errno.EIO)
+            with suppress(NosyncError):
+                brought(disk)
+            if os.path.exists(path):
+                assert Path(path).read_bytes() == whole[item.name], disk.steps[number - 1]
+            brought(Files())
+            assert Path(path).read_bytes() == whole[item.name]
+
+
+@pytest.mark.fault(12, 16)
+def test_a_file_that_is_mended_is_the_bad_one_or_a_whole_one_whatever_call_fails(
+    log: Log,
+) -> None:
+    log.shipped(Files())
+    whole = log.files()
+    address = config.checked([f"file://{log.copies}"], 1, log=log.path).replicas
+    item = next(iter(log.rows().values()))
+    path = Path(file_layout.path_of(log.path, item.name))
+    bad = bytes([whole[item.name][0] ^ 1]) + whole[item.name][1:]
+
+    def anew() -> None:
+        path.write_bytes(bad)
+
+    def mended(disk: Files) -> repair.Mended | None:
+        why = repair.flaw(disk, log.path, item, lambda count: None)
+        return repair.mend(disk, log.path, item, why, address, log.log_id)
+
+    for number in each_call(mended, anew):
+        anew()
+        disk = PickyFiles()
+        disk.arm(number, errno.EIO)
+        with suppress(NosyncError):
+            mended(disk)
+        assert path.read_bytes() in (bad, whole[item.name]), disk.steps[number - 1]
+        anew()
+        assert mended(Files()) is not None
+        assert path.read_bytes() == whole[item.name]

@@ -1,0 +1,378 @@
+"""Random histories of commits, definitions, edits, rewinds, retention, copies and reopenings.
+
+The model keeps the inputs of every epoch, and knows what each stage means. Whatever was done, every
+epoch that a stage can be read at holds what it means of the inputs then; now always can be read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from internals import inside, rebuild
+from soak import tried
+
+import nosync_nb
+from nosync_nb import SchemaError, Session, StageError, TimeError
+from nosync_nb.session.maintenance import disk_usage
+from nosync_nb.session.state.worker import Worker
+from nosync_nb.store import store
+from nosync_nb.store.log import writer
+
+Rows = list[tuple[Any, ...]]
+
+pytestmark = [
+    pytest.mark.usefixtures("no_disk"),
+    # Random rows are now and then those of an epoch before the last opening.
+    pytest.mark.filterwarnings("ignore:.*before the restart"),
+]
+
+
+class Inputs(NamedTuple):
+    """What the inputs hold: rows of `data` (k, v), names by key."""
+
+    data: tuple[tuple[int, int], ...] = ()
+    named: tuple[tuple[int, str], ...] = ()
+    late: tuple[tuple[int, int], ...] = ()
+
+
+def _sums(rows: Rows) -> Rows:
+    return [
+        (key, sum(1 for k, _ in rows if k == key), sum(v for k, v in rows if k == key))
+        for key in {k for k, _ in rows}
+    ]
+
+
+def _joined(inputs: Inputs, least: int) -> Rows:
+    names = dict(inputs.named)
+    return [(k, v, names[k]) for k, v in inputs.data if k in names and v > least]
+
+
+def _most(inputs: Inputs, least: int) -> Rows:
+    groups: dict[str, int] = {}
+    for _, v, name in _joined(inputs, least):
+        groups[name] = max(v, groups.get(name, v))
+    return [*groups.items()]
+
+
+class Meaning(NamedTuple):
+    """A stage: how it is defined for a bound, and what it holds then."""
+
+    define: Callable[[Session, int], Any]
+    holds: Callable[[Inputs, int], Rows]
+
+
+def _filtered(session: Session, least: int) -> Any:
+    return session["data"].filter(f"v > {least}")
+
+
+def _with_names(session: Session, least: int) -> Any:
+    return _filtered(session, least).join(session["named"], on="k")
+
+
+MEANINGS = {
+    "some": Meaning(_filtered, lambda i, t: [row for row in i.data if row[1] > t]),
+    "sums": Meaning(
+        lambda s, t: _filtered(s, t).group_by("k").agg(n="count(*)", total="sum(v)"),
+        lambda i, t: _sums([row for row in i.data if row[1] > t]),
+    ),
+    "joined": Meaning(_with_names, _joined),
+    "most": Meaning(
+        lambda s, t: _with_names(s, t).group_by("name").agg(most="max(v)"),
+        _most,
+    ),
+    "keys": Meaning(
+        lambda s, t: _filtered(s, t).select("k").distinct(),
+        lambda i, t: [(k,) for k in {k for k, v in i.data if v > t}],
+    ),
+}
+
+
+class World:
+    """A session and the model of it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.chance = folder, random.Random(seed)
+        self.session = nosync_nb.open(folder)
+        self.inputs: list[Inputs] = [Inputs()]
+        self.bounds: dict[str, int] = {}
+        self.defined: list[dict[str, int]] = [{}]  # the bounds that each epoch was computed by
+        self.unknown = -1  # the last epoch of which they may be known no more
+        self.pins: dict[str, int] = {}
+        self.narrow = False  # what `stops` reads lacks a column, so that it has stopped
+        self.session.input("data", "k int, v int")
+        self.session.input("named", "k int, name string", key="k")
+
+    def commit(self) -> None:
+        """One epoch of any changes."""
+        chance, now = self.chance, self.inputs[-1]
+        data = list(now.data)
+        for _ in range(chance.randrange(4)):
+            row = (chance.randrange(4), chance.randrange(8))
+            data.append(row)
+            self.session.inputs["data"].insert([row])
+        if data and chance.random() < 0.4:
+            row = data.pop(chance.randrange(len(data)))
+            self.session.inputs["data"].remove([row])
+        named = dict(now.named)
+        if chance.random() < 0.6:
+            key, name = chance.randrange(4), chance.choice("abc")
+            named[key] = name
+            self.session.inputs["named"].upsert([(key, name)])
+        late = list(now.late)
+        if "late" in self.session.inputs and chance.random() < 0.5:
+            late.append((len(self.inputs), 1))
+            self.session.inputs["late"].insert([late[-1]])
+        assert self.session.commit() == len(self.inputs)
+        self.inputs.append(Inputs(tuple(data), tuple(named.items()), tuple(late)))
+        self.defined.append({**self.bounds})
+        self.defined[0] = self.defined[1] if len(self.defined) == 2 else self.defined[0]
+
+    def burst(self) -> None:
+        """Many epochs at once, as a stream makes them."""
+        for _ in range(self.chance.randrange(8, 40)):
+            self.commit()
+
+    def stop(self) -> None:
+        """A stage stops, as what it reads has a column less; or goes on, as that is back."""
+        session = self.session
+        if "reads" not in session.stages:
+            session.stage("reads", session["data"].select("k", "v"))
+            session.stage("stops", session["reads"].group_by("k").agg(total="sum(v)"))
+            return
+        self.narrow = not self.narrow
+        columns = ("k",) if self.narrow else ("k", "v")
+        session.stage("reads", session["data"].select(*columns))
+        assert ("stops" in session.stale) == self.narrow
+
+    def define(self) -> None:
+        """A new stage, or an edit of one that is there."""
+        name = self.chance.choice(list(MEANINGS))
+        bound = self.chance.randrange(5)
+        self.session.stage(name, MEANINGS[name].define(self.session, bound))
+        self.bounds[name] = bound
+
+    def drop(self) -> None:
+        """A stage less, with all its past."""
+        if self.bounds:
+            name = self.chance.choice(list(self.bounds))
+            self.session.drop(name)
+            del self.bounds[name]
+
+    def declare(self) -> None:
+        """An input that was not there from the beginning."""
+        self.session.input("late", "at int, n int")
+
+    def rewind(self) -> None:
+        """Back to any epoch; to one that cannot be told apart any more nobody can."""
+        epoch = self.chance.randrange(len(self.inputs))
+        try:
+            told = self.session.rewind(to=epoch)
+        except TimeError:
+            assert epoch not in {*self.readable("data")}
+            return
+        assert told.epoch == epoch == self.session.now
+        assert told.left == len(self.inputs) - 1
+        del self.inputs[epoch + 1 :], self.defined[epoch + 1 :]
+        self.unknown = min(self.unknown, epoch)
+        self.pins = {name: at for name, at in self.pins.items() if at <= epoch}
+
+    def retain(self) -> None:
+        """Less of the past is kept, or all of it again."""
+        self.session.retain = self.chance.choice([None, 1, 3, 10])
+
+    def budget(self) -> None:
+        """Less of the past is kept for the sake of the disk, or as much as it takes."""
+        size, count, _ = disk_usage.least(inside(self.session).publisher)
+        assert size is not None
+        assert count is not None
+        files = f"{count + self.chance.randrange(5)} files"
+        bounds = [None, 1, size + self.chance.randrange(40_000), "1 file", files, "1x", "1.5x"]
+        self.unknown = self.session.now  # a checkpoint is written to know what the log's tail takes
+        with suppress(SchemaError):
+            self.session.budget = self.chance.choice(bounds)
+        assert self.session.budget not in (1, "1 file")
+
+    def pin(self) -> None:
+        """One epoch that can be read stays as it is, whatever is retained."""
+        epoch = self.chance.choice([*self.readable("data")])
+        name = f"{epoch} of {len(self.session.epochs())}"
+        if name not in self.session.pins:
+            assert self.session.pin(epoch, name) == epoch
+            self.pins[name] = epoch
+
+    def copy(self) -> None:
+        """All of it elsewhere, which goes on as this one did."""
+        folder = self.folder.with_name(f"{self.folder.name}-{self.chance.random()}")
+        assert nosync_nb.copy(self.folder, folder) == self.session.now
+        self.session.close()
+        self.folder, self.session = folder, nosync_nb.open(folder)
+        self.unknown = self.session.now - 1
+        self.defined[-1] = {**self.bounds}  # it began with them
+
+    def checkpoint(self) -> None:
+        """What the worker does some time or other."""
+        for number in list(inside(self.session).traces):
+            inside(self.session).upkeep.merge(number)
+        inside(self.session).upkeep.checkpoint()
+        self.unknown = self.session.now  # frames before it are trimmed some time
+
+    def rebuild(self) -> None:
+        """What the worker does after a rewind, before somebody else needs it."""
+        rebuild(self.session)
+
+    def then(self) -> None:
+        """A branch with the stages of an epoch, which goes on as the session did then."""
+        epoch = self.chance.choice([*self.readable("data")])
+        name = f"then{len(self.session.branches)}"
+        try:
+            branch = self.session.branch(name, at=epoch, definitions="then")
+        except TimeError:
+            assert epoch <= self.unknown
+            return
+        try:
+            bounds = self.defined[epoch] if self.session.now else self.bounds
+            assert branch.stages.keys() - {"reads", "stops"} == bounds.keys()
+            for _ in range(2):
+                self.holds(branch, bounds, self.inputs[: epoch + 1])
+                branch.close()
+                branch = nosync_nb.open(branch.path)
+            last = self.inputs[epoch]
+            branch.inputs["data"].insert([(1, 7)])
+            branch.commit()
+            more = last._replace(data=(*last.data, (1, 7)))
+            self.holds(branch, bounds, [*self.inputs[: epoch + 1], more])
+        finally:
+            branch.close()
+        self.session.drop_branch(name)
+
+    def reopen(self) -> None:
+        """Closed properly and opened again."""
+        self.session.close()
+        self.session = nosync_nb.open(self.folder)
+
+    def kill(self) -> None:
+        """Another process takes over from one that is gone."""
+        self.session = nosync_nb.open(self.folder, takeover=True)
+
+    def check(self) -> None:
+        """Every epoch that can be read is what it means."""
+        session = self.session
+        assert session.now == len(self.inputs) - 1
+        assert session.pins == self.pins
+        assert set(self.pins.values()) <= {*self.readable("data")}
+        if self.chance.random() < 0.2:
+            assert session.verify().whole
+        for name in ("data", "named"):
+            for at in self.readable(name):
+                assert sorted(session[name].rows(at=at)) == sorted(getattr(self.inputs[at], name))
+        if "late" in session.inputs:
+            assert sorted(session["late"].rows()) == sorted(self.inputs[-1].late)
+        if "stops" in session.stages:
+            self.has_stopped()
+        self.holds(session, self.bounds, self.inputs)
+
+    def has_stopped(self) -> None:
+        """What a stage that may have stopped holds, at each epoch that it can be read at."""
+        session, epochs = self.session, [*self.readable("stops")]
+        assert ("stops" in session.stale) == self.narrow
+        if not self.narrow:
+            assert epochs[-1] == session.now
+        for at in epochs:
+            held = Counter({(k, total): 1 for k, _, total in _sums([*self.inputs[at].data])})
+            assert Counter(session["stops"].rows(at=at)) == held, at
+        for at in {0, session.now // 2, session.now} - {*epochs}:
+            with pytest.raises((TimeError, StageError)):
+                session["stops"].rows(at=at)
+
+    def holds(self, session: Session, bounds: dict[str, int], inputs: list[Inputs]) -> None:
+        """Every epoch that stages of some bounds can be read at is what they mean."""
+        for name, bound in bounds.items():
+            epochs = [*self.readable(name, session)]
+            assert epochs[-1] == session.now, (name, epochs)
+            for at in epochs:
+                rows = Counter(session[name].rows(at=at))
+                assert rows == Counter(MEANINGS[name].holds(inputs[at], bound)), (name, at)
+
+    def readable(self, name: str, session: Session | None = None) -> Iterator[int]:
+        """The epochs that a collection can be read at."""
+        for each in (session or self.session)[name].history():
+            yield from each
+
+
+STEPS: dict[str, Callable[[World], None]] = {
+    "commit": World.commit,
+    "burst": World.burst,
+    "stop": World.stop,
+    "define": World.define,
+    "declare": World.declare,
+    "drop": World.drop,
+    "then": World.then,
+    "rewind": World.rewind,
+    "rebuild": World.rebuild,
+    "retain": World.retain,
+    "budget": World.budget,
+    "pin": World.pin,
+    "copy": World.copy,
+    "checkpoint": World.checkpoint,
+    "reopen": World.reopen,
+    "kill": World.kill,
+}
+
+OFTEN = {"commit": 9, "define": 3, "rewind": 4, "rebuild": 3, "checkpoint": 4}
+WEIGHED = [step for step in STEPS for _ in range(OFTEN.get(step, 1))]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Layers become files, and layers of few rows are merged."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path_factory.mktemp("home") / "key"))
+    monkeypatch.setattr(store, "SPILL_BYTES", 200)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 100)
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 4096)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)  # the steps merge and checkpoint
+
+
+TWICE = ["commit"] * 3 + ["define"] * 2 + ["checkpoint", "burst"] + ["checkpoint"] * 3
+TWICE += ["rewind"] * 2
+
+COPIED = ["burst", "then", "checkpoint", "rewind", "commit", "commit", "burst", "checkpoint"]
+COPIED += ["copy", "rewind"]
+
+THINNED = ["define"] * 2 + ["commit", "checkpoint", "checkpoint", "retain"] + ["commit"] * 3
+THINNED += ["checkpoint", "rewind", "commit", "commit"]
+
+
+@settings(max_examples=tried(25, 10_000))
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.lists(st.sampled_from(WEIGHED), min_size=3, max_size=40),
+)
+@example(seed=18046, steps=TWICE)  # of two rewinds one alone tells of a trace
+@example(seed=1662, steps=TWICE)  # a layer without rows
+@example(seed=1012245, steps=COPIED)  # what a rewind takes of a layer was merged with later ones
+@example(seed=2128, steps=THINNED)  # an operator's state has no past that could be thinned out
+@example(seed=1, steps=["commit", "budget", "reopen", "then"])  # all frames before the checkpoint
+@pytest.mark.usefixtures("small")
+def test_after_any_rewinds_every_readable_epoch_is_what_it_means(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]
+) -> None:
+    world = World(tmp_path_factory.mktemp("world") / "log", seed)
+    try:
+        for step in steps:
+            STEPS[step](world)
+            world.check()
+        world.reopen()
+        world.check()
+        world.commit()
+        world.check()
+    finally:
+        world.session.close()

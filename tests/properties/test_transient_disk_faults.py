@@ -1,0 +1,261 @@
+"""A disk that fails for a moment: what was asked then fails, and nothing after it.
+
+Whatever step of an opening or a closing the disk refuses, the same process opens the log again as
+soon as it does not, reads what was committed, and goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.faults import FakeMachine, HastyFiles, PickyFiles, opener
+from internals import inside, lose_file
+
+from nosync_nb import FencedError, NosyncError, Session
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.os_errors import fail
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.store import store
+from nosync_nb.store.log import Log, checkpoint
+
+CODES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENOMEM]
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
+    for place in (store, maintenance):
+        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Session]:
+    """Opens the log of the test on another disk."""
+    return opener(monkeypatch, tmp_path / "log")
+
+
+def one_more(session: Session) -> None:
+    """An epoch; the number of its rows is that of epochs."""
+    rows = session.inputs["rows"] if "rows" in session.inputs else session.input("rows", "k int")
+    rows.insert([(session.now,)])
+    session.commit()
+
+
+def steps_of(disk: PickyFiles, act: Callable[[], Any]) -> int:
+    disk.arm(0, 0)
+    act()
+    return len(disk.steps)
+
+
+@pytest.mark.fault(17, 21)
+def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
+    on: Callable[..., Session],
+) -> None:
+    disk = PickyFiles()
+    with on(disk) as session:
+        one_more(session)
+        inside(session).upkeep.checkpoint()
+        one_more(session)
+    sessions: list[Session] = []
+    opening = steps_of(disk, lambda: sessions.append(on(disk)))
+    closing = steps_of(disk, sessions[0].close)
+    assert opening > 30
+    assert closing > 5
+    epochs, refused = 2, 0
+    for code in CODES:
+        for at in range(1, opening + closing + 1):
+            disk.arm(at, code)
+            try:
+                session = on(disk)
+                one_more(session)
+                epochs += 1
+                session.close()
+            except FencedError:
+                pytest.fail(f"locked out: errno {code} at step {at}, {disk.steps[-1]}")
+            except NosyncError:
+                refused += 1
+            disk.arm(0, 0)
+            with on(disk) as session:
+                assert session.now == epochs, (code, at)
+                if not at % 8:
+                    assert session["rows"].rows() == [(k,) for k in range(epochs)], (code, at)
+    assert refused > opening * len(CODES) // 2
+
+
+def test_an_opening_that_failed_leaves_a_clean_log_clean(on: Callable[..., Session]) -> None:
+    """It wrote nothing, so the end of the session before it is still the log's end."""
+    disk = PickyFiles()
+    with on(disk) as session:
+        one_more(session)
+    steps = steps_of(disk, lambda: on(disk).close())
+    for at in range(1, steps + 1):
+        disk.arm(at, errno.ENOSPC)
+        try:
+            session = on(disk)
+        except NosyncError:
+            disk.arm(0, 0)
+            with on(disk) as session:
+                assert session.recovery.clean, at
+                assert not session.recovery.lost
+        else:
+            disk.arm(0, 0)
+            session.close()
+
+
+def test_an_opening_that_failed_after_a_restart_does_not_take_a_torn_tail_for_damage(
+    tmp_path: Path,
+) -> None:
+    """1. The power fails; a frame that was never synced is torn, one behind it is whole. 2. The
+    first opening finds the disk full. 3. The second one is on the same boot as the first: still
+    nobody on this boot has written a frame, so a hole is what a loss of power leaves."""
+    path, machine, disk = str(tmp_path / "log"), FakeMachine(), PickyFiles()
+    opened = partial(Log.open, path, files=disk, background=False)
+    log = opened(machine=machine)
+    places = [log.append(1, bytes([number]) * 100) for number in range(5)]
+    lose_file(log)
+    (segment,) = (tmp_path / "log").glob("segment-*")
+    data = bytearray(segment.read_bytes())
+    data[128 + places[3].offset + 60] ^= 1
+    segment.write_bytes(data)
+    restarted = machine.after(boot="boot-2")
+    failed = 0
+    for at in range(40, 1, -1):
+        disk.arm(at, errno.ENOSPC)
+        try:
+            opened(machine=restarted).close()
+        except NosyncError:
+            failed += 1
+            break
+    assert failed
+    disk.arm(0, 0)
+    log = opened(machine=restarted)
+    assert len(list(log.frames())) == 3
+    assert "never synced" in log.notes[0]
+    log.close()
+
+
+# -- checkpoints that cannot be read once ----------------------------------------------------------
+
+
+class Flaky(HastyFiles):
+    """A disk that does not read some files, and tells what was deleted."""
+
+    def __init__(self) -> None:
+        self.unreadable = ""
+        self.code = errno.EIO
+        self.deleted: list[str] = []
+
+    def read(self, path: str, *, most: int | None = None) -> bytes:
+        if self.unreadable and Path(path).name == self.unreadable:
+            fail(OSError(self.code, ""), "read", path)
+        return super().read(path, most=most)
+
+    def unlink(self, path: str) -> None:
+        if self.exists(path):
+            self.deleted.append(Path(path).name)
+        super().unlink(path)
+
+
+def everything(session: Session) -> dict[str, Any]:
+    return {
+        name: [session[name].rows(at=at) for at in range(session.now + 1)]
+        for name in ("rows", "sums")
+    }
+
+
+@pytest.fixture
+def edited(on: Callable[..., Session], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A log with two checkpoints, merged layers and packs between them; and what it holds."""
+    with on(HastyFiles()) as session:
+        rows = session.input("rows", "k int, v int")
+        session.stage("sums", rows.group_by("k").agg(total="sum(v)"))
+        for epoch in range(6):
+            rows.insert([(k, epoch) for k in range(12)])
+            session.commit()
+            if epoch in (2, 4):
+                for number in list(inside(session).traces):
+                    inside(session).upkeep.merge(number)
+                inside(session).upkeep.checkpoint()
+        wanted = everything(session)
+    shutil.move(tmp_path / "log", tmp_path / "whole")
+    return tmp_path / "whole", wanted
+
+
+def newest(folder: Path) -> str:
+    return checkpoint.listed([p.name for p in folder.iterdir()])[0]
+
+
+@pytest.mark.fault(6)
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("more", ["nothing", "epochs", "checkpoint", "killed before checkpoint"])
+def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
+    on: Callable[..., Session],
+    edited: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    more: str,
+) -> None:
+    whole, wanted = edited
+    log, disk = tmp_path / "log", Flaky()
+    shutil.copytree(whole, log)
+    disk.unreadable, disk.code = newest(log), code
+    session = on(disk)
+    assert "the one before it is used" in session.recovery.notes[0]
+    assert [name for name in disk.deleted if name.endswith((".arrow", ".pack"))] == []
+    assert everything(session) == wanted
+    if more != "nothing":
+        session.inputs["rows"].insert([(k, 100) for k in range(12)])
+        session.commit()
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
+        wanted = everything(session)
+    if more == "checkpoint":
+        inside(session).upkeep.checkpoint()
+        assert disk.unreadable in disk.deleted
+    if more == "killed before checkpoint":
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "write", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                inside(session).upkeep.checkpoint()
+    disk.unreadable = ""
+    for _ in range(3):  # killed each time; the second sweeps what is nobody's now
+        session = on(disk, takeover=True)
+        assert everything(session) == wanted
+        session.inputs["rows"].insert([(1, 1000 + session.now)])
+        session.commit()
+        wanted = everything(session)
+        inside(session).upkeep.checkpoint()
+    named = inside(session).publisher.named_files
+    session.close()
+    with on(disk) as session:
+        assert everything(session) == wanted
+    left = {p.name for p in log.rglob("*") if p.suffix in (".arrow", ".pack")}
+    assert left <= named
+
+
+@pytest.mark.fault(14)
+def test_a_file_that_the_disk_does_not_show_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.lstat
+
+    def refuse(path: Any, **options: Any) -> Any:
+        if str(path).endswith("x"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return whole(path, **options)
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    with pytest.raises(NosyncError, match="EIO"):
+        Files().exists(str(tmp_path / "x"))
+    assert not Files().exists(str(tmp_path / "y"))
+    (tmp_path / "z").touch()
+    assert not Files().exists(str(tmp_path / "z" / "below a file"))

@@ -1,0 +1,137 @@
+"""Coded text: whatever is asked of a coded column, it answers as the column of its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb import rows
+from nosync_nb.rows import dictionary
+from nosync_nb.rows.encoding import encode_column
+from nosync_nb.rows.nested import unpack
+from nosync_nb.rows.order import exact_codes, order_codes, sort_indices
+
+TEXTS = st.one_of(
+    st.none(), st.sampled_from(["", "\0", "a", "ab", "MAIL", "é", "a longer text, of 27 letters"])
+)
+ODD = pa.array([None, "", "b"])
+
+
+def pair(values: list[str | None]) -> tuple[pa.Array, pa.DictionaryArray]:
+    """A column of texts, and the same coded, as a slice of a longer one."""
+    longer = dictionary.coded(pa.array(["a first one", *values, None], pa.string()))
+    assert longer is not None
+    return pa.array(values, pa.string()), longer.slice(1, len(values))
+
+
+@given(values=st.lists(TEXTS, max_size=300), data=st.data())
+def test_every_function_takes_both(values: list[str | None], data: st.DataObject) -> None:
+    plain, few = pair(values)
+    n = len(values)
+    at = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=150)) if n else [], np.int64)
+    keep = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), np.bool_)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+
+    def same(ask: Callable[[Any], Any]) -> None:
+        assert told(ask(plain)) == told(ask(few))
+
+    same(lambda column: rows.to_pylist(column, "string"))
+    same(lambda column: rows.to_arrow(column, "string"))
+    same(lambda column: rows.from_arrow(column, "string"))
+    same(lambda column: unpack(column, "string"))
+    same(lambda column: encode_column(column, "string"))
+    same(lambda column: rows.take(column, at))
+    same(lambda column: rows.mask(column, keep))
+    same(lambda column: rows.slice_(column, start, stop))
+    same(lambda column: rows.concat([column, ODD, rows.take(column, at)], "string"))
+    same(lambda column: rows.concat([column, column], "string"))
+    same(rows.null_mask)
+    same(lambda column: rows.equal(column, plain, "string"))
+    same(lambda column: rows.equal(plain, column, "string"))
+    same(lambda column: order_codes(column, "string"))
+    same(lambda column: sort_indices([column], ["string"]))
+    same(lambda column: [codes(slice(0, n)) for codes in exact_codes(column, "string") or ()])
+    many = -(-200 // n) if n else 0
+    for times in (1, many):
+        same(lambda column, times=times: hashed([column] * times))
+        same(lambda column, times=times: hashed([column] * times, np.arange(n * times)))
+
+
+def hashed(columns: list[Any], index: Any = None) -> Any:
+    """The hashes of columns one after the other, with others between."""
+    column = rows.concat(columns, "string")
+    if index is not None:
+        column = rows.take(column, index)
+    n = len(column)
+    return rows.hash_columns([np.arange(n), column, column], ["bigint", "string", "string"], n)
+
+
+@pytest.mark.parametrize("values", [["a", "bc", ""], ["a", None, "bc"]])
+def test_a_first_column_has_the_hashes_of_its_texts(values: list[str | None]) -> None:
+    plain, column = pair(values * 200)
+    for types, others in ((["string"], []), (["string", "bigint"], [np.arange(600)])):
+        expected = rows.hash_columns([plain, *others], types, 600)
+        assert rows.hash_columns([column, *others], types, 600).tolist() == expected.tolist()
+
+
+def told(value: Any) -> Any:
+    """A result as it can be compared, whatever form it has."""
+    if isinstance(value, list):
+        return [told(each) for each in value]
+    if isinstance(value, pa.DictionaryArray):
+        return value.to_pylist()
+    return value.tolist() if isinstance(value, np.ndarray | pa.Array) else value
+
+
+def test_merges_move_codes() -> None:
+    first, second = pair(["a", None, "b"] * 2000)[1], pair(["b", "c", ""] * 2000)[1]
+    joined = rows.concat([first, second], "string")
+    assert isinstance(joined, pa.DictionaryArray)
+    assert joined.to_pylist() == [*["a", None, "b"] * 2000, *["b", "c", ""] * 2000]
+    assert isinstance(rows.take(joined, np.arange(5000)), pa.DictionaryArray)
+    few = [pair([f"{start}-{i % 200}" for i in range(6000)])[1] for start in (0, 1)]
+    plain = rows.concat(few, "string")
+    assert not isinstance(plain, pa.DictionaryArray), "400 texts have no code of a byte"
+    assert plain.to_pylist() == few[0].to_pylist() + few[1].to_pylist()
+
+
+def test_equal_columns_stand_in_files_by_equal_bytes() -> None:
+    values = ["b", None, "a", ""] * 10
+    other = dictionary.coded(pa.array(["unused", "", "a", *values]))
+    assert other is not None
+    joined = rows.concat([other.slice(3, 5), other.slice(8)], "string")
+    for column in (
+        pair(values)[1],
+        other.slice(3),
+        dictionary.coded(rows.to_arrow(joined, "string")),
+    ):
+        assert column is not None
+        codes, texts = dictionary.in_order(column)
+        assert texts == ["", "a", "b"]
+        assert codes.to_pylist() == [2, None, 1, 0] * 10
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "there"), [(256, 1, True), (257, 1, False), (20, 4000, False)]
+)
+def test_a_column_is_coded_if_its_texts_are_few_and_short(
+    count: int, length: int, there: bool
+) -> None:
+    values = [f"{i:03}" * length for i in range(count)]
+    many = pa.array([values[0]] * 2000 + values)
+    assert (dictionary.coded(many) is not None) == there
+    early = pa.array(values + [values[0]] * 2000)
+    assert (dictionary.coded(early) is not None) == there
+
+
+def test_a_code_of_no_text_leads_nowhere() -> None:
+    wrong = dictionary.made(pa.array([0, 1, 255], pa.uint8()), ["a", "b"])
+    assert rows.take(wrong, np.array([2, 0])).tolist() == ["", "a"]
+    assert rows.take(wrong, np.arange(3).repeat(40)).to_pylist()[-1] == ""
+    assert rows.to_arrow(wrong, "string").to_pylist() == ["a", "b", ""]

@@ -1,0 +1,311 @@
+"""Names that come out of a log: whatever they are, nothing outside is opened, written or deleted.
+
+Each record that can hold a name is read, given a hostile one and written again by our own code, so
+that every checksum holds. The log then says so, and leaves all files as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.faults import HastyFiles
+from internals import inside
+
+import nosync_nb
+from nosync_nb import CorruptLogError
+from nosync_nb.files.safe_names import PACK, PART, is_plain, plain, within
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.store import store
+from nosync_nb.store.log import Log, checkpoint
+from nosync_nb.store.records import payloads
+from nosync_nb.store.records.payloads import Entry
+from nosync_nb.trace.history.pack_file import Pack, write_pack
+from nosync_nb.trace.parts.arrow_file import map_file, write_file
+from nosync_nb.trace.parts.part_file import PartRef
+
+VICTIM = "victim.txt"
+HOSTILE = {
+    "above": "../../victim.txt",
+    "above, as a part": "../../victim.arrow",
+    "inside and out": "a/../../../victim.arrow",
+    "two dots": "x..arrow",
+    "absolute": "/nowhere/victim.arrow",
+    "empty": "",
+    "here": ".",
+    "hidden": ".arrow",
+    "a zero byte": "a\0.arrow",
+    "a newline": "a\n.arrow",
+    "a last newline": "a.arrow\n",
+    "very long": "a" * 5000 + ".arrow",
+    "owner": "owner",
+    "generation": "generation",
+    "lock": "lock",
+    "memo": "notebook.json",
+    "a checkpoint": "checkpoint-0000000000000001-00000001.state",
+    "a segment": "segment-00000001-00000001.log",
+    "a folder": "layers",
+    "bidi": "a\u202ewa.arrow",
+    "no text": ["a.arrow"],
+    "nothing": None,
+    "a number": 7,
+}
+SOME = ("above", "above, as a part", "absolute", "a zero byte", "generation", "no text")
+"""Those that every field is tried with; the function that all of them pass is tried with all."""
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    for place in (store, maintenance):
+        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log with parts, packs, retired files and a tail, and victims beside it."""
+    folder = tmp_path / "log"
+    with nosync_nb.open(folder) as session:
+        rows = session.input("rows", "k int, v int")
+        session.stage("sums", rows.group_by("k").agg(total="sum(v)"))
+        for epoch in range(3):
+            rows.insert([(k, epoch) for k in range(12)])
+            session.commit()
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
+        inside(session).upkeep.checkpoint()
+        rows.insert([(k, 9) for k in range(12)])
+        session.commit()
+    for victim in (tmp_path / VICTIM, tmp_path / "victim.arrow", folder / "notebook.json"):
+        victim.write_bytes(b"mine")
+    return folder
+
+
+def in_checkpoint(field: str) -> Callable[[Path, Any], None]:
+    """Puts a name into a field of the checkpoint, which is written as it would be by us."""
+
+    def spoil(folder: Path, name: Any) -> None:
+        disk = HastyFiles()
+        (found,) = checkpoint.listed(disk.names(str(folder)))
+        state = checkpoint.read(disk, str(folder), found)
+        assert isinstance(state, checkpoint.Checkpoint)
+        payload = payloads.unpack(state.payload)
+        meta = copy.deepcopy(payload.meta)
+        spoilt = 0
+        if field == "retired":
+            meta["retired"].append(name)
+            spoilt = 1
+        for _, _, layers in meta["layers"].values():
+            for _, _, refs in layers:
+                if refs and field == "layers":
+                    refs[0][0] = name
+                    spoilt += 1
+        for node in meta["history"]["tree"]:
+            if field == "pack":
+                node[0] = name
+                spoilt += 1
+            if field == "parts of a pack" and node[9]:
+                node[9][0] = name
+                spoilt += 1
+        assert spoilt
+        data = payloads.pack(payload.epoch, payload.utc, meta, payload.entries)
+        checkpoint.write(disk, str(folder), state._replace(payload=data))
+
+    return spoil
+
+
+def in_frame(kind: int, where: str) -> Callable[[Path, Any], None]:
+    """Appends a frame with an entry that names a file."""
+
+    def spoil(folder: Path, name: Any) -> None:
+        with Log.open(folder, files=HastyFiles(), background=False) as log:
+            last = payloads.unpack(list(log.frames())[-1].payload)
+            (part, *_) = [e for e in last.entries if e.kind == payloads.FILES]
+            ref = json.loads(bytes(part.data))
+            ref = ref["refs"][0] if isinstance(ref, dict) else ref[0]
+            ref[0] = name
+            data: Any = {
+                "refs": [ref],
+                "ordered refs": {"layout": [["int", "int"], None, None], "refs": [ref]},
+                "layer": [0, last.epoch + 1, [ref]],
+            }[where]
+            entry = Entry(part.number, kind, json.dumps(data).encode())
+            payload = payloads.pack(last.epoch + 1, last.utc, {}, [entry])
+            if kind == payloads.PAST:
+                inner = Entry(part.number, payloads.FILES, json.dumps([ref]).encode())
+                past = payloads.past(payloads.pack(last.epoch, last.utc, {}, [inner]))
+                payload = payloads.pack(last.epoch + 1, last.utc, {}, [past])
+            log.append(payloads.EPOCH, payload)
+
+    return spoil
+
+
+FIELDS = {
+    "retired": in_checkpoint("retired"),
+    "layers": in_checkpoint("layers"),
+    "pack": in_checkpoint("pack"),
+    "parts of a pack": in_checkpoint("parts of a pack"),
+    "files of a log": in_frame(payloads.FILES, "refs"),
+    "files of a log in another order": in_frame(payloads.FILES, "ordered refs"),
+    "files of a trace": in_frame(payloads.TRACE, "layer"),
+    "files of a new trace": in_frame(payloads.RESET, "layer"),
+    "files of a missed epoch": in_frame(payloads.PAST, "refs"),
+}
+
+
+NUMBERS = [*range(14), 1 << 20, 2**31 - 1, 2**31, 2**32 - 1]
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
+    log: Path, tmp_path: Path, inner: bool
+) -> None:
+    """A trace may be emptied by an epoch if an operator owns it: no row of a collection goes."""
+    whole = tmp_path / "whole"
+    shutil.move(log, whole)
+    told = set()
+    for number in NUMBERS:
+        shutil.copytree(whole, log)
+        with Log.open(log, files=HastyFiles(), background=False) as opened:
+            last = payloads.unpack(list(opened.frames())[-1].payload)
+            entry = payloads.cleared(number)
+            if inner:
+                entry = payloads.past(payloads.pack(last.epoch + 1, last.utc, {}, [entry]))
+            opened.append(payloads.EPOCH, payloads.pack(last.epoch + 1, last.utc, {}, [entry]))
+        for mode in ("r", "w"):
+            try:
+                with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
+                    assert len(session["rows"].rows()) == 48, number
+                    assert len(session["rows"].rows(at=1)) == 12, number
+                    assert len(session["sums"].rows()) == 12, number
+                    if mode == "w":
+                        session["rows"].insert([(99, 1)])
+                        assert session.commit() == last.epoch + 2
+                        assert len(session["sums"].rows()) == 13, number
+            except CorruptLogError:
+                told.add(number)
+        shutil.rmtree(log)
+    with nosync_nb.open(whole, mode="r") as session:
+        nodes = list(inside(session).graph)
+    assert told.issuperset(n for node in nodes for n in node.traces.values())
+    assert told.issuperset({2**31, 2**32 - 1})
+
+
+def test_a_checkpoint_holds_layers_alone(log: Path) -> None:
+    disk = HastyFiles()
+    (found,) = checkpoint.listed(disk.names(str(log)))
+    state = checkpoint.read(disk, str(log), found)
+    assert isinstance(state, checkpoint.Checkpoint)
+    payload = payloads.unpack(state.payload)
+    for number in range(4):
+        entries = [*payload.entries, payloads.cleared(number)]
+        data = payloads.pack(payload.epoch, payload.utc, payload.meta, entries)
+        (log / found).unlink(missing_ok=True)
+        checkpoint.write(disk, str(log), state._replace(payload=data))
+        with pytest.raises(CorruptLogError, match="of kind 5"):
+            nosync_nb.open(log, mode="r")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, but who owns the log."""
+    changing = {"owner", "generation", "lock"}
+    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in changing)
+    return {str(p): p.read_bytes() for p in files if not p.name.startswith("segment-")}
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_hostile_name_in_any_record_is_told_and_nothing_is_touched(
+    log: Path, tmp_path: Path, field: str
+) -> None:
+    whole = tmp_path / "whole"
+    shutil.move(log, whole)
+    for what in SOME:
+        shutil.copytree(whole, log)
+        FIELDS[field](log, HOSTILE[what])
+        before = contents(tmp_path)
+        with suppress(CorruptLogError), nosync_nb.open(log, mode="r") as reader:
+            assert len(reader["rows"].rows()) == 48  # it had no use for the name
+        with pytest.raises(CorruptLogError) as caught:
+            nosync_nb.open(log)
+        assert caught.value.hint, what
+        assert len(str(caught.value).splitlines()) == 1, what
+        assert len(str(caught.value)) < 300, what
+        assert contents(tmp_path) == before, what
+        shutil.rmtree(log)
+
+
+def test_the_untouched_log_opens(log: Path, tmp_path: Path) -> None:
+    """Else the test above would prove nothing."""
+    with nosync_nb.open(log) as session:
+        assert len(session["rows"].rows()) == 48
+        assert session["rows"].rows(at=1) == [(k, 0) for k in range(12)]
+
+
+def test_a_hostile_name_in_a_pack_is_told(log: Path) -> None:
+    """A section of a pack refers to part files; its bytes are checked before they are believed."""
+    disk = HastyFiles()
+    (found,) = checkpoint.listed(disk.names(str(log)))
+    state = checkpoint.read(disk, str(log), found)
+    assert isinstance(state, checkpoint.Checkpoint)
+    node = next(n for n in payloads.unpack(state.payload).meta["history"]["tree"] if n[9])
+    history = str(log / "history")
+    pack = Pack(history, node[0], node[1], node[2])
+    (number, section) = next((n, s) for n in pack.numbers for s in pack.sections(n) if s.large)
+    epoch, refs = section.large[0]
+    for hostile in HOSTILE.values():
+        ref = refs[0]._replace(path=hostile)  # type: ignore[arg-type]
+        bad = section._replace(large=((epoch, (ref,)),))
+        name, size, digest = write_pack(history, [(number, bad)], "pack", files=disk)
+        with pytest.raises(CorruptLogError):
+            Pack(history, name, size, digest).sections(number)
+
+
+def test_no_path_is_made_of_a_hostile_name(tmp_path: Path) -> None:
+    (tmp_path / "layers").mkdir()
+    folder = str(tmp_path / "layers")
+    (tmp_path / VICTIM).write_bytes(b"mine")
+    for name in HOSTILE.values():
+        for act in (
+            lambda name=name: plain(name, PART),
+            lambda name=name: within(folder, name, PART, PACK),
+        ):
+            with pytest.raises(CorruptLogError):
+                act()
+        if not isinstance(name, str) or is_plain(name):
+            continue
+        for act in (
+            lambda name=name: map_file(folder, name),
+            lambda name=name: write_file(folder, name, [b"x"]),
+        ):
+            with pytest.raises(CorruptLogError):
+                act()
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["layers", VICTIM]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        "a.arrow",
+        ["a.arrow"],
+        ["a.arrow", -1, 0, 1, 8, "d"],
+        ["a.arrow", 1, 0, 1, 2**65, "d"],
+        ["a.arrow", 1.5, 0, 1, 8, "d"],
+        ["a.arrow", True, 0, 1, 8, "d"],
+        ["a.arrow", 1, 0, 1, 8, 5],
+        {"path": "a.arrow"},
+    ],
+)
+def test_a_reference_that_is_none_is_told(data: Any) -> None:
+    from nosync_nb.trace.parts.part_file import refs_from_json
+
+    with pytest.raises(CorruptLogError):
+        refs_from_json([data])
+    assert refs_from_json([["a.arrow", 1, 0, 1, 8, "d"]]) == (PartRef("a.arrow", 1, 0, 1, 8, "d"),)

@@ -1,0 +1,263 @@
+"""Nondeterministic stages on branches, after rewinds and after losses: results that are memoised
+stay, what can be run again is run again, and a stage stops only if results of it are lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import files_with, inside
+
+import nosync_nb
+from nosync_nb import Session, TimeError
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import undo
+from nosync_nb.store.lazy_layer import needs
+
+pytestmark = pytest.mark.usefixtures("own_key")
+
+LOST = r"its memoised results are not known at epoch \d+: run the stage's cell"
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    session.input("edges", "src bigint, dst bigint")
+    return session
+
+
+@pytest.fixture
+def no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No frame tells what changed since an epoch, as of one that is long ago."""
+    monkeypatch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
+
+
+def commit(session: Session, *rows: tuple[int, int]) -> int:
+    session.inputs["edges"].insert(list(rows))
+    return session.commit()
+
+
+def committed(session: Session, count: int) -> None:
+    for _ in range(count):
+        commit(session, (session.now, session.now + 1))
+
+
+def drawn(row: Any) -> tuple[int, float]:
+    return row.src, random.random()
+
+
+Returns = Callable[[Session, int], Session]
+
+
+@pytest.fixture(params=["branch", "rewind"])
+def returned(request: pytest.FixtureRequest) -> Iterator[Returns]:
+    """Goes on from an epoch, on a branch or after a rewind."""
+    branches: list[Session] = []
+
+    def go(session: Session, at: int) -> Session:
+        if request.param == "rewind":
+            session.rewind(to=at)
+            return session
+        branches.append(session.branch(f"at_{at}", at=at))
+        return branches[-1]
+
+    yield go
+    for branch in branches:
+        branch.close()
+
+
+def test_stage_goes_on_over_an_unnamed_loop(session: Session, returned: Returns) -> None:
+    loop = nosync_nb.graphs.connected_components(session["edges"])
+    session.stage("drawn", loop.with_columns(r="rand()"))
+    committed(session, 4)
+    was = sorted(session["drawn"].rows(at=2))
+    back = returned(session, 2)
+    commit(back, (7, 8))
+    assert not back.stale
+    assert sorted(row for row in back["drawn"].rows() if row.node < 7) == was
+
+
+def test_stage_that_was_defined_later_is_computed(session: Session, returned: Returns) -> None:
+    committed(session, 2)
+    session.stage("drawn", session["edges"].with_columns(r="rand()"))
+    session.stage("sums", session["edges"].with_columns(r="rand()").agg(n="count(*)", s="sum(r)"))
+    committed(session, 1)
+    back = returned(session, 1)
+    commit(back, (7, 8))
+    assert not back.stale
+    assert sorted(row[:2] for row in back["drawn"].rows()) == [(0, 1), (7, 8)]
+    back.inputs["edges"].clear()
+    back.commit()
+    assert back["drawn"].rows() == []
+    assert [tuple(row) for row in back["sums"].rows()] == [(0, None)]
+
+
+@pytest.mark.parametrize("frames", [True, False])
+def test_stage_goes_on_from_an_epoch_without_rows(
+    session: Session, returned: Returns, frames: bool, request: pytest.FixtureRequest
+) -> None:
+    if not frames:
+        request.getfixturevalue("no_frames")
+    edges = session["edges"]
+    session.stage("drawn", edges.with_columns(u="uuid()"))
+    session.stage("top", edges.with_columns(r="rand()").group_by("src").agg(m="max(r)"))
+    session.stage("mapped", edges.map(drawn, "src bigint, r double"), nondeterministic=True)
+    committed(session, 3)
+    back = returned(session, 0)
+    commit(back, (7, 8))
+    assert not back.stale
+    assert [row[0] for name in ("drawn", "top", "mapped") for row in back[name].rows()] == [7] * 3
+
+
+def test_stage_that_has_filtered_all_rows_out_goes_on(session: Session, returned: Returns) -> None:
+    """At that epoch it has no results, though it has read rows."""
+    large = session["edges"].filter("src > 2").with_columns(r="rand()")
+    session.stage("drawn", large)
+    session.stage("top", large.group_by("src").agg(m="max(r)"))
+    session.stage("sums", large.group_by("src").agg(s="sum(r)"))
+    committed(session, 5)
+    back = returned(session, 2)
+    commit(back, (7, 8))
+    assert not back.stale
+    assert [row[0] for name in ("drawn", "top", "sums") for row in back[name].rows()] == [7] * 3
+
+
+@pytest.mark.usefixtures("no_frames")
+def test_lost_results_are_the_reason(session: Session, returned: Returns) -> None:
+    session.stage("drawn", session["edges"].with_columns(r="rand()"))
+    session.stage("reads", session["drawn"].group_by("src").agg(n="count(*)"))
+    committed(session, 4)
+    was = session["drawn"].rows(at=2)
+    back = returned(session, 2)
+    commit(back, (7, 8))
+    with pytest.raises(TimeError, match=LOST):
+        back["drawn"].rows()
+    assert back.stale["reads"] == "it reads 'drawn', which is stale"
+    assert back["drawn"].rows(at=2) == was
+    back.stage("drawn", back["edges"].with_columns(r="rand()"))
+    assert not back.stale
+    assert back["reads"].rows() == [(0, 1), (1, 1), (7, 1)]
+
+
+@pytest.mark.usefixtures("no_frames")
+def test_readers_without_rows_of_a_stage_with_lost_results_cannot_be_read(
+    session: Session, returned: Returns
+) -> None:
+    """They are not empty: they were defined later, or in memory alone, and nothing is known."""
+    session.stage("drawn", session["edges"].with_columns(r="rand()"))
+    session.stage("light", session["drawn"].select("src"), persist="memory")
+    committed(session, 4)
+    session.stage("late", session["drawn"].select("dst"))
+    committed(session, 1)
+    back = returned(session, 2)
+    back.commit()
+    assert back.stale.keys() == {"drawn", "light", "late"}
+    with pytest.raises(TimeError):
+        back["late"].rows(at=2)
+    back.close()
+    with nosync_nb.open(back.path) as opened:
+        opened.commit()
+        assert opened.stale.keys() == {"drawn", "light", "late"}
+        for name in ("light", "late"):
+            for at in (None, 2):
+                with pytest.raises(TimeError):
+                    opened[name].rows(at=at)
+        opened.stage("drawn", opened["edges"].with_columns(r="rand()"))
+        commit(opened, (7, 8))
+        assert not opened.stale
+        assert sorted(opened["light"].rows()) == [(0,), (1,), (7,)]
+        assert sorted(opened["late"].rows()) == [(1,), (2,), (8,)]
+
+
+@pytest.mark.usefixtures("no_frames")
+def test_stages_that_share_lost_results_stop_together(session: Session) -> None:
+    part = session["edges"].with_columns(r="rand()")
+    both = {
+        "left": part.group_by("src").agg(m="max(r)"),
+        "right": part.group_by("dst").agg(m="max(r)"),
+    }
+    owners_of(session).definitions.define(both, nondeterministic=True)
+    committed(session, 4)
+    with session.branch("past", at=2) as branch:
+        commit(branch, (7, 8))
+        assert branch.stale.keys() == {"left", "right"}
+
+
+@pytest.mark.usefixtures("no_frames", "large_from_ten_rows")
+@pytest.mark.parametrize("lost", [["kinds"], ["counts"], ["pairs"], ["kinds", "pairs"]])
+def test_file_that_a_branch_lacks_costs_its_stage_alone(session: Session, lost: list[str]) -> None:
+    """What operators remember is not there yet when the stage is computed again."""
+    edges = session["edges"]
+    session.stage("kinds", edges.distinct())
+    session.stage("counts", session["kinds"].group_by("src").agg(n="count(*)", m="max(dst)"))
+    session.stage("pairs", session["counts"].join(edges, on="src").select("src", "dst", "n"))
+    kinds = session["pairs"].filter("n > 1").select("src", "n").distinct()
+    session.stage("last", kinds.group_by("src").agg(n="count(*)"))
+    names = ("kinds", "counts", "pairs", "last")
+    for epoch in range(5):
+        commit(session, *((i % 19, 40 * epoch + i) for i in range(40)))
+    branch = session.branch("past", at=3)
+    with nosync_nb.open(branch.path, mode="r") as reader:
+        files = {name for each in lost for name in files_with(reader, each)}
+    branch.close()
+    assert files
+    for name in files:
+        Path(branch.path, "layers", name).unlink()
+    with nosync_nb.open(branch.path) as branch:
+        commit(branch, (1, 1))
+        expected = session.branch("whole", at=3)
+        commit(expected, (1, 1))
+        assert {n for n, how in branch.recovery.stages.items() if how == "recompute"} == {*lost}
+        for name in names:
+            assert sorted(branch[name].rows()) == sorted(expected[name].rows())
+            assert sorted(branch[name].rows(at=3)) == sorted(session[name].rows(at=3))
+
+
+@pytest.mark.usefixtures("large_from_ten_rows")
+def test_memoised_stage_goes_on_if_a_loop_below_lost_a_file(session: Session) -> None:
+    loop = nosync_nb.graphs.connected_components(session["edges"])
+    session.stage("drawn", loop.with_columns(r="rand()"))
+    commit(session, *((i, i + 1) for i in range(40)))
+    was = sorted(session["drawn"].rows())
+    seen = inside(session).snapshot
+    drawn = seen.graph.named["drawn"]
+    whole = {n for i in seen.graph for n in (*i.traces.values(), *i.state) if i.name is not None}
+    files = {
+        file
+        for number, trace in seen.version.traces.items()
+        if number not in whole
+        for file in needs(trace)
+    } - {
+        file
+        for n in (*drawn.traces.values(), *drawn.state)
+        for file in needs(seen.version.traces[n])
+    }
+    assert files
+    path = session.path
+    session.close()
+    for name in files:
+        Path(path, "layers", name).unlink()
+    with nosync_nb.open(path) as opened:
+        commit(opened, (70, 71))
+        assert not opened.stale
+        assert sorted(row for row in opened["drawn"].rows() if row.node < 70) == was
+        opened.inputs["edges"].clear()
+        opened.commit()
+        assert opened["drawn"].rows() == []
+
+
+@pytest.mark.usefixtures("no_frames")
+def test_rows_of_parts_are_written_beside_a_stage_in_memory(
+    session: Session, returned: Returns
+) -> None:
+    """A loop that lacks its state at the epoch is computed from parts that only it reads."""
+    session.stage("light", session["edges"].distinct(), persist="memory")
+    loop = nosync_nb.graphs.connected_components(session["edges"])
+    session.stage("sizes", loop.group_by("component").agg(n="count(*)"))
+    committed(session, 5)
+    back = returned(session, 3)
+    back.inputs["edges"].remove([(1, 2)])
+    back.commit()
+    assert sorted(back["sizes"].rows()) == [(0, 2), (2, 2)]

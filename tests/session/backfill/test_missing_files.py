@@ -1,0 +1,495 @@
+"""Files of one stage are gone: it alone is had again, and everything else stays what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import files_of_log, inside
+
+import nosync_nb
+from nosync_nb import CorruptLogError, Session, StageError
+from nosync_nb.dataflow.runtime.runner import Draft
+from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.planning.definition_diff import Decision
+from nosync_nb.session.planning.replay import Afresh
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.lazy_layer import needs
+
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
+
+
+Rows = dict[str, dict[int, list[tuple[Any, ...]]]]
+
+
+def rows(session: Session, *names: str) -> Rows:
+    """Stages and inputs, all by default, at every epoch that they can be read at."""
+    found: Rows = {}
+    for name in names or [*session.inputs, *session.stages]:
+        collection = session[name]
+        epochs = [e for each in collection.history() for e in each]
+        found[name] = {e: sorted(tuple(r) for r in collection.rows(e)) for e in epochs}
+    return found
+
+
+def fill(session: Session) -> None:
+    """Orders of customers, in epochs with many rows and with few."""
+    orders = session.input("orders", "customer int, amount int")
+    people = session.input("people", "customer int, name string")
+    owners_of(session).definitions.define(
+        {
+            "named": orders.join(people, on="customer"),
+            "totals": orders.group_by("customer").agg(total="sum(amount)", n="count(*)"),
+        }
+    )
+    session.stage("rich", session["totals"].filter("total > 100"))
+    people.insert([(c, f"person {c}") for c in range(40)])
+    for epoch in range(6):
+        count = 40 if epoch % 2 == 0 else 3
+        orders.insert([(c, 10 * epoch + c) for c in range(count)])
+        session.commit()
+        if epoch == 3:
+            orders.remove([(0, 0)])
+            session.commit()
+
+
+def files_of(session: Session, name: str, *, log: bool = True, state: bool = True) -> set[str]:
+    """The files that hold what a stage has: its rows and its past, and what it remembers."""
+    seen = inside(session).snapshot
+    node = seen.graph.named[name]
+    numbers = [*node.traces.values()] + ([*node.state] if state else [])
+    found = {
+        n
+        for number in numbers
+        if number in seen.version.traces
+        for n in needs(seen.version.traces[number])
+    }
+    if log:
+        assert node.log is not None
+        found |= files_of_log(inside(session).store.history, node.log)
+    return found
+
+
+def logs(session: Session, without: str) -> dict[str, str]:
+    """The digest of each file in which the log of somebody else lies."""
+    found = {}
+    for name, node in inside(session).graph.named.items():
+        assert node.log is not None
+        for each in files_of_log(inside(session).store.history, node.log):
+            if name != without:
+                data = Path(session.path, "layers", each).read_bytes()
+                found[each] = hashlib.blake2b(data).hexdigest()
+    assert found
+    return found
+
+
+def lose(session: Session, names: set[str]) -> None:
+    """Closes a session, and deletes files of it."""
+    assert names
+    session.close()
+    for name in names:
+        os.unlink(os.path.join(session.path, "layers", name))
+
+
+@pytest.fixture(params=["frames", "checkpoint"])
+def ended(request: pytest.FixtureRequest) -> Callable[[Session], None]:
+    """How a session ends before its files are lost: its past in frames, or in packs."""
+
+    def end(session: Session) -> None:
+        if request.param == "checkpoint":
+            inside(session).upkeep.checkpoint()
+
+    return end
+
+
+@pytest.mark.parametrize("name", ["named", "totals", "rich"])
+def test_a_stage_that_lost_its_files_is_computed_again_alone(
+    opened: Callable[..., Session], ended: Callable[[Session], None], name: str
+) -> None:
+    session = opened()
+    fill(session)
+    ended(session)
+    expected, others = rows(session), logs(session, without=name)
+    shared = set().union(*(files_of(session, n) for n in expected if n != name))
+    lose(session, files_of(session, name) - shared)
+    session = opened()
+    assert session.recovery.stages[name] in ("recompute", "extend")
+    assert "missing" in session.recovery.reasons[name]
+    assert "before that" not in session.recovery.reasons[name]
+    assert {n for n, how in session.recovery.stages.items() if how != "read"} == {name}
+    assert inside(session).works.stages.keys() == {name}
+    assert rows(session) == expected
+    assert others.items() <= logs(session, without=name).items()
+    session["orders"].insert([(1, 1000)])
+    session.commit()
+    whole = rows(session)
+    session.close()
+    session = opened()
+    assert rows(session) == whole
+    assert {*session.recovery.stages.values()} == {"read"}
+    assert session.recovery.recomputed == 0
+    assert session.recovery.notes == []
+
+
+def test_a_stage_over_what_was_there_keeps_its_first_epoch_when_a_later_one_is_lost(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    fill(session)
+    session.stage("late", session["orders"].select("customer", "amount"))
+    begin = session.now
+    for count in (3, 3, 40):
+        had = files_of(session, "late") | files_of(session, "orders")
+        session["orders"].insert([(c, 500) for c in range(count)])
+        session.commit()
+    expected = rows(session)
+    assert expected["late"][begin]
+    lose(session, files_of(session, "late") - files_of(session, "orders") - had)
+    session = opened()
+    assert session.recovery.stages["late"] == "extend"
+    assert rows(session) == expected
+
+
+def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
+    opened: Callable[..., Session], ended: Callable[[Session], None], tmp_path: Path
+) -> None:
+    session = opened()
+    fill(session)
+    owners_of(session).worker.settle()
+    ended(session)
+    expected = rows(session)
+    session.close()
+    session = opened()
+    session.close()  # swept
+    seen = set()
+    for name in sorted(os.listdir(tmp_path / "log" / "layers")):
+        copy = tmp_path / f"without-{name}"
+        shutil.copytree(tmp_path / "log", copy)
+        os.unlink(copy / "layers" / name)
+        with nosync_nb.open(copy) as session:
+            told = " ".join(session.recovery.notes)
+            stopped = {n for n, how in session.recovery.stages.items() if how == "stale"}
+            kinds = {*session.recovery.stages.values()} - {"read", "stale"}
+            assert len(kinds) <= 1
+            seen |= kinds or {"arranged" if "arranged" in told else "input"}
+            assert stopped == ({"named"} if "nothing gives" in told else set())
+            if "cannot be read" in told or "nothing gives" in told:
+                assert "input 'orders'" in told or "input 'people'" in told
+                with pytest.raises(CorruptLogError, match="it is missing") as caught:
+                    rows(session)
+                assert any("'orders'" in n or "'people'" in n for n in caught.value.__notes__)
+                for stage in session.stages:
+                    assert {stage: rows(session, stage)[stage]}.items() <= expected.items()
+            else:
+                assert rows(session) == expected
+                session["orders"].insert([(3, 7)])
+                session.commit()
+        with nosync_nb.open(copy) as again:
+            assert {n for n, how in again.recovery.stages.items() if how != "read"} == stopped
+        shutil.rmtree(copy)
+    assert seen == {"recompute", "extend", "input", "arranged"}
+
+
+def test_who_looks_into_a_lost_input_stops_and_all_others_are_committed(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    fill(session)
+    session.stage("copied", session["people"].select("name"))
+    lose(session, files_of(session, "people"))
+    whole = None
+    for turn in range(2):
+        session = opened()
+        stopped = {n for n, how in session.recovery.stages.items() if how == "stale"}
+        assert stopped == {"named"}
+        assert "'people', which is lost" in session.recovery.reasons["named"]
+        session.stage(f"other{turn}", session["orders"].filter("amount > 3"))  # nor is it let on
+        assert whole in (None, rows(session, "totals", "copied"))
+        session["orders"].insert([(77, 1000 + turn)])
+        session.commit()
+        assert (77, 1000 + turn) in [tuple(row)[:2] for row in session["orders"].rows()]
+        with pytest.raises(StageError, match="'people', which is lost"):
+            session.stage("more", session["orders"].join(session["people"], on="customer"))
+        whole = rows(session, "totals", "copied")
+        session.close()
+    session = opened()
+    session.drop("people", cascade=True)
+    session["orders"].insert([(78, 1)])
+    session.commit()
+    session.close()
+    assert {*opened().recovery.stages.values()} == {"read"}
+
+
+def test_who_looks_into_a_lost_earlier_version_stops(opened: Callable[..., Session]) -> None:
+    session = opened()
+    fill(session)
+    session.stage("totals", session["orders"].group_by("customer").agg(total="max(amount)"))
+    session.stage("both", session["orders"].join(session["totals@1"], on="customer"))
+    expected = rows(session, "totals", "rich")
+    lose(session, files_of(session, "totals@1"))
+    session = opened()
+    assert session.recovery.stages["both"] == "stale"
+    assert rows(session, "totals", "rich") == expected
+    session["orders"].insert([(2, 2000)])
+    session.commit()
+    assert (2, 2000) in [tuple(row) for row in session["totals"].rows()]
+
+
+@pytest.mark.parametrize("lost", ["people", "orders", "totals@1"])
+def test_whatever_is_dropped_after_a_loss_is_dropped(
+    opened: Callable[..., Session], lost: str
+) -> None:
+    session = opened()
+    fill(session)
+    session.stage("totals", session["orders"].group_by("customer").agg(total="max(amount)"))
+    session.stage("both", session["orders"].join(session["totals@1"], on="customer"))
+    names = [*session.inputs, *session.stages]
+    lose(session, files_of(session, lost))
+    path = Path(session.path)
+    copy = shutil.copytree(path, path.with_name("copy"))
+    for name in names:
+        session = opened()
+        session.drop(name, cascade=True)
+        if name != "orders":
+            session["orders"].insert([(2, 20)])
+        session.commit()
+        session.close()
+        session = opened()
+        assert name not in session
+        session.close()
+        shutil.rmtree(path)
+        shutil.copytree(copy, path)
+
+
+def drawn(row: Any) -> tuple[int, float]:
+    return row.x, random.random()
+
+
+def test_what_functions_gave_is_not_made_up_and_says_what_to_do(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("drawn", numbers.map(drawn, "x int, r double"), nondeterministic=True)
+    session.stage("count", session["drawn"].group_by().agg(n="count(*)"))
+    numbers.insert([(x,) for x in range(40)])
+    session.commit()
+    expected = rows(session, "numbers", "count")
+    gone = files_of(session, "drawn")
+    lose(session, gone)
+    session = opened()
+    assert {"drawn": "stale", "count": "stale"}.items() <= session.recovery.stages.items()
+    assert all(name in session.recovery.reasons["drawn"] for name in gone)
+    assert "run its cell" in session.recovery.reasons["drawn"]
+    assert session.recovery.recomputed == 0
+    assert rows(session, "numbers", "count") == expected
+    with pytest.raises(CorruptLogError, match="missing"):
+        session["drawn"].rows(at=1)
+    numbers = session["numbers"]
+    numbers.insert([(100,)])
+    session.commit()
+    session.stage("drawn", numbers.map(drawn, "x int, r double"), nondeterministic=True)
+    assert sorted(row[0] for row in session["drawn"].rows()) == [*range(40), 100]
+    assert session["count"].rows() == [(41,)]
+
+
+def test_a_stage_over_a_past_that_is_lost_too_begins_now(opened: Callable[..., Session]) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("even", numbers.filter("x % 2 = 0"))
+    for start in (0, 100, 200):
+        numbers.insert([(x,) for x in range(start, start + 40)])
+        session.commit()
+    for number in dict(inside(session).traces):  # what they hold now lies in files of its own
+        inside(session).upkeep.merge(number)
+    inside(session).upkeep.checkpoint()
+    expected = rows(session)
+    own = files_of(session, "even")
+    log = inside(session).graph.named["numbers"].log
+    assert log is not None
+    past = files_of_log(inside(session).store.history, log)
+    held = files_of(session, "numbers", log=False)
+    lose(session, own | (past - held))
+    session = opened()
+    assert session.recovery.stages["even"] == "recompute"
+    found = rows(session, "even")["even"]
+    assert {e: expected["even"][e] for e in found} == found
+    assert max(found) == 3
+    assert past - held
+    assert [*session["even"].history()] == [range(3, 4)]
+    assert "cannot be read" in str(session.recovery)
+
+
+def test_what_operators_remember_is_made_again_and_rows_stay(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    fill(session)
+    inside(session).upkeep.checkpoint()
+    expected, others = rows(session), logs(session, without="")
+    gone = files_of(session, "totals", log=False) - files_of(session, "totals", state=False)
+    lose(session, gone)
+    session = opened()
+    assert session.recovery.stages["totals"] == "recompute"
+    assert inside(session).works.stages.keys() == {"totals"}
+    assert rows(session) == expected
+    assert logs(session, without="") == others
+    session["orders"].insert([(1, 1000)])
+    session.commit()
+    assert (1, *_sums(session, 1)) in rows(session, "totals")["totals"][session.now]
+
+
+def _sums(session: Session, customer: int) -> tuple[int, int]:
+    amounts = [a for c, a in session["orders"].rows() if c == customer]
+    return sum(amounts), len(amounts)
+
+
+def test_a_sum_over_packs_can_be_done_without(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    for epoch in range(40):
+        numbers.insert([(epoch,)])
+        session.commit()
+        inside(session).upkeep.checkpoint()
+    expected = rows(session)
+    session.close()
+    sums = [*(tmp_path / "log" / "history").glob("sum-*")]
+    assert sums
+    for path in sums:
+        path.unlink()
+    session = opened()
+    assert {*session.recovery.stages.values()} == {"read"}
+    assert rows(session) == expected
+    session["numbers"].insert([(100,)])
+    session.commit()
+    whole = rows(session)
+    inside(session).upkeep.checkpoint()
+    assert [*(tmp_path / "log" / "history").glob("sum-*")]
+    assert rows(session) == whole
+
+
+def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    fill(session)
+    expected = rows(session)
+    gone = files_of(session, "named") | files_of(session, "totals")
+    shared = files_of(session, "orders") | files_of(session, "people") | files_of(session, "rich")
+    lose(session, gone - shared)
+    install = Installation.install
+    done: list[str] = []
+
+    def once(installation: Installation, decision: Decision, *, afresh: Afresh) -> list[Draft]:
+        if done:
+            raise KeyboardInterrupt
+        done.append(afresh.name)
+        return install(installation, decision, afresh=afresh)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Installation, "install", once)
+        with pytest.raises(KeyboardInterrupt):
+            opened()
+    session = opened()
+    again = {name for name, how in session.recovery.stages.items() if how != "read"}
+    assert {*done} | again == {"named", "totals"}
+    assert not again & {*done}
+    assert rows(session) == expected
+
+
+def test_a_file_that_a_replica_has_is_read_and_nothing_is_computed(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    urls = [f"file://{tmp_path}/replica"]
+    session = opened(replicas=urls)
+    fill(session)
+    expected = rows(session)
+    session.sync("replicas", timeout=60)
+    shared = set().union(*(files_of(session, n) for n in expected if n != "named"))
+    lose(session, files_of(session, "named") - shared)
+    session = opened()
+    assert {*session.recovery.stages.values()} == {"read"}
+    assert session.recovery.recomputed == 0
+    assert rows(session) == expected
+    assert session.stats["executed"] == 0
+
+
+@pytest.mark.parametrize("touched", ["read", "past", "commit"])
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
+    opened: Callable[..., Session], how: str, touched: str
+) -> None:
+    session = opened()
+    fill(session)
+    owners_of(session).worker.settle()
+    expected, others = rows(session), logs(session, without="named")
+    session.close()
+    session = opened()
+    shared = set().union(*(files_of(session, n) for n in expected if n != "named"))
+    mine = files_of(session, "named") - shared
+    assert mine
+    for name in mine:
+        path = Path(session.path, "layers", name)
+        if how == "changed":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 3] ^= 255
+            path.write_bytes(data)
+        else:
+            path.unlink()
+    if touched == "commit":
+        session["orders"].insert([(c, 1) for c in range(40)])
+        session.commit()
+        expected["orders"] = rows(session, "orders")["orders"]
+    elif touched == "past":
+        assert sorted(tuple(r) for r in session["named"].rows(3)) == expected["named"][3]
+    else:
+        assert sorted(tuple(r) for r in session["named"].rows()) == expected["named"][7]
+    found = rows(session)
+    assert {name: {e: found[name][e] for e in expected[name]} for name in expected} == expected
+    assert others.items() <= logs(session, without="named").items()
+    if touched != "commit":
+        assert inside(session).works.stages.keys() == {"named"}
+    session = opened(takeover=True)
+    assert rows(session) == found
+
+
+def test_a_pack_that_is_lost_costs_its_epochs_and_no_other(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    for epoch in range(6):
+        numbers.insert([(epoch,)])
+        session.commit()
+        if epoch % 2:
+            inside(session).upkeep.checkpoint()
+    expected = rows(session)
+    session.close()
+    middle = sorted((tmp_path / "log" / "history").iterdir())[1]
+    middle.unlink()
+    session = opened()
+    assert {*session.recovery.stages.values()} == {"read"}
+    assert "input 'numbers'" in str(session.recovery)
+    assert "stage 'odd'" in str(session.recovery)
+    for name in ("numbers", "odd"):
+        for epoch in (0, 1, 2, 6):
+            assert values(session, name, epoch) == expected[name][epoch]
+        with pytest.raises(CorruptLogError, match="missing"):
+            session[name].rows(at=4)
+    session["numbers"].insert([(101,)])
+    session.commit()
+    assert (101,) in values(session, "odd", 7)
+
+
+def values(session: Session, name: str, epoch: int) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session[name].rows(epoch))

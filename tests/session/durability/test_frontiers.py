@@ -1,0 +1,158 @@
+"""What each class of failure would leave of a session and its stages, and what telling costs."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.faults import FaultyFiles, Step, on_disk
+from internals import inside
+
+import nosync_nb
+from nosync_nb import Session, StageError
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.exact import ExactPrefixes
+from nosync_nb.store.store import Store
+
+
+class Unsynced(FaultyFiles):
+    """A disk that takes everything and syncs nothing while it is `stuck`."""
+
+    def __init__(self) -> None:
+        super().__init__(error_at=self._error_at)
+        self.stuck = False
+
+    def _error_at(self, step: Step) -> int | None:
+        return errno.EIO if self.stuck and step.action == "sync" else None
+
+
+@pytest.fixture
+def disk() -> Unsynced:
+    return Unsynced()
+
+
+@pytest.fixture
+def session(disk: Unsynced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "open", on_disk(Store.open, disk))
+        opened = nosync_nb.open(tmp_path / "log")
+    with opened:
+        edges = opened.input("edges", "src int, dst int")
+        opened.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        edges.insert([(1, 2), (1, 3)])
+        opened.commit(wait="disk")
+        yield opened
+        disk.stuck = False
+
+
+def frontiers(session: Session, stage: str | None = None) -> tuple[int, int, int]:
+    """What is left after each class of failure."""
+    kernel = session.recovery_frontier("kernel", stage=stage)
+    power = session.recovery_frontier("power", stage=stage)
+    return kernel, power, session.recovery_frontier("disk", stage=stage)
+
+
+def add(session: Session, *rows: tuple[int, int]) -> None:
+    session.inputs["edges"].insert(list(rows))
+    session.commit()
+
+
+def test_a_stage_whose_definition_is_not_on_disk_is_not_safe_there(
+    session: Session, disk: Unsynced
+) -> None:
+    assert frontiers(session) == frontiers(session, "degrees") == (1, 1, 0)
+    disk.stuck = True
+    session.stage("late", session["degrees"].filter("n > 1"))
+    assert frontiers(session, "late") == (1, 0, 0)
+    assert session.frontiers["late"] == (1, 0, None)
+    assert frontiers(session, "degrees") == frontiers(session) == (1, 1, 0)
+    add(session, (2, 3))
+    assert frontiers(session) == frontiers(session, "degrees") == (2, 1, 0)
+    disk.stuck = False
+    session.sync()
+    assert frontiers(session, "late") == frontiers(session) == (2, 2, 0)
+    assert session.frontiers["late"] == (2, 2, None)
+
+
+def test_a_renamed_stage_has_what_it_had_and_an_edited_one_begins_anew(
+    session: Session, disk: Unsynced
+) -> None:
+    disk.stuck = True
+    session.rename("degrees", "counts")
+    assert frontiers(session, "counts") == (1, 1, 0)
+    session.stage("counts", session["edges"].group_by("dst").agg(n="count(*)"))
+    assert frontiers(session, "counts") == (1, 0, 0)
+    assert frontiers(session, "counts@1") == (1, 1, 0)
+    assert frontiers(session) == (1, 1, 0)
+
+
+def test_definitions_are_known_again_after_opening(
+    session: Session, disk: Unsynced, tmp_path: Path
+) -> None:
+    session.stage("late", session["degrees"].filter("n > 1"))
+    session.sync()
+    with nosync_nb.open(tmp_path / "log", mode="r") as reader:
+        assert frontiers(reader, "late") == (1, 1, 0)
+        known = inside(reader).publisher.defined
+        assert known == inside(session).publisher.defined
+        assert len({each.frame for each in known.values()}) == 3
+
+
+def test_an_epoch_moves_no_bound_and_a_definition_only_its_own(
+    session: Session, disk: Unsynced
+) -> None:
+    for i in range(20):
+        session.stage(f"s{i}", session["edges"].filter(f"src > {i}"))
+    session.sync()
+    frontiers(session)
+    known = inside(session).frontiers
+    before = known.visits
+    for i in range(10):
+        add(session, (i, i))
+        session.sync()
+        assert frontiers(session) == (i + 2, i + 2, 0)
+    assert known.visits == before
+    disk.stuck = True
+    session.stage("late", session["s3"].filter("src > 7"))
+    assert frontiers(session, "late") == (11, 0, 0)
+    assert known.visits == before + 3
+    disk.stuck = False
+    session.sync()
+    assert frontiers(session, "late") == (11, 11, 0)
+    assert known.visits == before + 4
+
+
+def test_an_unknown_stage_or_failure_is_told(session: Session) -> None:
+    with pytest.raises(StageError, match="there is no stage or input 'degree'"):
+        session.recovery_frontier("power", stage="degree")
+    with pytest.raises(StageError, match="unknown class of failure 'fire'"):
+        session.recovery_frontier("fire")  # type: ignore[arg-type]
+
+
+def test_an_interrupt_in_the_middle_of_bounds_leaves_them_to_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.recovery_frontier("kernel")
+    session.stage("late", session["degrees"].filter("n > 1"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactPrefixes, "move", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.recovery_frontier("kernel")
+    assert session.recovery_frontier("kernel") == session.now
+
+
+def test_what_was_in_memory_and_has_stopped_bounds_nothing(session: Session) -> None:
+    owners_of(session).definitions.define(
+        {"kept": session["edges"].filter("src > 0")}, persist="memory"
+    )
+    add(session, (5, 5))
+    owners_of(session).definitions.define({"kept": session["edges"].filter("src > 1")})
+    add(session, (6, 6))
+    session.sync()
+    assert session.recovery_frontier("power") == session.now

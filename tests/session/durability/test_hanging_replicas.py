@@ -1,0 +1,291 @@
+"""Replicas that hang: a mount that answers nothing keeps nobody from his log, nor from work.
+
+The mount is a real one where the machine allows it: a file system in user space whose server never
+answers. No call of the system to it ends, and none can be given up but by ending the process.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines.other_host import run
+
+import nosync_nb
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replication import remote_call
+from nosync_nb.store.replication.backends.folder import FolderReplica, FolderSite
+from nosync_nb.store.replication.remote_call import SilentError, ask, ask_all
+
+WAIT_S = 120.0
+
+THERE = """
+import ctypes, json, os, shutil, sys, warnings
+import nosync_nb
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replication import remote_call as asking
+from nosync_nb.store.replication.agent import keeper
+
+FORBIDDEN, WAIT_S = 77, 120.0
+top = sys.argv[1]
+asking.SILENT_S, asking.TOLD_S = 1.0, 0.2
+path = os.path.join(top, "x.nosync")
+urls = [f"file://{top}/replica-{i}" for i in range(3)]
+
+def seen(replication, wanted):
+    with replication.heard:
+        assert replication.heard.wait_for(
+            lambda: wanted([each.state for each in replication.status()]), WAIT_S
+        ), replication.status()
+
+def commit(session):
+    session.inputs["numbers"].insert([(session.now,)])
+    session.commit(wait="replicas", timeout=WAIT_S)
+    return session.now
+
+with nosync_nb.open(path, replicas=urls) as session:
+    session.input("numbers", "x int")
+    commit(session)
+    seen(owners_of(session).replication, lambda states: states == ["level"] * 3)
+try:
+    server = os.open("/dev/fuse", os.O_RDWR)
+except OSError as error:
+    print(f"no file systems in user space: {error}")
+    sys.exit(FORBIDDEN)
+libc = ctypes.CDLL(None, use_errno=True)
+options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+if libc.mount(b"hangs", f"{top}/replica-1".encode(), b"fuse", 0, options):
+    print(f"no mount of a file system in user space: {os.strerror(ctypes.get_errno())}")
+    sys.exit(FORBIDDEN)
+said = {"epochs": [], "told": []}
+for lost in (False, True):
+    if lost:
+        shutil.rmtree(path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        session = nosync_nb.open(path, replicas=urls[::-1] if not lost else urls)
+    said["told"].append([str(each.message) for each in told])
+    replication = owners_of(session).replication
+    said["epochs"].append(commit(session))
+    if lost:
+        seen(replication, lambda states: sorted(states) == ["failing", "level", "level"])
+        said["states"] = [[e.url[-1], e.state, e.why] for e in replication.status()]
+    session.close()
+print(json.dumps(said))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+pytestmark = pytest.mark.usefixtures("own_key")
+
+
+@pytest.mark.fault(28)
+def test_a_mount_that_hangs_keeps_no_log_from_being_opened_and_is_told(tmp_path: Path) -> None:
+    """Both with the log's own folder and without it; epochs are safe with the others."""
+    said = json.loads(run("-m", THERE, str(tmp_path)).splitlines()[-1])
+    assert said["epochs"] == [2, 3]
+    told, again = said["told"]
+    assert any("waiting for" in each and "replica-1" in each for each in told), told
+    assert not any("waiting for" in each for each in again), "it hangs still, and is not asked"
+    (hangs,) = [each for each in said["states"] if each[0] == "1"]
+    assert hangs[1] == "failing"
+    assert "has not answered" in hangs[2]
+
+
+# -- each call -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """How to open a log that is gone and lies with three replicas, who are asked by nobody else."""
+    urls = [f"file://{tmp_path}/replica-{i}" for i in range(3)]
+    path = tmp_path / "x.nosync"
+    with nosync_nb.open(path, replicas=urls) as session:
+        numbers = session.input("numbers", "x int")
+        numbers.insert([(1,), (2,)])
+        session.commit()
+        replication = owners_of(session).replication
+        with replication.heard:
+            assert replication.heard.wait_for(
+                lambda: all(each.state == "level" for each in replication.status()), WAIT_S
+            )
+    shutil.rmtree(path)
+    monkeypatch.setattr(
+        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+    )
+    return {"path": path, "replicas": urls}
+
+
+class Hanging:
+    """Has one call of replica 1 hang until it is over; the others go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.asked, self.over = threading.Event(), threading.Event()
+
+    def at(self, owner: type, name: str) -> None:
+        """Names the call."""
+        call = getattr(owner, name)
+
+        def hang(this: Any, *args: Any, **more: Any) -> Any:
+            if "replica-1" in str(vars(this)):
+                self.asked.set()
+                self.over.wait()
+            return call(this, *args, **more)
+
+        self._monkeypatch.setattr(owner, name, hang)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    hanging = Hanging(monkeypatch)
+    yield hanging
+    hanging.over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("ask "):
+            thread.join(WAIT_S)
+
+
+CALLS = [
+    (FolderSite, "prepare"),
+    (FolderSite, "logs"),
+    (FolderReplica, "promised"),
+    (FolderReplica, "promise"),
+    (FolderReplica, "held"),
+    (FolderReplica, "acknowledged"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), CALLS)
+def test_whatever_call_of_a_replica_hangs_a_lost_log_comes_back_without_it(
+    lost: dict[str, Any],
+    hanging: Hanging,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+) -> None:
+    monkeypatch.setattr(remote_call, "SILENT_S", 0.5)
+    monkeypatch.setattr("nosync_nb.store.replication.restore.restore._PROMISE_S", 0.5)
+    hanging.at(owner, name)
+    with nosync_nb.open(**lost) as session:
+        assert hanging.asked.is_set()
+        assert len(session["numbers"].rows()) == 2
+        notes = [each for each in session.recovery.notes if each.startswith("not used")]
+        assert any("replica-1" in each and "has not answered" in each for each in notes), notes
+
+
+@pytest.mark.parametrize(("owner", "name"), CALLS)
+def test_who_waits_for_a_replica_can_interrupt_it(
+    lost: dict[str, Any],
+    hanging: Hanging,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+) -> None:
+    monkeypatch.setattr(remote_call, "SILENT_S", WAIT_S)
+    monkeypatch.setattr("nosync_nb.store.replication.restore.restore._PROMISE_S", WAIT_S)
+    hanging.at(owner, name)
+
+    def interrupt() -> None:
+        assert hanging.asked.wait(WAIT_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        nosync_nb.open(**lost)
+    thread.join()
+    assert not lost["path"].exists()
+    hanging.over.set()
+    with nosync_nb.open(**lost) as session:
+        assert len(session["numbers"].rows()) == 2
+
+
+def test_an_interrupt_that_comes_just_before_the_wait_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its flag is set, and no call of the system is interrupted: the wait has not begun."""
+    monkeypatch.setattr(remote_call, "SILENT_S", WAIT_S)
+    monkeypatch.setattr(remote_call, "TOLD_S", WAIT_S)
+    over, waits = threading.Event(), threading.Event()
+
+    def call(_beat: Any) -> None:
+        waits.set()
+        over.wait()
+
+    def interrupt() -> None:
+        assert waits.wait(WAIT_S)
+        _thread.interrupt_main()
+
+    for wait in (lambda: ask("one", call), lambda: ask_all([("other", call)])):
+        waits.clear()
+        thread, begun = threading.Thread(target=interrupt), time.monotonic()
+        thread.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+        finally:
+            thread.join()
+        assert time.monotonic() - begun < WAIT_S / 2
+    over.set()
+
+
+def test_who_hangs_is_not_asked_again_and_again_and_is_when_he_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, ended, calls = threading.Event(), threading.Event(), []
+
+    def call(_beat: Any) -> int:
+        calls.append(1)
+        over.wait()
+        return len(calls)
+
+    def last(_beat: Any) -> int:
+        ended.set()
+        return call(_beat)
+
+    for _ in range(3):
+        with pytest.raises(SilentError):
+            ask("the one", call, silent_s=0.05)
+    assert calls == [1]
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "ask the one":
+            thread.join(WAIT_S)
+    assert ask("the one", last, silent_s=WAIT_S) == 2
+
+
+def test_those_who_hang_are_waited_for_together() -> None:
+    """As long as one of them takes, however many there are: the others have had their time."""
+    over = threading.Event()
+    moments: list[float] = []
+
+    def hang(_beat: Any) -> None:
+        over.wait()
+
+    names = [f"hangs {i}" for i in range(16)]
+    with pytest.MonkeyPatch.context() as patch:
+        waited = threading.Condition.wait
+
+        def wait(self: threading.Condition, timeout: float | None = None) -> bool:
+            if timeout is not None and threading.current_thread() is threading.main_thread():
+                moments.append(timeout)
+            return waited(self, timeout)
+
+        patch.setattr(threading.Condition, "wait", wait)
+        patch.setattr(remote_call, "TOLD_S", 0.0)
+        with pytest.warns(UserWarning, match="waiting for hangs 0, hangs 1"):
+            said = ask_all([(name, hang) for name in names], silent_s=0.5)
+    over.set()
+    assert [type(each) for each in said] == [SilentError] * 16
+    assert sum(moments) < 2 * 0.5

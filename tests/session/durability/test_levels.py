@@ -1,0 +1,662 @@
+"""Where stages are kept: what is in memory alone leaves no byte behind, and is had again."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import files_of_log, files_with, inside, tails_of
+
+from nosync_nb import CorruptLogError, Session, StageError, TimeError
+from nosync_nb.dataflow.stage import Options
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace.history.unpacked_tail import Encoded
+
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
+
+
+Opened = Callable[..., Session]
+
+
+def values(session: Session, name: str, at: int | None = None) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session[name].rows(at))
+
+
+def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
+    """A stage at every epoch that it can be read at."""
+    return {e: values(session, name, e) for each in session[name].history() for e in each}
+
+
+def define(session: Session, persist: str | None) -> None:
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    owners_of(session).definitions.define({"totals": totals}, persist=persist)
+    owners_of(session).definitions.define(
+        {"ranked": session["totals"].filter("total > 50").distinct()}, persist=persist
+    )
+
+
+def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
+    for epoch in range(epochs):
+        count = 30 if epoch % 2 else 3
+        session["orders"].insert([(c, 10 * epoch + c + more) for c in range(count)])
+        session.commit()
+
+
+def written(session: Session) -> int:
+    """The bytes of frames and of files of rows, without what definitions took."""
+    owners_of(session).worker.settle()
+    layers = sum(p.stat().st_size for p in Path(session.path, "layers").iterdir())
+    return int(inside(session).store.log.head.offset) + layers
+
+
+def files(session: Session) -> list[str]:
+    """The names of the files of rows."""
+    return [path.name for path in Path(session.path, "layers").iterdir()]
+
+
+def number_of(name: str) -> int:
+    """The number of the log or trace of which a file holds something."""
+    return int(re.sub(r"^[a-z]+", "", name).partition("-")[0])
+
+
+def test_a_stage_in_memory_leaves_no_byte_in_the_log(opened: Opened) -> None:
+    grown = {}
+    for how in (None, "memory", "disk"):
+        session = opened(str(how))
+        if how is None:
+            session.input("orders", "customer int, amount int")
+        else:
+            define(session, how)
+        before = written(session)
+        feed(session)
+        grown[how] = written(session) - before
+        inside(session).upkeep.checkpoint()
+        numbers = inside(session).graph.unwritten
+        assert bool(numbers) == (how == "memory")
+        assert not [name for name in files(session) if number_of(name) in numbers]
+    assert grown["memory"] == grown[None] < grown["disk"]
+
+
+@pytest.mark.parametrize("ended", ["killed", "closed", "checkpoint"])
+def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended: str) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = {name: past(session, name) for name in ("orders", "totals", "ranked")}
+    if ended == "checkpoint":
+        inside(session).upkeep.checkpoint()
+        session["orders"].insert([(1, 1)])
+        session.commit()
+        expected = {name: past(session, name) for name in expected}
+    if ended == "closed":
+        session.close()
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"totals": "recompute", "ranked": "recompute"}
+    assert "in memory alone" in session.recovery.reasons["totals"]
+    assert {name: past(session, name) for name in expected} == expected
+    for name in ("totals", "ranked"):
+        assert session.frontiers[name].memory == session.now
+        assert session.frontiers[name].disk == 0
+    session.sync()
+    assert session.frontiers["orders"].disk == session.now
+    feed(session, more=100)
+    inside(session).upkeep.checkpoint()
+    unwritten = inside(session).graph.unwritten
+    assert not [name for name in files(session) if number_of(name) in unwritten]
+    session = opened(takeover=True)
+    assert session["totals"].rows() != []
+
+
+def test_where_the_past_is_too_large_it_is_computed_as_of_now(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = past(session, "totals")
+    session.close()
+    monkeypatch.setattr("nosync_nb.session.planning.replay.EPOCHS_MAX", 2)
+    session = opened()
+    assert [*session["totals"].history()] == [range(6, 7)]
+    assert past(session, "totals") == {6: expected[6]}
+    with pytest.raises(TimeError):
+        session["totals"].rows(at=3)
+
+
+def test_a_stage_on_disk_may_read_one_in_memory_and_stays_as_it_is(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    both = session["totals"].join(orders, on="customer")
+    session.stage("both", both)
+    feed(session)
+    expected = {name: past(session, name) for name in ("totals", "both")}
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"totals": "recompute", "both": "read"}
+    assert inside(session).works.stages.keys() == {"totals"}
+    assert {name: past(session, name) for name in expected} == expected
+    session["orders"].insert([(1, 100)])
+    session.commit()
+    (total,) = [t for c, t in values(session, "totals") if c == 1]
+    assert {row[1] for row in values(session, "both") if row[0] == 1} == {total}
+
+
+def test_a_part_that_is_used_by_what_is_written_is_written(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    shared = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("small", shared.filter("total < 100").distinct(), persist="memory")
+    feed(session, 3)
+    assert inside(session).graph.unwritten
+    session.stage("big", shared.filter("total >= 50").distinct())
+    feed(session, 3)
+    expected = {name: values(session, name) for name in ("small", "big")}
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"small": "recompute", "big": "read"}
+    assert {name: values(session, name) for name in expected} == expected
+    feed(session, 2, more=100)
+    session["orders"].insert([(77, 70)])
+    session.commit()
+    assert (77, 70) in values(session, "small")
+    assert (77, 70) in values(session, "big")
+
+
+def test_a_stage_may_rise_and_is_in_the_log_with_its_past(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = past(session, "totals")
+    define(session, "disk")
+    assert past(session, "totals") == expected
+    assert session["totals"].explain()
+    assert "totals@1" not in session
+    assert not inside(session).graph.unwritten
+    feed(session, 2)
+    session.sync()
+    assert session.frontiers["totals"].disk == session.now
+    expected = {name: past(session, name) for name in ("totals", "ranked")}
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"totals": "read", "ranked": "read"}
+    assert session.recovery.recomputed == 0
+    assert {name: past(session, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("level", ["memory", "disk"])
+def test_no_stage_rises_if_another_one_of_its_cell_fails(
+    opened: Opened, tmp_path: Path, level: str
+) -> None:
+    def refuses(row: dict[str, Any]) -> bool:
+        raise ArithmeticError(f"not {row['customer']}")
+
+    (tmp_path / "copies").mkdir()
+    session = opened(replicas=[f"file://{tmp_path}/copies"])
+    define(session, level)
+    feed(session)
+    expected = past(session, "totals")
+    before, head = inside(session).catalog, inside(session).store.log.head
+    totals = session["orders"].group_by("customer").agg(total="sum(amount)")
+    failing = {"totals": totals, "worse": session["orders"].filter(refuses)}
+    higher = "replicas" if level == "disk" else "disk"
+    with pytest.raises(StageError, match="worse"):
+        owners_of(session).definitions.define(failing, persist=higher)
+    assert inside(session).catalog == before
+    assert inside(session).store.log.head == head
+    assert "worse" not in session
+    working = {"totals": totals, "better": session["orders"].distinct()}
+    owners_of(session).definitions.define(working, persist=higher)
+    assert values(session, "better") == values(session, "orders")
+    assert inside(session).catalog["totals"].options.persist == higher
+    assert past(session, "totals") == expected
+
+
+def test_a_stage_that_cannot_leave_memory_is_there_as_before_and_says_so(
+    opened: Opened, tmp_path: Path
+) -> None:
+    refused = str(tmp_path / "refused")
+
+    def doubled(row: Any) -> tuple[int, int]:
+        if Path(refused).exists():
+            raise ArithmeticError("not now")
+        return row.customer, 2 * row.amount
+
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    twice = orders.map(doubled, "customer int, amount int")
+    session.stage("twice", twice, persist="memory")
+    feed(session, 2)
+    expected = values(session, "twice")
+    cell = {"twice": twice, "better": orders.distinct()}
+    Path(refused).touch()
+    with pytest.raises(StageError, match="not now") as caught:
+        owners_of(session).definitions.define(cell, persist="disk")
+    assert caught.value.__notes__[1:] == [
+        "'twice': kept in memory alone, as before, until the cell is run again",
+        "stages 'twice', 'better' are defined and stand",
+    ]
+    assert values(session, "twice") == expected
+    assert values(session, "better") == values(session, "orders")
+    assert inside(session).catalog["twice"].in_memory
+    Path(refused).unlink()
+    owners_of(session).definitions.define(cell, persist="disk")
+    assert not inside(session).catalog["twice"].in_memory
+    feed(session, 1, more=7)
+    assert len(values(session, "twice")) == len(expected) + 3
+
+
+def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> None:
+    session = opened()
+    define(session, None)
+    feed(session)
+    with pytest.raises(StageError, match="kept on disk and cannot be kept in memory") as caught:
+        define(session, "memory")
+    assert "session.drop('totals')" in (caught.value.hint or "")
+    assert not inside(session).graph.unwritten
+    define(session, None)
+    edited = session["orders"].group_by("customer").agg(total="max(amount)")
+    owners_of(session).definitions.define({"totals": edited}, persist="memory")
+    assert inside(session).graph.unwritten
+
+
+def test_what_is_not_said_stays(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session, 1)
+    define(session, None)
+    assert inside(session).graph.unwritten
+    assert inside(session).catalog["totals"].in_memory
+
+
+def test_who_only_reads_is_told_that_rows_are_with_the_owner(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    reader = opened(mode="r")
+    assert values(reader, "orders") == values(session, "orders")
+    for at in (None, session.now, 1):
+        with pytest.raises((TimeError, CorruptLogError), match="memory"):
+            reader["totals"].rows(at=at)
+
+
+@pytest.mark.parametrize(
+    ("persist", "message", "hint"),
+    [
+        ("tape", "persist='tape' is not known", "memory, disk or replicas"),
+        ("replicas", "this log has no replicas", "open it with replicas="),
+    ],
+)
+def test_a_level_that_is_not_there_is_refused(
+    opened: Opened, persist: str, message: str, hint: str
+) -> None:
+    session = opened()
+    with pytest.raises(StageError, match=message) as caught:
+        define(session, persist)
+    assert hint in (caught.value.hint or "")
+    assert "totals" not in session
+
+
+def test_what_functions_gave_is_never_in_memory_alone(opened: Opened) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    with pytest.raises(StageError, match="is not had a second time"):
+        session.stage(
+            "drawn", numbers.map(lambda r: (r.x,), "x int"), nondeterministic=True, persist="memory"
+        )
+
+
+KILLED = """
+import os, signal, sys
+import nosync_nb
+session = nosync_nb.open(sys.argv[1])
+orders = session.input("orders", "customer int, amount int")
+totals = orders.group_by("customer").agg(total="sum(amount)", n="count(*)")
+session.stage("totals", totals, persist="memory")
+for epoch in range(20):
+    orders.insert([(c, epoch) for c in range(epoch)])
+    session.commit()
+print([[list(row) for row in session["totals"].rows(at=e)] for e in range(21)], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_what_gives_the_same_rows(opened: Opened, tmp_path: Path) -> None:
+    script = [sys.executable, "-c", KILLED, str(tmp_path / "log")]
+    killed = subprocess.run(script, capture_output=True, text=True, check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    expected = json.loads(killed.stdout)
+    session = opened(takeover=True)
+    found = [[list(row) for row in session["totals"].rows(at=e)] for e in range(21)]
+    assert expected == found
+    assert session.recovery.stages["totals"] == "recompute"
+
+
+def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
+    opened: Opened, tmp_path: Path
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    double = numbers.map(lambda row: (2 * row.x,), "x int")
+    session.stage("double", double, persist="memory")
+    session.stage("read", session["double"].filter("x > 2"))
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    session.close()
+    (tmp_path / "key").unlink()
+    session = opened()
+    assert session.recovery.stages == {"double": "stale", "read": "stale"}
+    for at in (None, 1):
+        with pytest.raises(TimeError, match="memory alone"):
+            session["double"].rows(at=at)
+    assert values(session, "read", 1) == [(4,)]
+    double = session["numbers"].map(lambda row: (2 * row.x,), "x int")
+    owners_of(session).definitions.define(
+        {"double": double, "read": double.filter("x > 2")}, persist="memory"
+    )
+    assert values(session, "double") == [(2,), (4,)]
+    assert values(session, "read") == [(4,)]
+
+
+def test_files_that_are_lost_and_stages_in_memory_are_had_again_together(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("kept", totals)
+    session.stage("over", session["kept"].filter("total > 3").distinct(), persist="memory")
+    session.stage("last", session["over"].group_by().agg(n="count(*)"))
+    feed(session)
+    expected = {name: past(session, name) for name in ("kept", "over", "last")}
+    node = inside(session).graph.named["kept"]
+    assert node.log is not None
+    gone = files_of_log(inside(session).store.history, node.log)
+    assert gone
+    session.close()
+    for name in gone:
+        Path(session.path, "layers", name).unlink()
+    session = opened()
+    assert session.recovery.stages["last"] == "read"
+    assert session.recovery.stages["kept"] in ("recompute", "extend")
+    assert session.recovery.stages["over"] == "recompute"
+    assert {name: past(session, name) for name in expected} == expected
+
+
+def test_a_stage_in_memory_may_be_renamed_and_dropped(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = past(session, "totals")
+    session.rename("totals", "sums")
+    assert past(session, "sums") == expected
+    unwritten = inside(session).graph.unwritten
+    assert unwritten
+    session["orders"].insert([(1, 1)])
+    session.commit()
+    expected = past(session, "sums")
+    session = opened(takeover=True)
+    assert past(session, "sums") == expected
+    session.drop("sums", cascade=True)
+    assert not inside(session).graph.unwritten
+
+
+def double(row: Any) -> tuple[int, int]:
+    """Calls something that may be down."""
+    import os
+
+    if os.environ.get("SERVICE") == "down":
+        raise ValueError("the service is down")
+    return (row.customer, row.amount * 2)
+
+
+def drawn(row: Any) -> tuple[int, float]:
+    """Gives something else each time."""
+    import random
+
+    return (row.customer, random.random())
+
+
+DOUBLE = "customer int, amount int"
+
+
+def lose(session: Session, names: set[str]) -> None:
+    assert names
+    session.close()
+    for name in names:
+        Path(session.path, "layers", name).unlink()
+
+
+def test_a_log_opens_though_a_stage_in_memory_has_to_stop(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    session.stage("twice", orders.map(double, DOUBLE), persist="memory")
+    session.stage("sums", session["twice"].group_by("customer").agg(total="sum(amount)"))
+    session.stage("alone", orders.filter("customer > 1"))
+    feed(session, 2)
+    session.close()
+    monkeypatch.setenv("SERVICE", "down")
+    session = opened()
+    assert session.recovery.stages == {"twice": "stale", "sums": "stale", "alone": "read"}
+    assert "the service is down" in session.recovery.reasons["twice"]
+    feed(session, 2, more=100)
+    assert len(values(session, "alone")) == 58
+    monkeypatch.delenv("SERVICE")
+    twice = session["orders"].map(double, DOUBLE)
+    (report, *_) = owners_of(session).definitions.define({"twice": twice}, persist="memory")
+    assert report.status == "changed"
+    assert values(session, "twice") == sorted((c, 2 * a) for c, a in values(session, "orders"))
+    sums: dict[int, int] = {}
+    for customer, amount in values(session, "twice"):
+        sums[customer] = sums.get(customer, 0) + amount
+    assert values(session, "sums") == sorted(sums.items())
+
+
+def test_one_over_a_stage_that_caught_up_begins_from_all_its_rows(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    session.stage("twice", orders.map(double, DOUBLE), persist="memory")
+    session.stage("sums", session["twice"].group_by("customer").agg(total="sum(amount)"))
+    session.stage("some", session["sums"].filter("total >= 0").distinct(), persist="memory")
+    feed(session, 2)
+    session.close()
+    monkeypatch.setenv("SERVICE", "down")
+    session = opened()
+    feed(session, 1, more=100)
+    session.close()
+    monkeypatch.delenv("SERVICE")
+    session = opened()
+    assert values(session, "sums") != []
+    assert values(session, "some") == values(session, "sums")
+    assert past(session, "some")[1] == past(session, "sums")[1]
+    assert session.recovery.stages["some"] == "recompute"
+    feed(session, 2, more=7)
+    assert values(session, "some") == values(session, "sums")
+
+
+def test_a_stage_over_one_in_memory_waits_until_that_is_there(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("kept", totals)
+    session.stage("over", session["kept"].filter("total > 3").distinct(), persist="memory")
+    session.stage("last", session["over"].group_by("customer").agg(n="max(total)"))
+    feed(session)
+    expected = {name: past(session, name) for name in ("kept", "over", "last")}
+    lose(session, files_with(session, "kept") | files_with(session, "last"))
+    session = opened()
+    assert {name: past(session, name) for name in expected} == expected
+    feed(session, 2, more=5)
+    assert len(values(session, "last")) == len(values(session, "over"))
+    session.close()
+    assert opened().recovery.stages["last"] == "read"
+
+
+def test_where_what_it_reads_is_lost_one_in_memory_stops_and_the_log_opens(
+    opened: Opened,
+) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    kept = orders.map(drawn, "customer int, amount double")
+    session.stage("kept", kept, nondeterministic=True)
+    over = session["kept"].group_by("customer").agg(top="max(amount)")
+    session.stage("over", over, persist="memory")
+    session.stage("last", session["over"].filter("top >= 0"))
+    session.stage("alone", orders.group_by("customer").agg(total="sum(amount)"))
+    feed(session, 3)
+    lose(session, files_with(session, "kept"))
+    session = opened()
+    stages = {"kept": "stale", "over": "stale", "last": "stale", "alone": "read"}
+    assert session.recovery.stages == stages
+    feed(session, 2, more=100)
+    kept = session["orders"].map(drawn, "customer int, amount double")
+    session.stage("kept", kept, nondeterministic=True)
+    tops: dict[int, float] = {}
+    for customer, amount in values(session, "kept"):
+        tops[customer] = max(tops.get(customer, 0.0), amount)
+    assert values(session, "over") == values(session, "last") == sorted(tops.items())
+
+
+def test_what_reads_an_earlier_version_that_is_gone_stops(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    feed(session, 2)
+    totals = orders.group_by("customer").agg(total="max(amount)")
+    session.stage("totals", totals, persist="memory")
+    session.stage("both", orders.join(session["totals@1"], on="customer"))
+    session.stage("few", session["totals@1"].filter("total > 3").distinct(), persist="memory")
+    feed(session, 1)
+    expected, epoch = values(session, "both"), session.now
+    session.close()
+    for more in (100, 200):
+        session = opened()
+        assert session.recovery.stages == {"totals": "recompute", "both": "stale", "few": "stale"}
+        for name in ("both", "few"):
+            assert "was in memory alone and is gone" in session.recovery.reasons[name]
+        feed(session, 1, more=more)
+        assert values(session, "both", epoch) == expected
+        with pytest.raises(TimeError, match="is stale"):
+            session["both"].rows()
+        session.close()
+
+
+def test_what_is_not_deterministic_any_more_is_in_the_log(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    for name in ("told", "found"):
+        session.stage(name, orders.map(double, DOUBLE), persist="memory")
+    feed(session, 2)
+    told = orders.map(drawn, "customer int, amount double")
+    session.stage("told", told, nondeterministic=True)
+    owners_of(session).definitions.demote("found")
+    feed(session, 1)
+    expected = {name: past(session, name) for name in ("told", "found")}
+    session.close()
+    session = opened()
+    assert session.recovery.stages == {"told": "read", "found": "read"}
+    assert {name: past(session, name) for name in expected} == expected
+    found = session["orders"].map(double, DOUBLE)
+    owners_of(session).definitions.define({"found": found}, persist="memory")
+    assert not inside(session).catalog["found"].in_memory
+
+
+def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    told = {"told": orders.map(drawn, "customer int, amount double")}
+    both = Options(nondeterministic=True, persist="memory")
+    owners_of(session).definitions.put(told, both)
+    session.stage("over", session["told"].distinct())
+    feed(session, 2)
+    session.close()
+    session = opened()
+    assert session.recovery.stages == {"told": "stale", "over": "stale"}
+    assert "run its cell" in session.recovery.reasons["told"]
+    told = session["orders"].map(drawn, "customer int, amount double")
+    session.stage("told", told, nondeterministic=True)
+    assert not inside(session).catalog["told"].in_memory
+    assert values(session, "over") == sorted(set(values(session, "told")))
+
+
+def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_back(
+    opened: Opened,
+) -> None:
+    session = opened()
+    define(session, "memory")
+    limits = owners_of(session).limits
+    limits.set("replay_rows", 200)
+    log = inside(session).graph.named["totals"].log
+    assert log is not None
+    sizes = []
+    for _ in range(6):
+        feed(session)
+        expected = {name: past(session, name) for name in ("totals", "ranked")}
+        inside(session).upkeep.checkpoint()
+        tail = tails_of(inside(session).store.history)[log]
+        sizes.append(sum(len(c.data if isinstance(c, Encoded) else c) for _, c in tail))
+        for name, each in expected.items():
+            now = past(session, name)
+            assert now.items() <= each.items()
+            assert session.now in now
+    kept = past(session, "totals")
+    assert 0 not in kept
+    assert 1 not in kept
+    with pytest.raises(TimeError, match="cannot be told apart"):
+        session["totals"].rows(at=1)
+    assert max(sizes[2:]) <= min(sizes[2:]) + 200
+    assert sizes[-1] <= len(kept[session.now]) + 200
+    feed(session)
+    totals: dict[int, int] = {}
+    for customer, amount in values(session, "orders"):
+        totals[customer] = totals.get(customer, 0) + amount
+    assert values(session, "totals") == sorted(totals.items())
+    assert past(session, "totals")[session.now - 6] == kept[session.now - 6]
+
+
+def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    session.stage("sums", orders.group_by("customer").agg(total="sum(amount)"), persist="memory")
+    session.stage("tops", orders.group_by("customer").agg(top="max(amount)", least="min(amount)"))
+    both = session["sums"].join(session["tops"], on="customer").filter("least >= 0")
+    session.stage("both", both)
+    owners_of(session).limits.set("replay_rows", 10)
+    feed(session, 3)
+    session.stage("tops", orders.group_by("customer").agg(top="max(amount)"))
+    assert "both" in session.stale
+    feed(session, 3, more=100)
+    before = past(session, "sums")
+    inside(session).upkeep.checkpoint()
+    assert {e: rows for e, rows in past(session, "sums").items() if e >= 3}.keys() == {3, 4, 5, 6}
+    assert past(session, "sums").items() <= before.items()
+    session.drop("both")
+    inside(session).upkeep.checkpoint()
+    assert len(past(session, "sums")) < 4
+
+
+def test_one_in_memory_over_lost_files_over_one_in_memory_is_had_again(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    session.stage("over", session["totals"].filter("total > 3").distinct())
+    session.stage("few", session["over"].group_by().agg(n="count(*)"), persist="memory")
+    session.stage("last", session["few"].distinct())
+    feed(session)
+    expected = {name: past(session, name) for name in ("totals", "over", "few", "last")}
+    lose(session, files_with(session, "over"))
+    session = opened()
+    for name, each in expected.items():
+        assert past(session, name) == each
+    feed(session, 2, more=5)
+    assert values(session, "few") == [(len(values(session, "over")),)]

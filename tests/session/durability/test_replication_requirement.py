@@ -1,0 +1,284 @@
+"""What replicas are owed at which level: an epoch waits for that, and the rest comes last."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import files_with, inside
+
+import nosync_nb
+from nosync_nb import Session, StageError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.records import file_references__owed
+from nosync_nb.store.replication import comparison, config
+from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.shipper import Shipper
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.protocol import Name
+
+WAIT_S = 120.0
+
+
+pytestmark = pytest.mark.usefixtures("own_key")
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rows are many: they lie in files."""
+    monkeypatch.setattr(store, "SPILL_ROWS", 10)
+    monkeypatch.setattr(maintenance, "SPILL_ROWS", 10)
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    """A log without replicas, of which `local` is kept on disk and `kept` as any."""
+    define(session, "disk")
+    return session
+
+
+def define(session: Session, persist: str | None) -> None:
+    orders = session.input("orders", "customer int, amount int")
+    keep(session, persist)
+    session.stage("kept", orders.filter("amount > 1").distinct())
+
+
+def keep(session: Session, persist: str | None) -> None:
+    """Says at which level `local` is kept."""
+    totals = session["orders"].group_by("customer").agg(total="sum(amount)")
+    session.stage("local", totals, persist=persist)
+
+
+def feed(session: Session, epochs: int = 4) -> None:
+    for epoch in range(epochs):
+        session["orders"].insert([(c, 10 * epoch + c) for c in range(30)])
+        session.commit()
+    session.sync()
+
+
+def shipper_to(session: Session, tmp_path: Path, **more: Any) -> tuple[Shipper, FolderReplica]:
+    """Who ships to a replica in a folder, from this thread."""
+    source = Source(session.path, owners_of(session).publisher.store.log.generation)
+    folder = tmp_path / "r"
+    folder.mkdir(exist_ok=True)
+    replica = FolderReplica(str(folder), source.log_id)
+    name = Name(session.path, config.signer(Files()))
+    return Shipper(source, replica, name, lambda why: None, **more), replica
+
+
+def held(replica: FolderReplica) -> set[str]:
+    """The files of rows that a replica holds."""
+    return {name for name in replica.held().files if name.endswith(".arrow")}
+
+
+def local_files(session: Session) -> set[str]:
+    """The files that the log names for the stage on disk."""
+    return named_files(session, "local")
+
+
+def named_files(session: Session, name: str) -> set[str]:
+    """The files that the log names for a collection; those of merges it does later."""
+    log = owners_of(session).publisher.store.log
+    view = Source(session.path, log.generation).look()
+    assert view is not None
+    return files_with(session, name) & view.files.keys()
+
+
+def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
+    """A stage at every epoch that it can be read at."""
+    return {
+        e: sorted(tuple(row) for row in session[name].rows(e))
+        for each in session[name].history()
+        for e in each
+    }
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_is_kept_on_disk_is_shipped_when_all_else_is_there(
+    session: Session, tmp_path: Path, checkpointed: bool
+) -> None:
+    feed(session)
+    if checkpointed:
+        inside(session).upkeep.checkpoint()
+    local = local_files(session)
+    assert local
+    head = inside(session).store.log.head.seq
+    told: list[tuple[int, int]] = []
+
+    def tell(shipper: Shipper) -> None:
+        known = shipper.acknowledged
+        told.append((0 if known is None else known.seq, len(held(replica) & local)))
+
+    shipper, replica = shipper_to(session, tmp_path, tell=tell)
+    assert shipper.ship()
+    assert shipper.acknowledged is not None
+    assert shipper.acknowledged.seq == head
+    assert named_files(session, "orders") | named_files(session, "kept") <= held(replica)
+    assert not held(replica) & local
+    session["orders"].insert([(1, 1)])
+    session.commit(wait="disk")
+    assert shipper.ship()  # what is owed goes first again
+    assert not held(replica) & local
+    while shipper.ship():
+        pass
+    assert local <= held(replica)
+    assert shipper.last_bytes == 0
+    assert {count for seq, count in told if seq < head} == {0}
+
+
+@pytest.mark.fault(33, 35)
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("read_first", [False, True])
+def test_after_a_lost_disk_a_stage_on_disk_is_run_again_and_the_others_are_not(
+    session: Session, tmp_path: Path, checkpointed: bool, read_first: bool
+) -> None:
+    feed(session)
+    if checkpointed:
+        inside(session).upkeep.checkpoint()
+        feed(session, 1)
+    local = local_files(session)
+    shipper, replica = shipper_to(session, tmp_path)
+    shipper.ship()
+    assert local
+    assert not held(replica) & local
+    expected = {name: past(session, name) for name in ("orders", "kept", "local")}
+    session.close()
+    shutil.rmtree(session.path)
+    url = f"file://{tmp_path}/r"
+    with nosync_nb.open(session.path, replicas=[url]) as again:
+        if read_first:
+            assert past(again, "kept") == expected["kept"]
+        again["orders"].insert([(99, 7)])
+        again.commit(wait="replicas", timeout=WAIT_S)
+        assert again.recovery.stages["kept"] == "read"
+        assert again.recovery.stages["local"] in ("recompute", "extend")
+        for name, each in expected.items():
+            assert {e: rows for e, rows in past(again, name).items() if e in each} == each
+        assert (99, 7) in [tuple(row) for row in again["local"].rows()]
+        owners_of(again).worker.settle()
+
+
+def test_a_stage_on_disk_that_is_read_first_after_a_lost_disk_is_run_again(
+    session: Session, tmp_path: Path
+) -> None:
+    feed(session)
+    shipper, _ = shipper_to(session, tmp_path)
+    shipper.ship()
+    expected = past(session, "local")
+    session.close()
+    shutil.rmtree(session.path)
+    with nosync_nb.open(session.path, replicas=[f"file://{tmp_path}/r"]) as again:
+        assert past(again, "local") == expected
+        owners_of(again).worker.settle()
+
+
+def test_a_replica_that_lacks_what_comes_last_is_behind_and_not_damaged(
+    session: Session, tmp_path: Path
+) -> None:
+    feed(session)
+    inside(session).upkeep.checkpoint()
+    shipper, replica = shipper_to(session, tmp_path)
+    shipper.ship()
+    (address,) = config.checked([f"file://{tmp_path}/r"], None, log=session.path).replicas
+    (copy,) = comparison.verified(session.path, [address]).replicas
+    assert not copy.damage
+    for name in named_files(session, "kept"):
+        (file,) = Path(replica.folder).rglob(name)
+        file.unlink()
+    (copy,) = comparison.verified(session.path, [address]).replicas
+    assert {each.file for each in copy.damage} <= files_with(session, "kept")
+    assert copy.damage
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Iterator[Callable[[str | None], Session]]:
+    """Opens a log with a replica and a keeper; `local` has the level that is asked for."""
+    sessions: list[Session] = []
+
+    def opened(persist: str | None) -> Session:
+        session = nosync_nb.open(tmp_path / "log", replicas=[f"file://{tmp_path}/r"])
+        sessions.append(session)
+        define(session, persist)
+        feed(session)
+        session.sync("replicas", timeout=WAIT_S)
+        return session
+
+    yield opened
+    for session in sessions:
+        session.close()
+
+
+Replicated = Callable[[str | None], Session]
+
+
+def test_replicas_are_promised_nothing_of_a_stage_on_disk_and_it_comes_back_all_the_same(
+    replicated: Replicated,
+) -> None:
+    session = replicated("disk")
+    now = session.now
+    assert session.frontiers["orders"].replicas == session.frontiers["kept"].replicas == now
+    assert session.frontiers["local"] == (now, now, 0)
+    for stage in (None, "local", "kept"):
+        assert session.recovery_frontier("disk", stage=stage) == now
+
+
+def test_a_stage_rises_to_replicas_when_they_have_it(replicated: Replicated) -> None:
+    session = replicated("disk")
+    local = local_files(session)
+    keep(session, "replicas")
+    session.sync("replicas", timeout=WAIT_S)
+    assert session.frontiers["local"].replicas == session.now
+    assert local <= {path.name for path in Path(session.path).parent.joinpath("r").rglob("*")}
+    with pytest.raises(StageError, match="kept on replicas and cannot be kept on disk") as caught:
+        keep(session, "disk")
+    assert "session.drop('local')" in (caught.value.hint or "")
+    assert session.frontiers["local"].replicas == session.now
+
+
+def test_what_nothing_is_said_of_does_not_fall_where_there_are_replicas(
+    replicated: Replicated, tmp_path: Path
+) -> None:
+    session = replicated(None)
+    assert session.frontiers["local"].replicas == session.now
+    with pytest.raises(StageError, match="cannot be kept on disk alone"):
+        keep(session, "disk")
+    with nosync_nb.open(tmp_path / "alone") as alone:
+        define(alone, None)
+        keep(alone, "disk")
+        assert inside(alone).catalog["local"].on_disk
+
+
+def test_a_stage_that_has_stopped_is_owed_as_it_is_not_had_again(replicated: Replicated) -> None:
+    session = replicated("disk")
+    local = local_files(session)
+    orders = session["orders"].group_by("customer").agg(total="max(amount)")
+    session.stage("local", orders, persist="disk")
+    session.sync("replicas", timeout=WAIT_S)
+    assert session.frontiers["local@1"].replicas == session.now
+    assert session.frontiers["local"].replicas == 0
+    assert local <= {path.name for path in Path(session.path).parent.joinpath("r").rglob("*")}
+
+
+def test_a_file_comes_last_if_nobody_else_names_it() -> None:
+    named = [{"a": {1}, "b": {1, 3}, "c": {1}}, {"a": {2}, "c": {3}, "d": {3}}]
+    assert file_references__owed.last({1, 2}, named) == {"a"}
+    assert file_references__owed.last({1, 2, 3}, named) == {"a", "b", "c", "d"}
+    assert file_references__owed.last(set(), named) == set()
+
+
+def test_what_functions_give_has_the_highest_level_whatever_is_said(
+    session: Session, tmp_path: Path
+) -> None:
+    drawn = session["orders"].map(lambda row: (row.customer, row.amount), "a int, b int")
+    session.stage("drawn", drawn, nondeterministic=True, persist="disk")
+    feed(session)
+    shipper, replica = shipper_to(session, tmp_path)
+    shipper.ship()
+    assert named_files(session, "drawn") <= held(replica)
+    assert not held(replica) & local_files(session)

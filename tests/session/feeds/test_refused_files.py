@@ -1,0 +1,311 @@
+"""Watched files that are refused or not settled yet: where they are shown, how to wait for them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import nosync_nb
+from nosync_nb import FencedError, NosyncError, Session, StageError
+from nosync_nb.files import user_files
+from nosync_nb.files.user_files import FileMark
+from nosync_nb.session.feeds.folder_watch import FolderWatch
+from nosync_nb.session.session import owners_of
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    """Inputs with and without key, and a stage whose function refuses some rows."""
+    flights = session.input("flights", "carrier string, delay int")
+    session.input("worst", "carrier string, delay int", key="carrier")
+    session.stage("late", flights.filter(picky))
+    return session
+
+
+def picky(row: Any) -> bool:
+    if row.delay == 13:
+        raise ValueError("no such delay")
+    return bool(row.delay > 60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where files appear."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def put(path: Path, text: str, *, old: bool = True) -> Path:
+    """Writes a file, as if hours ago, so that it is settled."""
+    path.write_text(text)
+    if old:
+        age(path)
+    return path
+
+
+def age(path: Path) -> None:
+    os.utime(path, (path.stat().st_mtime - 7200,) * 2)
+
+
+def watching(session: Session, folder: Path, into: str = "flights") -> FolderWatch:
+    """A watch whose thread does not look while a test runs."""
+    return nosync_nb.watch(folder / "*", session.inputs[into], every=3600)
+
+
+def in_thread(call: Callable[[], Any]) -> list[Any]:
+    """What a call in another thread returns or raises."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results
+
+
+GOOD = "carrier,delay\nAA,70\n"
+BAD = "carrier,delay\nAA,soon\n"
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    parquet.write_table(pa.table(columns), path)
+    age(path)
+
+
+REFUSED: dict[str, tuple[str, str, Callable[[Path], Any], str]] = {
+    "a value of another type": ("1.csv", "flights", lambda p: put(p, BAD), "soon"),
+    "columns that are missing": ("1.csv", "flights", lambda p: put(p, "carrier\nAA\n"), "delay"),
+    "a line that is too long": ("1.csv", "flights", lambda p: put(p, GOOD + "1,2,3\n"), "3"),
+    "json of another type": (
+        "1.json",
+        "flights",
+        lambda p: put(p, json.dumps({"carrier": "AA", "delay": "soon"})),
+        "delay",
+    ),
+    "no json": ("1.jsonl", "flights", lambda p: put(p, "{"), "json"),
+    "no parquet": ("1.parquet", "flights", lambda p: put(p, "no"), "parquet"),
+    "parquet of other columns": (
+        "1.parquet",
+        "flights",
+        lambda p: write_parquet(p, {"carrier": ["AA"]}),
+        "delay",
+    ),
+    "a row that a stage refuses": (
+        "1.csv",
+        "flights",
+        lambda p: put(p, "carrier,delay\nAA,13\n"),
+        "no such delay",
+    ),
+    "a key that is null": (
+        "1.json",
+        "worst",
+        lambda p: put(p, json.dumps({"carrier": None, "delay": 1})),
+        "null",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_file_is_shown_with_its_reason_until_it_is_corrected(
+    session: Session, folder: Path, case: str
+) -> None:
+    name, into, write, reason = REFUSED[case]
+    watch = watching(session, folder, into)
+    path = folder / name
+    write(path)
+    in_thread(watch.look)
+    assert [*watch.refused] == [str(path)]
+    assert reason in watch.refused[str(path)]
+    assert "Hint: " in watch.refused[str(path)]
+    assert repr(watch).endswith("0 loaded, 1 refused>")
+    with pytest.warns(UserWarning, match="was not loaded") as warned:
+        session.commit()
+    assert [each.filename for each in warned] == [__file__], "not a line of ours"
+    with pytest.raises(NosyncError, match=f"1 file was not loaded into '{into}'") as raised:
+        watch.catch_up()
+    assert reason in str(raised.value)
+    path.unlink()
+    put(folder / "2.csv", GOOD)
+    assert watch.catch_up() == session.now
+    assert watch.refused == {}
+    assert repr(watch).endswith("1 loaded>")
+    watch.stop()
+
+
+def test_catch_up_names_all_refused_files_and_loads_the_others(
+    session: Session, folder: Path
+) -> None:
+    with watching(session, folder) as watch:
+        for number in range(15):
+            put(folder / f"{number:02}.csv", GOOD if number % 2 else BAD)
+        with pytest.raises(NosyncError, match="8 files were not loaded") as raised:
+            watch.catch_up()
+        assert all(f"{number:02}.csv" in str(raised.value) for number in range(0, 15, 2))
+        assert "move it out of the folder" in raised.value.__notes__[0]
+        assert len(watch.loaded) == session.now == 7
+        session.commit()  # and does not report them again: warnings are errors here
+
+
+def test_an_error_of_many_refused_files_names_the_first_and_counts_the_others(
+    session: Session, folder: Path
+) -> None:
+    with watching(session, folder) as watch:
+        for number in range(25):
+            put(folder / f"{number:02}.csv", BAD)
+        with pytest.raises(NosyncError, match="25 files were not loaded") as raised:
+            watch.catch_up()
+        assert str(raised.value).endswith("\nand 15 more")
+        assert len(watch.refused) == 25
+        assert watch.status.told[-1] == "and 15 more: .refused has all"
+        session.commit()
+
+
+def test_catch_up_waits_until_a_file_is_settled(session: Session, folder: Path) -> None:
+    put(folder / "1.csv", GOOD, old=False)
+    with nosync_nb.watch(folder / "*.csv", session.inputs["flights"]) as watch:
+        assert watch.catch_up(timeout=60) == 1
+        put(folder / "2.csv", GOOD, old=False)
+        put(folder / "3.csv", GOOD)
+        assert watch.catch_up() == 3
+        assert session.inputs["flights"].count() == 3
+        assert watch.catch_up() == 3
+    assert time.time() - (folder / "2.csv").stat().st_mtime > 1, "not before it is settled"
+
+
+def test_a_young_file_is_counted_and_said_and_ends_a_wait_that_has_a_limit(
+    session: Session, folder: Path
+) -> None:
+    put(folder / "1.csv", GOOD, old=False)
+    put(folder / "notes.txt", "no table", old=False)
+    with watching(session, folder) as watch:
+        assert repr(watch).endswith("0 loaded, 1 not settled yet>")
+        assert "1 not settled yet" in owners_of(session).listeners.notices[-1]
+        for timeout in (0, 0.02):
+            with pytest.raises(NosyncError, match=r"not settled after .* s: .*1\.csv'") as raised:
+                watch.catch_up(timeout=timeout)
+            assert ".catch_up(timeout=60)" in raised.value.__notes__[0]
+        assert session.now == 0
+        age(folder / "1.csv")
+        assert watch.catch_up(timeout=0) == 1
+        assert repr(watch).endswith(": 1 loaded>")
+
+
+def test_catch_up_hears_of_looks_of_the_thread(session: Session, folder: Path) -> None:
+    put(folder / "1.csv", GOOD, old=False)
+    with watching(session, folder) as watch:
+        waits = threading.Thread(target=watch.catch_up)
+        waits.start()
+        assert watch.look() == 1, "it has stood still since the look before"
+        waits.join(60)
+        assert not waits.is_alive()
+
+
+def test_catch_up_waits_for_no_file_that_is_gone_or_came_later(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are being written all the time."""
+    written, names = itertools.count(), ["1.csv"]
+
+    def matching(_pattern: str) -> dict[str, FileMark]:
+        return {name: FileMark(next(written), time.time_ns(), 1) for name in names}
+
+    with watching(session, folder) as watch:
+        monkeypatch.setattr(user_files, "matching", matching)
+        waits = threading.Thread(target=watch.catch_up)
+        waits.start()
+        assert (watch.look(), watch.look()) == (0, 0)
+        names[:] = ["2.csv"]
+        while waits.is_alive():
+            watch.look()
+            waits.join(0.01)
+        assert watch.loaded == {}
+        assert repr(watch).endswith("1 not settled yet>")
+
+
+@pytest.mark.parametrize("end", ["stop", "close", "takeover"])
+def test_a_watch_that_ends_ends_the_wait(tmp_path: Path, folder: Path, end: str) -> None:
+    session = nosync_nb.open(tmp_path / "log")
+    session.input("flights", "carrier string, delay int")
+    watch = watching(session, folder)
+    put(folder / "1.csv", GOOD, old=False)
+    results: list[Any] = []
+    waits = threading.Thread(target=lambda: results.extend(in_thread(watch.catch_up)))
+    waits.start()
+    if end == "takeover":
+        nosync_nb.open(tmp_path / "log", takeover=True).close()
+        age(folder / "1.csv")
+        watch.look()
+    else:
+        (watch.stop if end == "stop" else session.close)()
+    waits.join(60)
+    expected = FencedError if end == "takeover" else StageError
+    assert isinstance(results[0], NosyncError if end == "close" else expected), results
+    session.close()
+
+
+def test_a_refused_file_is_not_reported_to_the_thread_of_another_watch(
+    session: Session, folder: Path, tmp_path: Path
+) -> None:
+    """Nobody would see it there."""
+    (tmp_path / "other").mkdir()
+    heard = threading.Event()
+    session["worst"].inspect(lambda epoch, changes: heard.set())
+    with (
+        watching(session, folder) as watch,
+        nosync_nb.watch(tmp_path / "other" / "*", session.inputs["worst"]),
+    ):
+        put(folder / "1.csv", BAD)
+        in_thread(watch.look)
+        put(tmp_path / "other" / "1.csv", GOOD)
+        assert heard.wait(60)
+        with pytest.warns(UserWarning, match="was not loaded"):
+            session.commit()
+
+
+def test_a_notebook_hears_of_a_refused_file_at_once_and_python_warns_of_nothing(
+    session: Session, folder: Path
+) -> None:
+    heard: list[str] = []
+    owners_of(session).listeners.hear(heard.append)
+    with warnings.catch_warnings(record=True) as warned, watching(session, folder) as watch:
+        warnings.simplefilter("always")
+        put(folder / "1.csv", BAD)
+        in_thread(watch.look)
+        in_thread(watch.look)
+        assert [each.startswith(f"'{folder}/1.csv' was not loaded") for each in heard] == [True]
+        session.commit()
+    assert (len(heard), warned) == (1, [])
+
+
+def test_a_folder_that_cannot_be_looked_at_is_reported_once_until_it_can(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    looked = threading.Semaphore(0)
+    owners_of(session).listeners.hear(heard.append)
+
+    def refuse(watch: FolderWatch) -> int:
+        looked.release()
+        raise OSError("no such device")
+
+    with nosync_nb.watch(folder / "*", session.inputs["flights"]):
+        monkeypatch.setattr(FolderWatch, "look", refuse)
+        for _ in range(3):
+            assert looked.acquire(timeout=60)
+    assert heard == [f"watching '{folder}/*': no such device"]

@@ -1,0 +1,111 @@
+"""What a log takes on its disk: every file is counted once, under what it is for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb.session.maintenance import disk_usage
+from nosync_nb.session.maintenance.disk_usage import Footprint, measured
+from nosync_nb.session.state.worker import Worker
+
+
+def below(folder: Path) -> dict[str, int]:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths}
+
+
+def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with nosync_nb.open(log) as session:
+        numbers = session.input("numbers", "x bigint")
+        session.stage("odd", numbers.filter("x % 2 = 1"))
+        numbers.insert(pa.table({"x": list(range(100_000))}))
+        session.commit()
+        for epoch in range(40):
+            numbers.insert([(epoch,)])
+            session.commit()
+        inside(session).worker.drain()
+        inside(session).upkeep.checkpoint()
+        (log / "layers" / "stray.txt").write_bytes(b"x" * 1000)
+        other = log / "branches" / "other" / "layers"
+        other.mkdir(parents=True)
+        part = next(path for path in (log / "layers").iterdir() if path.suffix != ".txt")
+        os.link(part, other / part.name)
+        (other / "own").write_bytes(b"x" * 77)
+        found = measured(inside(session).publisher)
+        sizes = below(log)
+        assert found.branches == 77
+        assert found.garbage >= 1000
+        assert found.live > 100_000
+        assert found.history > 0
+        assert found.log >= sum(size for name, size in sizes.items() if os.sep not in name)
+        assert found.total == sum(sizes.values()) - part.stat().st_size
+        assert found.files == len(sizes) - 1
+
+
+def test_an_empty_log_takes_little(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        found = measured(inside(session).publisher)
+    assert found == Footprint(log=found.log, files=found.files, needed=found.files)
+    assert found.log > 0
+
+
+def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[int] = []
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(Worker, "submit", lambda _, key, task, **_later: waiting.append(task))
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = {}
+        for name, rows in (("large", 40_000), ("small", 2000), ("middle", 9000)):
+            each = session.input(name, "x bigint")
+            for epoch in range(4):
+                each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
+                session.commit()
+            numbers[name] = next(iter(inside(session).graph.named[name].traces.values()))
+        monkeypatch.setattr(type(inside(session).upkeep), "merge", lambda _, n: merged.append(n))
+        waiting.clear()
+        inside(session).upkeep.plan_merges(numbers.values())
+        assert len(waiting) == 3
+        for task in waiting:
+            task()
+        assert merged == [numbers[name] for name in ("small", "middle", "large")]
+
+
+def test_what_is_due_is_merged_although_another_trace_was_due_again_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[int] = []
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = {}
+        for name, rows in (("large", 40_000), ("small", 2000)):
+            each = session.input(name, "x bigint")
+            for epoch in range(4):
+                each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
+                session.commit()
+            numbers[name] = next(iter(inside(session).graph.named[name].traces.values()))
+        upkeep, worker = inside(session).upkeep, inside(session).worker
+        worker.drain()
+
+        def merge(_: object, number: int) -> None:
+            merged.append(number)
+            if len(merged) == 1:  # a commit meanwhile, whose merge waits already
+                upkeep.plan_merges([number])
+
+        monkeypatch.setattr(type(upkeep), "merge", merge)
+        monkeypatch.setattr(disk_usage, "gain", lambda trace: 1 / trace.rows_count)
+        begun = threading.Event()
+        worker.submit(object(), begun.wait)
+        upkeep.plan_merges(numbers.values())
+        begun.set()
+        worker.drain()
+        assert merged == [numbers["small"], numbers["small"], numbers["large"]]

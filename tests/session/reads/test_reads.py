@@ -1,0 +1,354 @@
+"""Reading: rows in their order, at any epoch, in every form, named or not."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb import CorruptLogError, Session, StageError, TimeError
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import log_reader
+from nosync_nb.store.log import Log
+from nosync_widgets.views.time_slider__pages import changed_rows
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    """Four epochs of delays: added, added, taken back, nothing."""
+    delays = session.input("delays", "carrier string, minutes double")
+    session.stage("worst", delays.group_by("carrier").agg(worst="max(minutes)"))
+    delays.insert([("UA", 5.0), ("AA", 7.0), ("UA", 9.0)])
+    session.commit(label="first")
+    delays.insert([("AA", 7.0), ("DL", None), ("DL", math.nan)])
+    session.commit()
+    delays.remove([("UA", 9.0)])
+    session.commit(label="back")
+    session.commit()
+    return session
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) for row in collection.rows(at)]
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_rows_are_named_tuples_in_canonical_order_each_as_often_as_it_is_there(
+    session: Session,
+) -> None:
+    """Null first, NaN last."""
+    rows = session["delays"].rows()
+    assert repr(rows[2].minutes) == "None"
+    assert repr(rows) == (
+        "[Row(carrier='AA', minutes=7.0), Row(carrier='AA', minutes=7.0),"
+        " Row(carrier='DL', minutes=None), Row(carrier='DL', minutes=nan),"
+        " Row(carrier='UA', minutes=5.0)]"
+    )
+    assert session["delays"].rows(limit=2) == [("AA", 7.0), ("AA", 7.0)]
+    assert session["delays"].rows(limit=0) == []
+
+
+def test_rows_of_more_copies_than_memory_holds_can_be_read_in_part(session: Session) -> None:
+    ones = session.input("ones", "x int")
+    ones.insert([(1,), (2,)])
+    session.commit()
+    many: Any = ones
+    for number, doublings in enumerate((10, 10, 10, 10, 10, 10, 2)):
+        for _ in range(doublings):
+            many = many.concat(many)
+        many = session.stage(f"step{number}", many)
+    assert many.count() == 2 * 2**62
+    assert many.rows(limit=3) == [(1,)] * 3
+    assert many.head(2) == [(1,)] * 2
+    for read in (many.rows, many.to_arrow):
+        with pytest.raises(StageError, match="'step6' has 9223372036854775808 rows"):
+            read()
+
+
+def test_counting_counts_copies(session: Session) -> None:
+    delays = session["delays"]
+    assert delays.count() == len(delays) == 5
+    assert delays.count(at=1) == 3
+    assert delays.distinct().count() == 4
+    assert bool(delays.filter("minutes > 1000"))
+
+
+def test_head_orders_by_columns(session: Session) -> None:
+    delays = session["delays"]
+    assert [row.carrier for row in delays.head(2)] == ["AA", "AA"]
+    assert [row.carrier for row in delays.head(3, by="carrier desc")] == ["UA", "DL", "DL"]
+    by = delays.head(9, by="minutes desc, carrier")
+    assert [repr(row.minutes) for row in by] == ["nan", "7.0", "7.0", "5.0", "None"]
+    assert delays.head(0) == []
+
+
+def test_values_come_back_as_they_went_in(session: Session) -> None:
+    row = (
+        True, 1, 2**40, 0.5, Decimal("1.50"), "ü", b"\0", date(2013, 1, 1),
+        datetime(2013, 1, 1, 5, 15, tzinfo=UTC), datetime(2013, 1, 1, 5, 15), [1, None],
+    )  # fmt: skip
+    types = (
+        "a boolean, b tinyint, c bigint, d double, e decimal(10,2), f string, g binary, h date,"
+        " i timestamp, j timestamp_ntz, k array<int>"
+    )
+    mixed = session.input("mixed", types)
+    mixed.insert([row, (None,) * 11])
+    session.commit()
+    assert values(mixed) == [(None,) * 11, row]
+    assert [type(v) for v in mixed.rows()[1]] == [type(v) for v in row]
+    assert values(mixed, session.now) == values(mixed)
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+def test_arrow_has_the_types_of_the_schema_and_expands_copies(session: Session) -> None:
+    table = session["delays"].to_arrow()
+    assert table.schema == pa.schema([("carrier", pa.string()), ("minutes", pa.float64())])
+    assert sorted(table.column("carrier").to_pylist()) == ["AA", "AA", "DL", "DL", "UA"]
+    assert session["delays"].to_arrow(at=0).num_rows == 0
+
+
+def test_pandas_is_given_too(session: Session) -> None:
+    frame = session["delays"].to_pandas(at="first")
+    assert sorted(frame["minutes"]) == [5.0, 7.0, 9.0]
+    assert list(frame.columns) == ["carrier", "minutes"]
+
+
+def test_what_is_too_large_to_collect_is_refused_with_the_remedy(session: Session) -> None:
+    session.collect_rows = 4
+    with pytest.raises(StageError, match="'delays' has 5 rows") as caught:
+        session["delays"].to_pandas()
+    assert "to_spark" in (caught.value.hint or "")
+    session.collect_rows = 5
+    assert len(session["delays"].to_pandas()) == 5
+
+
+def test_a_schema_says_names_and_types(session: Session) -> None:
+    assert session["worst"].schema.ddl == "carrier string, worst double"
+    assert session["worst"].schema.names == ("carrier", "worst")
+    assert repr(session["worst"]) == "<worst: carrier string, worst double>"
+
+
+# -- the past --------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_named_by_number_label_time_or_offset(session: Session) -> None:
+    worst = session["worst"]
+    first = [("AA", 7.0), ("UA", 9.0)]
+    times = [epoch.committed_at for epoch in session.epochs()]
+    assert times[1] is not None
+    for at in (1, np.int64(1), -3, "first", times[1], times[1] + timedelta(microseconds=1)):
+        assert values(worst, at) == first
+    assert values(worst, 0) == values(worst, -4) == []
+    assert values(worst, times[1] - timedelta(seconds=1)) == []
+    assert repr(values(worst, "back")) == "[('AA', 7.0), ('DL', nan), ('UA', 5.0)]"
+    assert repr(values(worst, datetime.now(UTC))) == repr(values(worst))
+
+
+def test_changes_are_net_and_half_open(session: Session) -> None:
+    delays = session["delays"]
+
+    def changed(after: Any = None, upto: Any = None) -> list[Any]:
+        return sorted(
+            (row["carrier"], str(row["minutes"]), row["diff"])
+            for row in delays.changes(after, upto).to_pylist()
+        )
+
+    assert changed(upto=1) == [("AA", "7.0", 1), ("UA", "5.0", 1), ("UA", "9.0", 1)]
+    assert changed(after=1, upto=2) == [("AA", "7.0", 1), ("DL", "None", 1), ("DL", "nan", 1)]
+    assert changed(after="first", upto="back")[-1] == ("UA", "9.0", -1)
+    assert changed(after=0) == changed()
+    assert ("UA", "9.0", 1) not in changed()
+    assert changed(after=-1) == changed(after=3) == []
+    assert delays.changes().schema.names == ["carrier", "minutes", "diff"]
+
+
+def test_changes_of_a_column_diff_have_their_counts_in_another(session: Session) -> None:
+    scores = session.input("scores", "diff int, DIFF_ int")
+    scores.insert([(7, 8)] * 2)
+    session.commit()
+    table = scores.changes()
+    assert table.column_names == ["diff", "DIFF_", "diff__"]
+    assert table.to_pylist() == [{"diff": 7, "DIFF_": 8, "diff__": 2}]
+    assert changed_rows(scores, 4, 5, 10) == ([(2, ["7", "8"])], 2, 0)
+
+
+def test_history_says_which_epochs_can_be_read(session: Session) -> None:
+    assert session["delays"].history() == [range(5)]
+    session.replay_rows = 0
+    session.stage("late", session["delays"].filter("minutes > 6"))
+    session.stage("late", session["delays"].filter("minutes > 8"))
+    assert session["late"].history() == [range(4, 5)]
+    with pytest.raises(TimeError, match="stage 'late': epoch 3 is not readable, only 4") as caught:
+        session["late"].rows(at=3)
+    assert caught.value.hint == "read at 4"
+    epochs = session.epochs()
+    assert [epoch.number for epoch in epochs] == [4]
+    assert session["delays"].filter("minutes > 6").history() == []
+
+
+def test_epochs_are_a_sequence_that_is_made_when_looked_at(session: Session) -> None:
+    epochs = session.epochs()
+    assert len(epochs) == 5
+    assert [epoch.label for epoch in epochs] == [None, "first", None, "back", None]
+    assert epochs[0].committed_at is None
+    assert epochs[-1].number == 4
+    assert [epoch.number for epoch in epochs[1:3]] == [1, 2]
+    assert repr(epochs) == "<epochs 0 to 4>"
+
+
+# -- unnamed ---------------------------------------------------------------------------------------
+
+
+def test_a_collection_without_a_name_can_be_read_at_any_epoch(session: Session) -> None:
+    slow = session["delays"].filter("minutes >= 7").group_by("carrier").agg(n="count(*)")
+    assert slow.name is None
+    assert values(slow) == [("AA", 2), ("DL", 1)]  # NaN is greatest
+    assert values(slow, 1) == [("AA", 1), ("UA", 1)]
+    assert values(slow, "first") == [("AA", 1), ("UA", 1)]
+    assert slow.count(at=0) == 0
+    assert session["worst"].join(slow, on="carrier").count() == 2
+    assert list(session.stages) == ["worst"]
+    with pytest.raises(StageError, match="an unnamed collection has no history"):
+        slow.changes()
+
+
+def test_reading_what_depends_on_pending_changes_is_refused(session: Session) -> None:
+    delays, worst = session.inputs["delays"], session["worst"]
+    planes = session.input("planes", "tail string")
+    delays.insert([("UA", 90.0)])
+    said = r"'delays'(, which)? has a change that is not"
+    for read in (delays.rows, worst.rows, worst.count, worst.filter("worst > 1").to_arrow):
+        with pytest.raises(StageError, match=said) as caught:
+            read()
+        assert "session.commit()" in (caught.value.hint or "")
+    assert planes.rows() == []
+    assert values(worst, session.now) == values(worst, 4)
+    session.discard()
+    assert len(worst.rows()) == 3
+
+
+def test_explain_tells_operators_and_where_they_ran(session: Session) -> None:
+    text = session["worst"].explain()
+    assert text.splitlines()[0].startswith("worst  [in process")
+    assert "aggregate by" in text
+    assert text.splitlines()[-1].strip().startswith("delays: ")
+    assert "filter" in session["delays"].filter("minutes > 6").explain()
+
+
+# -- behind the owner ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader(session: Session) -> Iterator[Session]:
+    with nosync_nb.open(session.path, mode="r") as opened:
+        yield opened
+
+
+def once(patch: pytest.MonkeyPatch, place: Any, name: str, error: BaseException) -> None:
+    """Has the first call of a function raise when it has done what it does."""
+    does, errors = getattr(place, name), [error]
+
+    def raising(*given: Any) -> Any:
+        done = does(*given)
+        if errors:
+            raise errors.pop()
+        return done
+
+    patch.setattr(place, name, raising)
+
+
+def define(session: Session) -> None:
+    session.stage("fast", session["delays"].filter("minutes < 6"))
+
+
+def commit(session: Session) -> None:
+    session.inputs["delays"].insert([("UA", 1.0)])
+    session.commit()
+
+
+@pytest.mark.parametrize("missed", [define, commit])
+@pytest.mark.parametrize(("place", "name"), [(Log, "refresh"), (log_reader, "follow")])
+def test_a_reader_that_was_interrupted_misses_nothing(
+    session: Session,
+    reader: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    missed: Callable[[Session], None],
+    place: Any,
+    name: str,
+) -> None:
+    missed(session)
+    once(monkeypatch, place, name, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        owners_of(reader).follower.refresh()
+    for change in (lambda _: None, commit, define, commit):
+        change(session)
+        assert owners_of(reader).follower.refresh() == session.now
+        assert reader.stages.keys() == session.stages.keys()
+        for stage in ("delays", *session.stages):
+            assert repr(values(reader[stage])) == repr(values(session[stage]))
+
+
+def test_a_reader_that_cannot_make_sense_of_frames_begins_again(
+    session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(session)
+    once(monkeypatch, log_reader, "follow", CorruptLogError("as if frames were lost"))
+    assert owners_of(reader).follower.refresh() == session.now == 5
+    assert reader["delays"].count() == 6
+
+
+@pytest.mark.parametrize("place", [Log, log_reader])
+def test_closing_waits_for_a_refresh(
+    session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch, place: Any
+) -> None:
+    """Nothing that it reads is taken from under it, and it tells of no damage."""
+    name = "refresh" if place is Log else "follow"
+    does, close = getattr(place, name), Log.close
+    inside, ended = threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        inside.set()
+        ended.wait(0.2)  # in vain, if closing waits
+        return does(*given)
+
+    def closed(log: Log) -> None:
+        close(log)
+        ended.set()
+
+    commit(session)
+    monkeypatch.setattr(place, name, slow)
+    monkeypatch.setattr(Log, "close", closed)
+    with ThreadPoolExecutor(1) as pool:
+        refreshed = pool.submit(owners_of(reader).follower.refresh)
+        assert inside.wait(60)
+        reader.close()
+        assert refreshed.result(60) == 5
+    assert reader.closed
+    assert ended.is_set()
+    commit(session)
+    assert owners_of(reader).follower.refresh() == 5
+
+
+def test_the_first_rows_of_the_past_are_those_of_all(session: Session) -> None:
+    many = session.input("many", "number int, name string")
+    for epoch in range(20):
+        many.insert([(number, f"n{epoch}") for number in range(epoch, 3000, 7)])
+        many.remove([(number, f"n{epoch - 1}") for number in range(epoch - 1, 40, 7)] * (epoch > 0))
+        session.commit()
+    for at in range(session.now - 19, session.now + 1):
+        assert many.rows(at=at, limit=30) == many.rows(at=at)[:30]
+    with pytest.raises(TimeError):
+        many.rows(at=session.now + 1, limit=3)

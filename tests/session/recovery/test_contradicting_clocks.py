@@ -1,0 +1,331 @@
+"""Clocks that contradict the log: the stage is named, computed again or refused; others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.collections.functions import signing
+from nosync_nb.errors import TrustError
+from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import batch_codec
+from nosync_nb.store.provenance import check
+from nosync_nb.store.provenance.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, in_frame
+from nosync_nb.store.provenance.writer import Clocks
+from nosync_nb.store.records.payloads import CLOCKS, Entry
+from nosync_nb.store.store import Store
+from nosync_nb.store.verification.verify import verify
+
+Change = Callable[[list[Entry], bytearray], None]
+
+
+def drawn(row: Any) -> tuple[int]:
+    return (row.src,)
+
+
+def narrow(row: Any) -> tuple[int]:
+    if row.src > 50:
+        raise ValueError("too wide")
+    return (row.src,)
+
+
+def opened(path: Path) -> Session:
+    session = nosync_nb.open(path)
+    edges = session.input("edges", "src int, dst int")
+    nodes = session.input("nodes", "node int, label int")
+    joined = edges.join(nodes, on={"dst": "node"})
+    owners_of(session).definitions.define(
+        {
+            "labels": joined.group_by("label").agg(n="count(*)"),
+            "sources": edges.group_by("src").agg(n="count(*)"),
+            "names": nodes.select("label").distinct(),
+        }
+    )
+    owners_of(session).definitions.define({"large": session["labels"].filter("n > 1")})
+    session.stage("drawn", edges.map(drawn, "src int"), nondeterministic=True)
+    session.stage("narrow", edges.map(narrow, "src int"))
+    owners_of(session).definitions.define({"few": session["narrow"].filter("src > 1")})
+    nodes.insert([(1, 7), (2, 8), (3, 7)])
+    for epoch in range(1, 7):
+        edges.insert([(epoch, 1), (epoch % 2, 2)])
+        session.commit()
+    return session
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
+    """A log whose epoch 4 was changed as a test wants it, opened again after a kill."""
+    sessions: list[Session] = []
+
+    def write(change: Change) -> Session:
+        stamp = Clocks.stamped
+
+        def stamped(clocks: Clocks, graph: Any, made: Any, **options: Any) -> list[Entry]:
+            stamps = stamp(clocks, graph, made, **options)
+            if made[-1][0] != 4 or options:
+                return stamps
+            data = bytearray(stamps[0].data)
+            change(made[-1][1], data)
+            return [Entry(0, CLOCKS, bytes(data))]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Clocks, "stamped", stamped)
+            session = opened(tmp_path / "log")
+            session.close()
+        again = nosync_nb.open(tmp_path / "log")
+        sessions.append(again)
+        return again
+
+    yield write
+    for session in sessions:
+        session.close()
+
+
+def flipped(stage_inputs: int, place: int) -> Change:
+    """Changes one digest in the clock of the first stage that is made from so many inputs.
+
+    Args:
+        place: of the label: 0 is that of the batch itself.
+    """
+
+    def change(_entries: list[Entry], data: bytearray) -> None:
+        at = 0
+        for clock in in_frame([Entry(0, CLOCKS, bytes(data))]):
+            if len(clock.inputs) == stage_inputs:
+                start = at if place == 0 else at + SIZE_BYTES + (place - 1) * LABEL_BYTES
+                data[start + LABEL_BYTES - 1] ^= 1
+                return
+            at += SIZE_BYTES + LABEL_BYTES * len(clock.inputs)
+        raise AssertionError("no such stage has changed")
+
+    return change
+
+
+def other_rows(entries: list[Entry], data: bytearray) -> None:
+    """Has the log hold other rows of the input than the stages were given."""
+    first = LABEL.unpack_from(data)[0]  # inputs come first
+    (at,) = [i for i, entry in enumerate(entries) if entry.number == first]
+    columns, diff = batch_codec.decode(entries[at].data, ["int", "int"])
+    entries[at] = Entry(
+        first,
+        entries[at].kind,
+        batch_codec.encode([columns[0] + 50, columns[1]], ["int", "int"], diff),
+    )
+
+
+def from_scratch(session: Session) -> None:
+    """Asserts that every stage is what its inputs give, at each epoch."""
+    labels = dict(session["nodes"].rows(at=session.now))
+    for at in range(1, session.now + 1):
+        edges = session["edges"].rows(at=at)
+        found: dict[int, int] = {}
+        for edge in edges:
+            if edge.dst in labels:
+                found[labels[edge.dst]] = found.get(labels[edge.dst], 0) + 1
+        assert {row.label: row.n for row in session["labels"].rows(at=at)} == found
+        assert dict(session["large"].rows(at=at)) == {k: n for k, n in found.items() if n > 1}
+        sources = [edge.src for edge in edges]
+        assert dict(session["sources"].rows(at=at)) == {s: sources.count(s) for s in sources}
+
+
+def logs(session: Session) -> dict[str, int]:
+    return {name: log for log, name in inside(session).publisher.logs.items()}
+
+
+def test_a_stage_whose_clock_names_another_batch_is_run_again_from_there(
+    written: Callable[..., Session],
+) -> None:
+    session = written(flipped(2, 1))
+    stages, reasons = session.recovery.stages, session.recovery.reasons
+    assert {name for name, how in stages.items() if how == "extend"} == {"labels", "large"}
+    assert {name for name, how in stages.items() if how == "read"} == {
+        "sources",
+        "names",
+        "drawn",
+        "narrow",
+        "few",
+    }
+    assert "at epoch 4 its clock names other rows of 'edges' than are there" in reasons["labels"]
+    assert "reads 'labels', which is computed again" in reasons["large"]
+    assert session.recovery.recomputed > 0
+    from_scratch(session)
+    session.inputs["edges"].insert([(9, 3)])
+    session.commit()
+    from_scratch(session)
+
+
+def test_what_the_others_have_stays_and_nothing_is_done_twice(
+    written: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = written(flipped(2, 0))
+    assert session.recovery.stages["labels"] == "extend"
+    assert "other rows of itself" in session.recovery.reasons["labels"]
+    kept = logs(session)
+    owners_of(session).worker.settle()
+    session.close()
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert logs(again) == kept
+        assert set(again.recovery.stages.values()) == {"read"}
+        from_scratch(again)
+
+
+def test_stages_that_were_made_from_rows_that_are_not_there_are_made_from_those_that_are(
+    written: Callable[..., Session],
+) -> None:
+    session = written(other_rows)
+    assert any(row.src > 50 for row in session["edges"].rows())
+    stages = session.recovery.stages
+    assert stages["labels"] == stages["sources"] == stages["large"] == "extend"
+    assert stages["names"] == "read"
+    from_scratch(session)
+
+
+def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
+    written: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = written(other_rows)
+    why = "other rows of 'edges' than are there; its memoised results cannot be recomputed"
+    assert why in session.stale["drawn"]
+    session.inputs["edges"].insert([(8, 8)])
+    session.commit()
+    inside(session).upkeep.checkpoint()
+    session.close()
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert "drawn" in again.stale
+        assert set(again.recovery.stages.values()) == {"read", "stale"}
+        edges = again["edges"]
+        owners_of(again).definitions.define(
+            {"drawn": edges.map(drawn, "src int")}, nondeterministic=True
+        )
+        assert [row.src for row in again["drawn"].rows()] == sorted(row.src for row in edges.rows())
+        inside(again).upkeep.checkpoint()
+    with nosync_nb.open(tmp_path / "log") as last:
+        assert "drawn" not in last.stale
+
+
+def test_a_refused_stage_stays_refused_however_often_the_log_is_opened(
+    written: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = written(other_rows)
+    assert "too wide" in session.stale["narrow"]
+    session.close()
+    for turn in range(3):
+        with nosync_nb.open(tmp_path / "log") as again:
+            again.inputs["edges"].insert([(20 + turn, 1)])
+            again.commit()
+            assert again.stale["narrow"] == session.stale["narrow"]
+            assert again.stale["drawn"] == session.stale["drawn"]
+            assert again.recovery.stages["narrow"] == again.recovery.stages["few"] == "stale"
+            owners_of(again).worker.settle()
+            inside(again).upkeep.checkpoint()
+    with nosync_nb.open(tmp_path / "log") as again:
+        edges = again["edges"]
+        again.stage("narrow", edges.map(drawn, "src int"))
+        sources = sorted(row.src for row in edges.rows())
+        assert [row.src for row in again["narrow"].rows()] == sources
+        assert [row.src for row in again["few"].rows()] == [s for s in sources if s > 1]
+
+
+def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
+    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its function is not restored at the opening that finds it out, and is at the next."""
+    restore = signing.unseal
+
+    def unseal(sealed: bytes, **which: Any) -> Any:
+        function = restore(sealed, **which)
+        if getattr(function, "__name__", "") == "narrow":
+            raise TrustError("not today")
+        return function
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signing, "unseal", unseal)
+        session = written(other_rows)
+        assert "other rows of 'edges' than are there" in session.stale["narrow"]
+        session.inputs["edges"].insert([(20, 1)])
+        session.commit()
+        session.close()
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert again.stale["narrow"] == session.stale["narrow"]
+
+
+def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
+    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash comes when `labels` is made anew, and `large` that reads it is not yet."""
+    install = Installation.install
+    installed: list[str] = []
+
+    def stopped(own: Installation, decision: Any, **options: Any) -> Any:
+        name = getattr(options.get("afresh"), "name", "")
+        if name == "large":
+            raise KeyboardInterrupt
+        installed.append(name)
+        return install(own, decision, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Installation, "install", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            written(flipped(2, 1))
+    assert "labels" in installed
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert again.recovery.stages["large"] == "extend"
+        assert "it reads 'labels', which is computed again" in again.recovery.reasons["large"]
+        from_scratch(again)
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert set(again.recovery.stages.values()) == {"read"}
+
+
+def test_verification_names_the_stage_until_it_is_computed_again(
+    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str | None, range | None, str]] = []
+    reopen = nosync_nb.open
+
+    def verified(path: Path) -> Session:
+        damage = verify(str(path)).damage if path.exists() else ()
+        found.extend((each.stage, each.epochs, each.what) for each in damage)
+        return reopen(path)
+
+    monkeypatch.setattr(nosync_nb, "open", verified)
+    session = written(flipped(2, 1))
+    ((stage, epochs, what),) = found
+    assert (stage, epochs) == ("labels", range(4, 5))
+    assert "its clock names other rows of 'edges' than are there" in what
+    owners_of(session).worker.settle()
+    inside(session).upkeep.checkpoint()
+    assert session.verify().whole
+
+
+def test_targets_of_a_lost_log_come_from_its_readers(
+    written: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = written(lambda _entries, _data: None)
+    number, reader = logs(session)["labels"], logs(session)["large"]
+    edges, nodes = logs(session)["edges"], logs(session)["nodes"]
+    session.close()
+    store = Store.open(str(tmp_path / "log"), mode="r")
+    frames = [each.payload for each in store.tail]
+    store.close()
+    target = check.targets(number, frames)
+    assert target.last is not None
+    assert target.last == target.steps[-1].own == target.seen[reader]
+    assert (target.last.upper, len(target.steps)) == (7, 6)
+    assert [label.log for label in target.inputs] == [edges, nodes]
+    assert [label.upper for label in target.inputs] == [7, 2]
+    without = [
+        frame._replace(entries=[e for e in frame.entries if not own(e, number)]) for frame in frames
+    ]
+    assert check.targets(number, without).steps == ()
+    assert check.targets(number, frames[:1]).last is None
+
+
+def own(entry: Entry, number: int) -> bool:
+    return entry.kind == CLOCKS and any(c.own.log == number for c in in_frame([entry]))

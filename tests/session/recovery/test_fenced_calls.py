@@ -1,0 +1,503 @@
+"""A session that is not, or not any more, the owner of its log changes nothing of it.
+
+Every public method is called on a session whose log another owner has taken over, on a forked
+child, on one that is closed, and on one that only reads. A table says what each call must do there.
+A method without a line in it fails the test, so whoever adds one decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import Collection, DurabilityError, FencedError, Input, NosyncError, Session
+from nosync_nb.session.feeds.folder_watch import FolderWatch
+from nosync_nb.session.feeds.stream import StreamFeed
+from nosync_nb.session.maintenance import maintenance as upkeep
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.writes import ingest
+from nosync_nb.session.writes.epoch_block import EpochBlock
+from nosync_nb.store import store
+from nosync_nb.store.timetravel import branches
+from nosync_nb.store.timetravel.branches import FOLDER, MAKING
+
+pytestmark = [
+    pytest.mark.usefixtures("own_key", "no_disk"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+
+class Subject(NamedTuple):
+    """A session in some state, and what was made of it before."""
+
+    session: Session
+    data: Input
+    keyed: Input
+    sums: Collection
+    block: EpochBlock
+    watch: FolderWatch
+    folder: Path
+
+
+Call = Callable[[Subject], Any]
+WRITES, LOADS, READS, LOCAL = "writes", "loads", "reads", "local"
+"""Changes the log, or what will be committed; does so by a watch, which may be stopped as well;
+reads it; touches neither."""
+
+
+def entered(subject: Subject) -> None:
+    with subject.session.epoch():
+        pass
+
+
+def given(name: str, value: Any) -> Call:
+    return lambda subject: setattr(subject.session, name, value)
+
+
+def streamed(subject: Subject) -> None:
+    """A stream is refused before Spark is asked for anything."""
+    subject.session.stream(None, into=subject.data)
+
+
+SESSION: dict[str, tuple[str, Call]] = {
+    "backlog_bytes": (LOCAL, given("backlog_bytes", 1 << 20)),
+    "branch": (WRITES, lambda s: s.session.branch("another")),
+    "branches": (LOCAL, lambda s: s.session.branches),
+    "budget": (WRITES, given("budget", "1 GB")),
+    "close": (LOCAL, lambda s: s.session.close()),
+    "closed": (LOCAL, lambda s: s.session.closed),
+    "collect_rows": (LOCAL, given("collect_rows", 1000)),
+    "commit": (WRITES, lambda s: s.session.commit()),
+    "compare": (READS, lambda s: s.session.compare("sums", at=(1, 2)).rows()),
+    "define": (WRITES, lambda s: s.session.define({"more": s.data.filter("k > 1")})),
+    "discard": (LOCAL, lambda s: s.session.discard()),
+    "drop": (WRITES, lambda s: s.session.drop("sums")),
+    "drop_branch": (WRITES, lambda s: s.session.drop_branch("kept")),
+    "epoch": (WRITES, entered),
+    "epochs": (LOCAL, lambda s: s.session.epochs()),
+    "follow": (WRITES, lambda s: s.session.follow(s.session)),
+    "frontiers": (LOCAL, lambda s: s.session.frontiers),
+    "input": (WRITES, lambda s: s.session.input("other", "k int")),
+    "inputs": (LOCAL, lambda s: s.session.inputs),
+    "iterate": (LOCAL, lambda s: s.session.iterate(lambda x: x, x=s.data)),
+    "mode": (LOCAL, lambda s: s.session.mode),
+    "now": (LOCAL, lambda s: s.session.now),
+    "path": (LOCAL, lambda s: s.session.path),
+    "pending": (LOCAL, lambda s: s.session.pending),
+    "pin": (WRITES, lambda s: s.session.pin(1, "pinned")),
+    "pins": (LOCAL, lambda s: s.session.pins),
+    "recovery": (LOCAL, lambda s: str(s.session.recovery)),
+    "recovery_frontier": (LOCAL, lambda s: s.session.recovery_frontier()),
+    "rename": (WRITES, lambda s: s.session.rename("sums", "totals")),
+    "replay_rows": (LOCAL, given("replay_rows", 1000)),
+    "retain": (WRITES, given("retain", 1)),
+    "rewind": (WRITES, lambda s: s.session.rewind(to=1)),
+    "spark": (LOCAL, lambda s: s.session.spark),
+    "spark_conf": (LOCAL, lambda s: s.session.spark_conf),
+    "spark_off": (LOCAL, given("spark_off", True)),
+    "spark_rows": (LOCAL, given("spark_rows", None)),
+    "stage": (WRITES, lambda s: s.session.stage("more", s.data.filter("k > 1"))),
+    "stages": (LOCAL, lambda s: s.session.stages),
+    "stale": (LOCAL, lambda s: s.session.stale),
+    "stats": (LOCAL, lambda s: s.session.stats),
+    "stream": (WRITES, streamed),
+    "sync": (WRITES, lambda s: s.session.sync()),
+    "unpin": (WRITES, lambda s: s.session.unpin("first")),
+    "verify": (READS, lambda s: s.session.verify()),
+}
+
+INPUT: dict[str, tuple[str, Call]] = {
+    "clear": (WRITES, lambda s: s.data.clear()),
+    "delete": (WRITES, lambda s: s.keyed.delete([1])),
+    "insert": (WRITES, lambda s: s.data.insert([(7, 7)])),
+    "key": (LOCAL, lambda s: s.keyed.key),
+    "remove": (WRITES, lambda s: s.data.remove([(1, 1)])),
+    "set": (WRITES, lambda s: s.data.set([(8, 8)])),
+    "upsert": (WRITES, lambda s: s.keyed.upsert([(1, 9)])),
+}
+
+COLLECTION: dict[str, tuple[str, Call]] = {
+    "agg": (LOCAL, lambda s: s.data.agg(n="count(*)")),
+    "at": (READS, lambda s: s.data.at(1).rows()),
+    "changes": (READS, lambda s: s.sums.changes(after=1)),
+    "concat": (LOCAL, lambda s: s.data.concat(s.data)),
+    "consolidate": (LOCAL, lambda s: s.data.consolidate()),
+    "count": (READS, lambda s: s.sums.count()),
+    "distinct": (LOCAL, lambda s: s.data.distinct()),
+    "drop": (LOCAL, lambda s: s.data.drop("v")),
+    "except_all": (LOCAL, lambda s: s.data.except_all(s.data)),
+    "explain": (LOCAL, lambda s: str(s.sums.explain())),
+    "filter": (LOCAL, lambda s: s.data.filter("k > 1")),
+    "flat_map": (LOCAL, lambda s: s.data.flat_map(lambda row: [row], schema="k int, v int")),
+    "groupBy": (LOCAL, lambda s: s.data.groupBy("k")),
+    "group_by": (LOCAL, lambda s: s.data.group_by("k")),
+    "head": (READS, lambda s: s.sums.head(1)),
+    "history": (LOCAL, lambda s: s.sums.history()),
+    "inspect": (LOCAL, lambda s: s.sums.inspect(lambda *_: None)),
+    "iterate": (LOCAL, lambda s: s.data.iterate(lambda x: x)),
+    "join": (LOCAL, lambda s: s.data.join(s.sums, on="k")),
+    "map": (LOCAL, lambda s: s.data.map(lambda row: row, schema="k int, v int")),
+    "multiplicity": (LOCAL, lambda s: s.sums.multiplicity()),
+    "name": (LOCAL, lambda s: s.sums.name),
+    "negate": (LOCAL, lambda s: s.data.negate()),
+    "rename": (LOCAL, lambda s: s.data.rename(v="w")),
+    "rows": (READS, lambda s: s.sums.rows()),
+    "schema": (LOCAL, lambda s: s.sums.schema),
+    "select": (LOCAL, lambda s: s.data.select("k")),
+    "subtract": (LOCAL, lambda s: s.data.subtract(s.data)),
+    "threshold": (LOCAL, lambda s: s.data.threshold(bool)),
+    "to_arrow": (READS, lambda s: s.sums.to_arrow()),
+    "to_pandas": (READS, lambda s: s.sums.to_pandas()),
+    "union": (LOCAL, lambda s: s.data.union(s.data)),
+    "union_all": (LOCAL, lambda s: s.data.union_all(s.data)),
+    "where": (LOCAL, lambda s: s.data.where("k > 1")),
+    "with_columns": (LOCAL, lambda s: s.data.with_columns(w="v + 1")),
+}
+
+BLOCK: dict[str, tuple[str, Call]] = {
+    "note": (LOCAL, lambda s: s.block.note("mark", "text", "")),
+    "number": (LOCAL, lambda s: s.block.number),
+    "skip": (LOCAL, lambda s: s.block.skip()),
+}
+
+WATCH: dict[str, tuple[str, Call]] = {
+    "begin": (LOCAL, lambda s: s.watch.tell()),  # only `watch` calls it, which is in FUNCTIONS
+    "catch_up": (LOADS, lambda s: s.watch.catch_up(timeout=0)),
+    "loaded": (LOCAL, lambda s: s.watch.loaded),
+    "look": (LOCAL, lambda s: s.watch.look()),
+    "refused": (LOCAL, lambda s: s.watch.refused),
+    "running": (LOCAL, lambda s: s.watch.running),
+    "status": (LOCAL, lambda s: s.watch.status),
+    "stop": (LOCAL, lambda s: s.watch.stop()),
+    "tell": (LOCAL, lambda s: s.watch.tell()),
+}
+
+FUNCTIONS: dict[str, tuple[str, Call]] = {
+    "watch": (WRITES, lambda s: nosync_nb.watch(s.folder / "more" / "*.csv", into=s.data)),
+    "replicas": (WRITES, lambda s: replicated(s.session)),
+}
+"""Of the package, on a session that is open. `open` and `copy` take a path, and no session."""
+
+NOT_HERE = {
+    Collection: {"to_spark", "hvplot"},  # need a JVM, and a library that loads for seconds
+    StreamFeed: {"begin", "catch_up", "is_lost", "lost", "running", "stop", "tell"},
+}
+
+
+def replicated(session: Session) -> None:
+    """Other replicas, as `%dd replicas` asks for them."""
+    from nosync_nb.store.replication.config import checked
+
+    urls = [Path(session.path).with_name("copy").as_uri()]
+    owners_of(session).replication.change(checked(urls, None, log=session.path))
+
+
+TABLES: dict[type, dict[str, tuple[str, Call]]] = {
+    Session: SESSION,
+    Input: INPUT,
+    Collection: COLLECTION,
+    EpochBlock: BLOCK,
+    FolderWatch: WATCH,
+}
+CALLS = {
+    f"{kind.__name__}.{name}": each
+    for kind, table in TABLES.items()
+    for name, each in table.items()
+    if name != "close"
+} | {f"nosync_nb.{name}": each for name, each in FUNCTIONS.items()}
+
+
+@pytest.mark.parametrize("kind", [*TABLES, StreamFeed], ids=lambda kind: kind.__name__)
+def test_the_tables_say_of_every_public_method_what_it_must_do(kind: type) -> None:
+    shown = {name for name in dir(kind) if not name.startswith("_")}
+    if kind is Session:
+        shown.add("recovery")
+    if kind is Input:
+        shown -= {*dir(Collection)}
+    assert shown - NOT_HERE.get(kind, set()) == set(TABLES.get(kind, {}))
+
+
+# -- the states ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Subject]:
+    """A session with an input, a stage, a branch, a watched folder and a few epochs."""
+    session = nosync_nb.open(tmp_path / "log")
+    subject = furnished(session, tmp_path)
+    yield subject
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.close()
+
+
+def furnished(session: Session, folder: Path) -> Subject:
+    data = session.input("data", "k int, v int")
+    keyed = session.input("keyed", "k int, v int", key="k")
+    sums = session.stage("sums", data.group_by("k").agg(n="sum(v)"))
+    for epoch in range(3):
+        data.insert([(1, epoch), (2, epoch)])
+        keyed.upsert([(1, epoch)])
+        session.commit()
+    session.pin(1, "first")
+    session.branch("kept").close()
+    (folder / "files").mkdir()
+    watch = nosync_nb.watch(folder / "files" / "*.csv", into=data, every=3600)
+    with session.epoch() as block:
+        data.insert([(3, 3)])
+    return Subject(session, data, keyed, sums, block, watch, folder)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rows lie in files, also while they wait for a commit."""
+    monkeypatch.setattr(ingest, "LOAD_BYTES", 1)
+    monkeypatch.setattr(ingest, "SMALL_ROWS", 1)
+    for place in (store, upkeep):
+        monkeypatch.setattr(place, "SPILL_ROWS", 10)
+
+
+def load(subject: Subject) -> None:
+    """Rows that wait in a file."""
+    layers = Path(subject.session.path) / "layers"
+    before = len(list(layers.iterdir()))
+    subject.data.insert([(k, 0) for k in range(100, 200)])
+    assert len(list(layers.iterdir())) > before
+
+
+def settled(session: Session) -> None:
+    """Nothing of a session goes on behind."""
+    inside(session).worker.settle()
+    session.sync()
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file of a log and its branches, but for the words in memory and the lock's file."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name not in ("generation", "lock"):
+            data = path.read_bytes() if path.is_file() else b""
+            found[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def outcome(subject: Subject, call: Call) -> BaseException | None:
+    """What a call raises, if it does."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(subject)
+    except Exception as error:
+        return error
+    return None
+
+
+def wrong(subject: Subject, refusal: type[NosyncError], *, reads: bool = True) -> list[str]:
+    """What each call does that it must not, by its name.
+
+    Args:
+        refusal: what a call raises that changes something.
+        reads: a call that reads does not raise; else it may, an error of NoSync.
+    """
+    log = Path(subject.session.path)
+    before, found = contents(log), []
+    (subject.folder / "files" / "late.csv").write_text("k,v\n5,5\n")
+    for name, (kind, call) in CALLS.items():
+        error = outcome(subject, call)
+        hint = getattr(error, "hint", None)
+        if kind == WRITES and (type(error) is not refusal or not hint):
+            found.append(f"{name} raised {error!r} with the hint {hint!r}")
+        if kind == LOADS and (not isinstance(error, NosyncError) or not hint):
+            found.append(f"{name} raised {error!r} with the hint {hint!r}")
+        if kind == LOCAL and error is not None:
+            found.append(f"{name} raised {''.join(traceback.format_exception(error))}")
+        if kind == READS and error is not None and (reads or not isinstance(error, NosyncError)):
+            found.append(f"{name} raised {error!r}")
+        if (after := contents(log)) != before:
+            changed = dict(set(after.items()) ^ set(before.items()))
+            found.append(f"{name} changed {sorted(changed)}")
+            before = after
+    return found
+
+
+@pytest.mark.usefixtures("loads")
+def test_a_session_that_was_replaced_changes_nothing(made: Subject, tmp_path: Path) -> None:
+    load(made)
+    with nosync_nb.open(tmp_path / "log", takeover=True) as owner:
+        owner["data"].insert([(5, 5)])
+        owner.commit()
+        kept = owner.branch("kept_too")
+        kept["data"].insert([(6, 6)])
+        kept.commit()
+        kept.close()
+        settled(owner)
+        # the owner may have deleted a file that it reads
+        assert wrong(made, FencedError, reads=False) == []
+        assert {*owner.branches} == {"kept", "kept_too"}
+        owner["data"].insert([(7, 7)])
+        assert owner.commit() == 6
+        made.session.close()
+
+
+def test_a_session_that_only_reads_changes_nothing(made: Subject, tmp_path: Path) -> None:
+    settled(made.session)
+    with nosync_nb.open(tmp_path / "log", mode="r") as reader:
+        data, keyed = reader.inputs["data"], reader.inputs["keyed"]
+        subject = made._replace(session=reader, data=data, keyed=keyed, sums=reader["sums"])
+        made.watch.stop()
+        assert wrong(subject, FencedError) == []
+        reader.close()
+
+
+def test_a_session_that_is_closed_changes_nothing(made: Subject) -> None:
+    made.session.close()
+    assert wrong(made, DurabilityError, reads=False) == []
+    made.session.close()
+
+
+@pytest.mark.usefixtures("loads")
+def test_a_forked_child_changes_nothing(made: Subject) -> None:
+    load(made)
+    settled(made.session)
+    assert in_child(lambda: wrong(made, FencedError)) == []
+    assert made.session.commit() == 5
+    assert made.data.count() == 7 + 100
+
+
+@pytest.mark.usefixtures("loads")
+def test_the_background_work_of_a_session_that_was_replaced_changes_nothing(
+    made: Subject, tmp_path: Path
+) -> None:
+    for epoch in range(3):
+        made.data.insert([(k, epoch) for k in range(20)])
+        made.session.commit()
+    inside(made.session).worker.settle()
+    with nosync_nb.open(tmp_path / "log", takeover=True) as owner:
+        settled(owner)
+        before = contents(tmp_path / "log")
+        owners, maintenance = owners_of(made.session), inside(made.session).upkeep
+        tasks: list[Callable[[], Any]] = [
+            maintenance.checkpoint,
+            maintenance.take_proposals,
+            lambda: [maintenance.merge(number) for number in inside(made.session).traces],
+            owners.rebuilding.begin,
+            owners.scaling.look,
+            owners.commits.tell_absent,
+        ]
+        for number, task in enumerate(tasks):
+            owners.worker.submit(number, task)
+        owners.worker.drain()
+        assert owners.worker.failures.listed() == ()
+        assert contents(tmp_path / "log") == before
+
+
+def test_a_forked_child_gives_nothing_back_that_is_its_parents(made: Subject) -> None:
+    settled(made.session)
+    before = contents(Path(made.session.path))
+
+    def close() -> list[str]:
+        made.session.close()
+        return [] if made.session.closed else ["it is not closed"]
+
+    assert in_child(close) == []
+    assert contents(Path(made.session.path)) == before
+    made.data.insert([(4, 4)])
+    assert made.session.commit(wait="disk") == 5
+
+
+def test_a_forked_child_waits_for_no_lock_that_another_thread_of_its_parent_held(
+    made: Subject,
+) -> None:
+    settled(made.session)
+    locked, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with inside(made.session).gate.lock:
+            locked.set()
+            go.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait(60)
+
+    def changes() -> list[str]:
+        errors = [outcome(made, SESSION[name][1]) for name in ("commit", "branch", "rewind")]
+        made.session.close()
+        return [repr(error) for error in errors if not isinstance(error, FencedError)]
+
+    try:
+        assert in_child(changes) == []
+    finally:
+        go.set()
+        thread.join()
+
+
+def in_child(act: Callable[[], list[str]]) -> list[str]:
+    """What something returns in a forked child; it has a minute."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        said = ["it did not end"]
+        with suppress(BaseException):
+            said = act()
+        os.write(writing, json.dumps(said)[:60000].encode())
+        os._exit(0)
+    os.close(writing)
+    killer = threading.Timer(60, os.kill, (child, 9))
+    killer.start()
+    try:
+        with open(reading) as pipe:
+            text = pipe.read()
+    finally:
+        killer.cancel()
+        os.waitpid(child, 0)
+    found: list[str] = json.loads(text) if text else ["it hung"]
+    return found
+
+
+# -- an owner that is replaced in the middle -------------------------------------------------------
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("name", ["branch", "drop_branch"])
+def test_an_owner_that_stops_in_a_change_of_branches_does_nothing_when_it_goes_on(
+    name: str, made: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed the first check, and was replaced before its first effect."""
+    taken: list[Session] = []
+    real = branches.sweep
+
+    def stopped(parent: Any) -> None:
+        monkeypatch.setattr(branches, "sweep", real)
+        owner = nosync_nb.open(tmp_path / "log", takeover=True)
+        taken.append(owner)
+        kept = owner.branch("kept_too")
+        kept.close()
+        half = tmp_path / "log" / FOLDER / f"{MAKING}{owner_generation(owner)}"
+        half.mkdir()  # as if it was in the middle of making one
+        settled(owner)
+        taken_contents.update(contents(tmp_path / "log"))
+        real(parent)
+
+    taken_contents: dict[str, str] = {}
+    monkeypatch.setattr(branches, "sweep", stopped)
+    with pytest.raises(FencedError):
+        SESSION[name][1](made)
+    assert contents(tmp_path / "log") == taken_contents
+    taken[0].close()
+
+
+def owner_generation(session: Session) -> int:
+    return inside(session).store.log.generation

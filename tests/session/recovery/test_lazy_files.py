@@ -1,0 +1,296 @@
+"""A lost disk: frames first, files of rows when they are read, from whoever has them whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.replication.address import Address, parse
+from nosync_nb.store.replication.restore import lazy_fetch
+from nosync_nb.store.replication.restore.lazy_fetch__supply import Supply
+
+WAIT_S = 120.0
+ROWS = 70_000
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is brought that nobody reads."""
+    monkeypatch.setattr(lazy_fetch.Fetcher, "start", lambda self: None)
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> list[str]:
+    return [f"file://{tmp_path}/replica-{i}" for i in range(3)]
+
+
+def lost(path: Path, urls: list[str], *, packed: bool = False) -> list[Any]:
+    """A log with a large input and a small stage on all replicas, whose folder is gone."""
+    with nosync_nb.open(path, replicas=urls) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        edges.insert([(i % 100, i) for i in range(ROWS)])
+        session.commit()
+        if packed:
+            edges.insert([(1, -1)])
+            session.commit()
+            owners_of(session).upkeep.checkpoint()
+        session.sync("replicas")
+        level(session)
+        rows = session["degrees"].rows()
+    shutil.rmtree(path)
+    return rows
+
+
+def level(session: Session) -> None:
+    """Waits until all replicas have all."""
+    replication = owners_of(session).replication
+    with replication.heard:
+        assert replication.heard.wait_for(
+            lambda: all(each.state == "level" for each in replication.status()), WAIT_S
+        ), replication.status()
+
+
+def files_in(path: Path) -> list[str]:
+    return sorted(p.name for inner in ("layers", "history") for p in (path / inner).iterdir())
+
+
+def held(tmp_path: Path, number: int) -> list[Path]:
+    """The files of rows of a replica."""
+    return [
+        p for p in (tmp_path / f"replica-{number}").rglob("*") if p.suffix in (".arrow", ".pack")
+    ]
+
+
+@pytest.mark.fault(33)
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("packed", [False, True])
+def test_after_a_lost_disk_only_what_is_read_is_brought(
+    tmp_path: Path, urls: list[str], packed: bool
+) -> None:
+    path = tmp_path / "x.nosync"
+    rows = lost(path, urls, packed=packed)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert files_in(path) == []
+        left = owners_of(session).fetching.left
+        assert left.files
+        assert any("still with the replicas" in note for note in session.recovery.notes)
+        assert session["degrees"].rows() == rows
+        read = owners_of(session).fetching.requests
+        assert read[0] <= 1 + packed
+        assert session.inputs["edges"].count() == ROWS + packed
+        assert len(session.inputs["edges"].rows()) == ROWS + packed
+        assert owners_of(session).fetching.requests[0] > read[0]
+        assert session["degrees"].rows(at=1)[0] == (0, 700)
+        assert session.recovery.recomputed == 0
+        session.inputs["edges"].insert([(7, 7)])
+        session.commit(wait="replicas", timeout=WAIT_S)
+        assert session["degrees"].rows()[7] == (7, rows[7].n + 1)
+
+
+@pytest.mark.fault(33, 36)
+@pytest.mark.usefixtures("at_rest")
+def test_a_log_that_is_killed_before_all_of_it_is_here_goes_on(
+    tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.nosync"
+    lost(path, urls)
+    with nosync_nb.open(path, replicas=urls) as session:
+        count = owners_of(session).fetching.left.files
+    half = path / "layers" / "log1-1-g1-ab.arrow.0123.tmp"
+    half.write_bytes(b"half")
+    monkeypatch.undo()
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    with nosync_nb.open(path) as session:  # the replicas stand in the log, signed
+        assert not half.exists()
+        owners_of(session).fetching.complete()  # with what brings the rest
+        assert count > owners_of(session).fetching.left.files == 0
+        level(session)
+    for number in range(3):
+        shutil.rmtree(tmp_path / f"replica-{number}")
+    with nosync_nb.open(path) as session:
+        assert len(session.inputs["edges"].rows()) == ROWS
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 8)
+
+
+@pytest.mark.fault(14, 15, 33)
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("harm", [damage, cut, os.unlink], ids=["damaged", "cut", "missing"])
+def test_a_file_that_one_copy_has_not_whole_comes_from_another(
+    tmp_path: Path, urls: list[str], harm: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "x.nosync"
+    lost(path, urls)
+    for number in (0, 1):
+        for each in held(tmp_path, number):
+            harm(each)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert len(session.inputs["edges"].rows()) == ROWS
+        assert session.recovery.recomputed == 0
+
+
+@pytest.mark.fault(14, 15, 34)
+@pytest.mark.usefixtures("at_rest")
+def test_a_file_that_nobody_has_whole_is_named_and_the_rest_is_read(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    rows = lost(path, urls)
+    kept = tmp_path / "kept"
+    shutil.copytree(tmp_path / "replica-0", kept)
+    for number in range(3):
+        for each in held(tmp_path, number):
+            damage(each)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session["degrees"].rows() == rows
+        with pytest.raises(CorruptLogError, match="no replica has it whole"):
+            session.inputs["edges"].rows()
+        assert files_in(path) == []
+        shutil.rmtree(tmp_path / "replica-0")
+        shutil.copytree(kept, tmp_path / "replica-0")
+        assert len(session.inputs["edges"].rows()) == ROWS
+
+
+@pytest.mark.fault(29, 34)
+@pytest.mark.usefixtures("at_rest")
+def test_replicas_that_go_away_meanwhile_are_told_and_asked_again(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    rows = lost(path, urls)
+    with nosync_nb.open(path, replicas=urls) as session:
+        for number in range(3):
+            os.rename(tmp_path / f"replica-{number}", tmp_path / f"away-{number}")
+        assert session["degrees"].rows() == rows
+        with pytest.raises((CorruptLogError, DurabilityError), match="not here"):
+            session.inputs["edges"].rows()
+        for number in range(3):
+            os.rename(tmp_path / f"away-{number}", tmp_path / f"replica-{number}")
+        assert len(session.inputs["edges"].rows()) == ROWS
+
+
+@pytest.mark.fault(33, 35)
+@pytest.mark.usefixtures("at_rest")
+def test_a_copy_whose_frames_are_damaged_makes_way_for_the_next(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    rows = lost(path, urls)
+    (segment,) = (tmp_path / "replica-0").rglob("segment-*")
+    damage(segment)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session["degrees"].rows() == rows
+
+
+@pytest.mark.fault(33)
+@pytest.mark.usefixtures("at_rest")
+def test_a_replica_that_is_behind_waits_for_what_is_not_here(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    lost(path, urls)
+    shutil.rmtree(tmp_path / "replica-2")
+    with nosync_nb.open(path, replicas=urls) as session:
+        replication = owners_of(session).replication
+        with replication.heard:
+            assert replication.heard.wait_for(
+                lambda: "not here" in replication.status()[2].why, WAIT_S
+            )
+            assert replication.status()[2].state == "failing"
+        assert session.frontiers["edges"].disk == 0
+        owners_of(session).fetching.complete()
+        assert session.frontiers["edges"].disk == 1
+        level(session)
+    assert held(tmp_path, 2)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_what_closing_cuts_off_is_no_damage(
+    tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is being brought for work in the background when the session is closed."""
+    path = tmp_path / "log"
+    rows = lost(path, urls)
+    session = nosync_nb.open(path, replicas=urls)
+    begun, cut_off = threading.Event(), threading.Event()
+
+    def bring(self: Supply, *_: Any, **__: Any) -> None:
+        begun.set()
+        assert cut_off.wait(WAIT_S)
+        raise CorruptLogError("the file is damaged: it is empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Supply, "bring", bring)
+        patch.setattr(Supply, "close", lambda self: cut_off.set())
+        owners_of(session).worker.submit("read", owners_of(session).fetching.complete)
+        assert begun.wait(WAIT_S)
+        session.close()
+    with nosync_nb.open(path) as again:
+        assert again["degrees"].rows() == rows
+        assert len(again["edges"]) == ROWS
+
+
+class Closing(threading.Event):
+    """Nobody waits for it; it is noted how long somebody would have, until that is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == 5:
+            self.set()
+        return self.is_set()
+
+
+def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, asked = Closing(), [0]
+    nobody = parse(f"file://{tmp_path}/away")
+
+    def replicas() -> list[Address]:
+        asked[0] += 1
+        if asked[0] == 100:  # it asks without a pause
+            closing.set()
+        return [nobody]
+
+    own = SimpleNamespace(Event=lambda: closing, Lock=threading.Lock, Thread=threading.Thread)
+    monkeypatch.setattr(lazy_fetch, "threading", own)
+    for name, value in (("_GRACE_S", 1), ("_AGAIN_S", 2), ("_AGAIN_MOST_S", 10)):
+        monkeypatch.setattr(lazy_fetch, name, value)
+    fetcher = lazy_fetch.Fetcher(Files(), str(tmp_path), bytes(16), replicas)
+    assert fetcher.expect([Wanted(f"log1-1-g3-a{i}.arrow") for i in range(2)]) == frozenset()
+    fetcher.start()
+    for thread in threading.enumerate():
+        if thread.name == "nosync fetching":
+            thread.join(WAIT_S)
+    assert closing.waits == [1, 4, 8, 10, 10]

@@ -1,0 +1,136 @@
+"""A log that comes back where other things are: no key, other numbers of cores and partitions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.session.report import STALE
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.catalog import signature__keys
+from nosync_nb.trace.parts import part_file
+
+WAIT_S = 120.0
+ROWS = 70_000
+
+
+def halved(row: Any) -> dict[str, int]:
+    return {"half": row.n // 2}
+
+
+def describe(session: Session) -> None:
+    """Stages of which one has a function of Python."""
+    edges = session.inputs["edges"]
+    degrees = session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+    session.stage("halves", degrees.map(halved, "half long"))
+
+
+def lost(path: Path, urls: list[str]) -> tuple[list[Any], str]:
+    """A log on its replicas, whose folder is gone; what a stage held, and the log's id."""
+    with nosync_nb.open(path, replicas=urls) as session:
+        session.input("edges", "src int, dst int").insert([(i % 100, i) for i in range(ROWS)])
+        describe(session)
+        session.commit()
+        session.sync("replicas", timeout=WAIT_S)
+        rows = session["halves"].rows()
+        which = owners_of(session).publisher.store.log.id.hex()
+    shutil.rmtree(path)
+    return rows, which
+
+
+@pytest.mark.fault(33, 43)
+@pytest.mark.parametrize("way", ["cell", "key"])
+def test_after_the_loss_of_the_home_stages_are_named_and_go_on_by_their_cell_or_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
+    path, urls = tmp_path / "x.nosync", [f"file://{tmp_path}/replica-{i}" for i in range(2)]
+    rows, which = lost(path, urls)
+    signature__keys.export_key(str(tmp_path / "exported"))
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "empty" / "key"))
+    with pytest.raises(nosync_nb.SchemaError, match="another key") as caught:
+        nosync_nb.open(path, replicas=urls)
+    assert "key import" in str(caught.value.hint)
+    assert not path.exists()
+    if way == "key":
+        signature__keys.import_key(str(tmp_path / "exported"))
+        with nosync_nb.open(path, replicas=urls) as session:
+            assert session.stale == {}
+            goes_on(session, rows)
+        return
+    with nosync_nb.open(path, replicas=[f"{url}#{which}" for url in urls]) as session:
+        assert session.recovery.stages == {"degrees": STALE, "halves": STALE}
+        told = str(session.recovery)
+        assert "halves" in told
+        assert "cell" in told
+        assert session["halves"].rows() == rows
+        assert session.recovery.recomputed == 0
+        describe(session)
+        assert session.stale == {}
+        goes_on(session, rows)
+
+
+def goes_on(session: Session, rows: list[Any]) -> None:
+    assert session["halves"].rows() == rows
+    session.inputs["edges"].insert([(1000, 1)] * 4)
+    session.commit()
+    assert session["halves"].count() == len(rows) + 1
+    assert session["halves"].rows()[0] == (2,)
+
+
+PROGRAM = """
+import hashlib, os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+import pyarrow
+pyarrow.set_cpu_count(1)
+import nosync_nb
+with nosync_nb.open(sys.argv[2], replicas=sys.argv[3:], quorum=1) as session:
+    said = [(name, at, session[name].rows(at=at)) for name in ("edges", "degrees") for at in (1, 2)]
+    print(hashlib.sha256(repr(said).encode()).hexdigest(), session.recovery.recomputed)
+"""
+
+
+@pytest.mark.fault(33)
+def test_other_numbers_of_cores_parts_and_replicas_change_no_digest_and_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
+    path, urls = tmp_path / "x.nosync", [f"file://{tmp_path}/replica-{i}" for i in range(3)]
+    monkeypatch.setattr(part_file.split, "__defaults__", (7000, part_file.BYTES_MAX))
+    with nosync_nb.open(path, replicas=urls) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        edges.insert([(i % 100, i) for i in range(ROWS)])
+        session.commit()
+        edges.remove([(i % 100, i) for i in range(0, ROWS, 2)])
+        session.commit()
+        session.sync("replicas", timeout=WAIT_S)
+        said = [(n, at, session[n].rows(at=at)) for n in ("edges", "degrees") for at in (1, 2)]
+        layers = list((path / "layers").iterdir())
+        assert len(layers) >= ROWS // 7000
+        owners = owners_of(session).replication
+        with owners.heard:
+            assert owners.heard.wait_for(
+                lambda: all(each.state == "level" for each in owners.status()), WAIT_S
+            )
+    digest = hashlib.sha256(repr(said).encode()).hexdigest()
+    for core in sorted(os.sched_getaffinity(0))[:2]:
+        shutil.rmtree(path)
+        arguments = [str(core), str(path), *urls[1:]]
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.stdout.split() == [digest, "0"], done.stderr

@@ -1,0 +1,186 @@
+"""Collections as Arrow streams: other libraries take a stage, an input or a dated view as it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import altair
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb import Session, StageError, TimeError
+from nosync_nb.errors import MisuseError, OutOfMemoryError
+from nosync_widgets.data.tables import Table
+
+THEN = [("AA", 70), ("UA", 90)]
+NOW = [("AA", 70), ("B6", 61), ("B6", 61), ("UA", 90)]
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    """Two epochs; one late flight is there twice."""
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("late", flights.filter("delay > 60"))
+    flights.insert([("AA", 70), ("UA", 90), ("UA", 3)])
+    session.commit(label="monday")
+    flights.insert([("B6", 61), ("B6", 61)])
+    session.commit()
+    return session
+
+
+def by_pyarrow(late: Any) -> list[tuple[Any, ...]]:
+    table = pa.table(late)
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def by_polars(late: Any) -> list[tuple[Any, ...]]:
+    return pl.DataFrame(late).rows()
+
+
+def by_duckdb(late: Any) -> list[tuple[Any, ...]]:
+    return duckdb.sql("from late").fetchall()
+
+
+def by_pandas(late: Any) -> list[tuple[Any, ...]]:
+    """From 3 on by the stream, before by the interchange protocol."""
+    if hasattr(pd.DataFrame, "from_arrow"):
+        frame = pd.DataFrame.from_arrow(late)
+    else:
+        frame = pd.api.interchange.from_dataframe(late)
+    return [tuple(row) for row in frame.itertuples(index=False)]
+
+
+def by_altair(late: Any) -> list[tuple[Any, ...]]:
+    chart = altair.Chart(late).mark_bar().encode(x="carrier", y="delay").to_dict()
+    assert chart["encoding"]["y"]["type"] == "quantitative"
+    rows = chart["datasets"][chart["data"]["name"]]
+    return [tuple(row.values()) for row in rows]
+
+
+def by_hvplot(late: Any) -> list[tuple[Any, ...]]:
+    bars = late.hvplot.bar(x="carrier", y="delay")
+    assert (type(bars).__name__, bars.kdims, bars.vdims) == ("Bars", ["carrier"], ["delay"])
+    return [tuple(row) for row in bars.dframe().itertuples(index=False)]
+
+
+TAKEN = [by_pyarrow, by_polars, by_duckdb, by_pandas, by_altair, by_hvplot]
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_a_library_takes_a_stage_an_input_and_a_dated_view_as_they_are(
+    session: Session, taken: Any
+) -> None:
+    late = session["late"]
+    assert sorted(taken(late)) == NOW
+    assert sorted(taken(late.at(1))) == sorted(taken(late.at("monday"))) == THEN
+    assert sorted(taken(session["flights"])) == sorted([*NOW, ("UA", 3)])
+    assert sorted(taken(late.filter("delay > 80"))) == [("UA", 90)]
+
+
+def test_without_hvplot_a_stage_has_none_and_says_how_to_get_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hvplot", None)
+    for each in (session["late"], session["late"].at(1)):
+        assert not hasattr(each, "hvplot")
+        with pytest.raises(MisuseError) as raised:
+            _ = each.hvplot
+        assert "pip install hvplot" in "".join(raised.value.__notes__)
+
+
+def test_a_stage_is_read_anew_by_every_query(session: Session) -> None:
+    late = session["late"]  # duckdb finds it by its name
+    assert duckdb.sql("select count(*) from late").fetchall() == [(4,)]
+    session["flights"].insert([("DL", 99)])
+    session.commit()
+    assert duckdb.sql("select count(*), count(*) filter (delay > 80) from late").fetchall() == [
+        (5, 2)
+    ]
+    assert late.count() == 5
+
+
+def test_a_schema_is_had_without_reading_rows(session: Session) -> None:
+    session["flights"].insert([("DL", 99)])  # reading would say that this waits
+    assert pa.schema(session["late"]) == pa.schema(
+        [("carrier", pa.string()), ("delay", pa.int32())]
+    )
+    with pytest.raises(StageError, match="depends on input 'flights'"):
+        pa.table(session["late"])
+
+
+def test_rows_of_one_session_go_into_an_input_of_another(session: Session, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "other") as other:
+        copied = other.input("copied", session["late"])
+        assert copied.insert(session["late"].at(1)) == 2
+        other.commit()
+        assert [tuple(row) for row in copied.rows()] == THEN
+
+
+def test_a_dated_view_is_read_as_a_collection_is(session: Session) -> None:
+    dated = session["late"].at(-1)
+    session["flights"].insert([("DL", 99)])
+    assert session.commit() == 3
+    assert (dated.epoch, dated.name, len(dated), bool(dated)) == (1, "late", 2, True)
+    assert [tuple(row) for row in dated.rows()] == THEN
+    assert [tuple(row) for row in dated.rows(limit=1)] == THEN[:1]
+    assert dated.to_pandas().shape == (2, 2)
+    assert repr(dated) == "<late at epoch 1: carrier string, delay int>"
+    with pytest.raises(TimeError, match="epoch 9 is not readable"):
+        session["late"].at(9)
+
+
+def test_a_dated_view_of_an_epoch_that_was_left_raises(session: Session) -> None:
+    kept, left = session["late"].at(1), session["late"].at(2)
+    session.rewind(to=1)
+    session["flights"].insert([("DL", 99)])
+    assert session.commit() == 2
+    assert sorted(by_polars(kept)) == THEN
+    with pytest.raises(TimeError, match="epoch 2 was left when the session went back"):
+        by_polars(left)
+
+
+def test_a_dated_view_is_no_collection_to_compute_with(session: Session) -> None:
+    with pytest.raises(StageError, match="is not a collection"):
+        session["late"].concat(session["late"].at(1))  # type: ignore[arg-type]
+
+
+def test_a_stream_gives_no_more_rows_than_may_be_collected(session: Session) -> None:
+    session.collect_rows = 3
+    with pytest.raises(StageError, match="more than collect_rows = 3"):
+        by_polars(session["late"])
+
+
+def test_a_table_that_is_shown_is_a_stream_of_its_texts() -> None:
+    table = Table("", ["stage", "", ""], [["late", None, "4"]], types=["string"] * 3)
+    assert pl.DataFrame(table).to_dicts() == [{"stage": "late", "": None, "_": "4"}]
+
+
+def test_copies_that_no_memory_holds_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    """A row with a large count takes some bytes in a log, and terabytes as rows of a table."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        texts = session.input("texts", "k int, t string, parts array<string>")
+        copies = session.input("copies", "k int")
+        session.stage("many", texts.join(copies, on="k").join(copies, on="k"))
+        texts.insert([(1, "x" * (1 << 20), ["y" * (1 << 20)]), (2, "few", [])])
+        copies.insert([(1,)] * 2000 + [(2,)])
+        session.commit()
+        many = session["many"]
+        assert many.count() == 2000**2 + 1
+        before = pa.total_allocated_bytes()
+        for read in (
+            many.to_arrow,
+            many.to_pandas,
+            lambda: pa.table(many),
+            lambda: many.at(1).to_arrow(),
+        ):
+            with pytest.raises(OutOfMemoryError, match="could not be read"):
+                read()
+        assert pa.total_allocated_bytes() - before < 1 << 24
+        assert [row.t for row in many.filter("k = 2").rows()] == ["few"]
+        assert many.head(1)[0].k == 1

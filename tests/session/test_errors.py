@@ -1,0 +1,445 @@
+"""What people do wrong: each has its own error, which says where and what to do.
+
+After each, every collection, the epoch, and the log are as they were.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from samples import people, state
+
+import nosync_nb
+from nosync_nb import (
+    DivergenceError,
+    DurabilityError,
+    ExpressionError,
+    NegativeMultiplicityError,
+    NosyncError,
+    SchemaError,
+    Session,
+    StageError,
+    TimeError,
+)
+from nosync_nb.collections.session_protocol import definition_of
+from nosync_nb.rows import objects
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.state import pending_changes
+from nosync_nb.trace.batch import Updates
+
+pytestmark = pytest.mark.usefixtures("own_key")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as made:
+        people(made)
+        yield made
+
+
+def commit_inside(session: Session) -> None:
+    def meddle(row: Any) -> tuple[int]:
+        session.commit()
+        return (1,)
+
+    session.stage("meddled", session["people"].map(meddle, "y int"))
+
+
+def insert_inside(session: Session) -> None:
+    def meddle(row: Any) -> tuple[int]:
+        session.inputs["people"].insert([("di", 1, 1.0)])
+        return (1,)
+
+    session.stage("meddled", session["people"].map(meddle, "y int"))
+
+
+def circle(session: Session) -> None:
+    session.stage("grown", session["by_age"].filter("n > 1"))
+
+
+Act = Callable[[Session], Any]
+CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
+    # what: the error, what it says, what the hint says, the deed
+    "an unknown column in a filter": (
+        ExpressionError, "expression 'agee > 1': no column 'agee'", "did you mean 'age'",
+        lambda s: s.stage("x", s["people"].filter("agee > 1")),
+    ),
+    "an unknown column in an aggregate": (
+        ExpressionError, "no column 'agee'", "the columns are",
+        lambda s: s["people"].group_by("name").agg(n="max(agee)"),
+    ),
+    "an unknown key": (
+        SchemaError, "no column 'nam'", "the columns are name, age, score",
+        lambda s: s["people"].group_by("nam").agg(n="count(*)"),
+    ),
+    "an unknown column in a row": (
+        SchemaError, "input 'people': row 0: unknown column 'agee'", "the columns are",
+        lambda s: s["people"].insert([{"name": "x", "agee": 1, "score": 1.0}]),
+    ),
+    "a column that a row lacks": (
+        SchemaError, "input 'people': row 0: column 'score' is missing", "fill it with None",
+        lambda s: s["people"].insert([{"name": "x", "age": 1}]),
+    ),
+    "a value of the wrong type": (
+        SchemaError, "input 'people': column 'age', row 0: 'old' is no int", "convert it first",
+        lambda s: s["people"].insert([("x", "old", 1.0)]),
+    ),
+    "a number that does not fit": (
+        SchemaError, "column 'age', row 0: 1099511627776 does not fit int", "a wider type",
+        lambda s: s["people"].insert([("x", 2**40, 1.0)]),
+    ),
+    "a fraction in the last of many rows": (
+        SchemaError, "column 'age', row 1000: 1.5 is not exactly int", "round it",
+        lambda s: s["people"].insert([("x", 1, 1.0)] * 1000 + [("x", 1.5, 1.0)]),
+    ),
+    "a row too few columns": (
+        SchemaError, r"row 0 has 2 values for 3 columns: \('x', 1\)", "the columns are",
+        lambda s: s["people"].insert([("x", 1)]),
+    ),
+    "no rows at all": (
+        SchemaError, "input 'people': 5 is no rows", "pass a list of tuples",
+        lambda s: s["people"].insert(5),
+    ),
+    "bad SQL": (
+        ExpressionError, "cannot read the expression 'age >'", "one Spark SQL expression",
+        lambda s: s["people"].filter("age >"),
+    ),
+    "a filter that is no condition": (
+        ExpressionError, r"filter 'age \+ 1' is of type int", "compare with something",
+        lambda s: s["people"].filter("age + 1"),
+    ),
+    "a value that SQL cannot cast": (
+        ExpressionError, "stage 'x': expression .*'ann' is not of type int", "try_cast",
+        lambda s: s.stage("x", s["people"].select("cast(name as int) as n")),
+    ),
+    "a function that raises": (
+        StageError, "stage 'x': .*raised ZeroDivisionError.*name='ann', age=20", "filter the row",
+        lambda s: s.stage("x", s["people"].map(lambda row: (1 // (row.age - 20),), "y int")),
+    ),
+    "a function that gives too much": (
+        StageError, r"stage 'x': map must give rows of \(y int\): row 0 has 2", "return tuples",
+        lambda s: s.stage("x", s["people"].map(lambda row: (1, 2), "y int")),
+    ),
+    "a reducer that raises": (
+        StageError, "stage 'x': .*raised KeyError", "mend the function",
+        lambda s: s.stage("x", s["people"].group_by("age").reduce(lambda k, r: {}[k], "y int")),
+    ),
+    "a commit inside a function": (
+        StageError, "commit inside a stage's function", "commit outside", commit_inside,
+    ),
+    "an insert inside a function": (
+        StageError, "insert inside a stage's function", "change inputs", insert_inside,
+    ),
+    "an epoch that is not there": (
+        TimeError, "epoch 99 is not readable", "epochs 0 to 2 are", lambda s: s["grown"].rows(at=99)
+    ),
+    "an offset before the beginning": (
+        TimeError, "epoch -4 is not readable", "epochs 0 to 2 are", lambda s: s["grown"].rows(at=-4)
+    ),
+    "an epoch that is no number": (
+        TimeError, "1.5 is not an epoch", "a number, a label", lambda s: s["grown"].rows(at=1.5)
+    ),
+    "an unknown label": (
+        TimeError, "no epoch is labelled 'third'", "labels: second",
+        lambda s: s["grown"].rows(at="third"),
+    ),
+    "a label that is taken": (
+        StageError, "label 'second' names epoch 2 already", "another label",
+        lambda s: s.commit(label="second"),
+    ),
+    "a load whose key is not known again": (
+        SchemaError, "people': once=.* is no key: type object is not known", "once='2024-01'",
+        lambda s: s["people"].insert([("x", 1, 1.0)], once=("january", object())),
+    ),
+    "an epoch whose key is not known again": (
+        SchemaError, "epoch: once={'a'} is no key: type set is not known again", "a text, a number",
+        lambda s: s.epoch(once={"a"}).__enter__(),
+    ),
+    "a Spark session that is none": (
+        SchemaError, "spark='off' is neither a Spark session nor", "leave it out to use yours",
+        lambda s: nosync_nb.open(f"{s.path}-other", spark="off"),
+    ),
+    "a mode that is none": (
+        SchemaError, "mode='x' is not known", 'mode="r" only reads',
+        lambda s: nosync_nb.open(s.path, mode="x"),  # type: ignore[arg-type]
+    ),
+    "a function of what has no name": (
+        StageError, "^an unnamed collection: .*raised ZeroDivisionError", "mend the function",
+        lambda s: s["people"].map(lambda row: (1 // 0,), "y int").rows(),
+    ),
+    "a loop of what has no name": (
+        DivergenceError, "^an unnamed collection: iterate did not settle", "bound it",
+        lambda s: s["people"].iterate(
+            lambda p: p.select("name", "age + 1 AS age", "score")
+        ).rows(),
+    ),
+    "a name with a space": (
+        SchemaError, "input 'my table': a name must be an identifier", "letters, digits",
+        lambda s: s.input("my table", "x int"),
+    ),
+    "a name that Python has": (
+        SchemaError, "stage 'class': a name must be an identifier", "word of Python",
+        lambda s: s.stage("class", s["people"].distinct()),
+    ),
+    "a type that is none": (
+        SchemaError, "unknown type 'floof'", "types are", lambda s: s.input("more", "x floof")
+    ),
+    "an input without columns": (
+        SchemaError, "input 'more' needs columns", "session.input", lambda s: s.input("more")
+    ),
+    "an input of data without columns": (
+        SchemaError, "input 'more': there are no columns", "'id bigint'",
+        lambda s: s.input("more", pd.DataFrame()),
+    ),
+    "an input with columns that differ in case": (
+        SchemaError, "input 'more': columns 'a' and 'A' differ in case alone", "rename one",
+        lambda s: s.input("more", "a int, b int, A int"),
+    ),
+    "a map to columns that differ in case": (
+        SchemaError, "map: columns 'a' and 'A' differ in case alone", "rename one",
+        lambda s: s["people"].map(lambda row: (1, 2), "a int, A int"),
+    ),
+    "a select of nothing": (
+        SchemaError, "select: no column is named", "select('*')", lambda s: s["people"].select()
+    ),
+    "an input with other columns": (
+        SchemaError, r"input 'people' has columns \(name string.*, not \(name string\)", "drop it",
+        lambda s: s.input("people", "name string"),
+    ),
+    "an input with another key": (
+        SchemaError, r"input 'planes' has key \['tail'\], not \['seats'\]", "leave key out",
+        lambda s: s.input("planes", "tail string, seats int", key="seats"),
+    ),
+    "a stage that is an input": (
+        StageError, "'people' is an input", "name the result differently",
+        lambda s: s.stage("people", s["people"].distinct()),
+    ),
+    "a stage that is no collection": (
+        StageError, "stage 'x': 5 is not a collection", "an operator",
+        lambda s: s.stage("x", 5),
+    ),
+    "a stage over itself": (
+        StageError, "stage 'grown' depends on itself", "name the result differently",
+        lambda s: s.stage("grown", s["grown"].filter("age > 20")),
+    ),
+    "stages in a circle": (
+        StageError, "depend on each other: grown -> by_age -> grown", "use iterate", circle
+    ),
+    "a stage that is not there": (
+        StageError, "there is no stage or input 'gron'", "did you mean 'grown'", lambda s: s["gron"]
+    ),
+    "a drop of what is read": (
+        StageError, "'people' is read by grown, by_age", "cascade=True", lambda s: s.drop("people")
+    ),
+    "a rename to a name that is taken": (
+        StageError, "'people' is there already", "drop it", lambda s: s.rename("grown", "people")
+    ),
+    "a null key": (
+        SchemaError, "input 'planes': key 'tail' is null in row 1", "without a key",
+        lambda s: s["planes"].upsert([("b", 1), (None, 2)]),
+    ),
+    "a key that is there": (
+        SchemaError, "input 'planes': key 'a' is there already", "planes.upsert",
+        lambda s: s["planes"].insert([("b", 2), ("a", 2)]),
+    ),
+    "an upsert without a key": (
+        SchemaError, r"input 'people' has no key, so it has no upsert\(\)", "key='id'",
+        lambda s: s["people"].upsert([("ann", 1, 1.0)]),
+    ),
+    "a join on what is not there": (
+        SchemaError, "no column 'tail'", "the columns are",
+        lambda s: s["people"].join(s["planes"], on="tail"),
+    ),
+    "a join of names that clash": (
+        SchemaError, "both sides have a column 'age'", "rename",
+        lambda s: s["people"].join(s["grown"], on="name"),
+    ),
+    "a concat of other columns": (
+        SchemaError, "concat: the schemas differ", "select",
+        lambda s: s["people"].concat(s["planes"]),
+    ),
+    "a reducer that is no function": (
+        StageError, "reduce: 5 is no function", "reduce(lambda key, rows",
+        lambda s: s["people"].group_by("age").reduce(5, "y int"),
+    ),
+    "a reducer without columns": (
+        SchemaError, "reduce: schema=None does not say", "Spark DDL",
+        lambda s: s["people"].group_by("age").reduce(lambda k, r: [], None),
+    ),
+    "a map that is no function": (
+        StageError, "map: 'x' is no function", "map(lambda row",
+        lambda s: s["people"].map("x", "y int"),
+    ),
+    "a threshold that is no function": (
+        StageError, "threshold: 2 is no function", "threshold(lambda count",
+        lambda s: s["people"].threshold(2),
+    ),
+    "a join on what is no column": (
+        SchemaError, "join: 5 is neither a column nor an expression", "on='id'",
+        lambda s: s["people"].join(s["planes"], on=5),
+    ),
+    "a wait for replicas that are not there": (
+        DurabilityError, "no replicas", "disk", lambda s: s.commit(wait="replicas")
+    ),
+    "a wait for nothing known": (
+        DurabilityError, "unknown level 'soon'", "disk", lambda s: s.commit(wait="soon")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:.*kernel:UserWarning", "ignore:.*cannot be:UserWarning")
+def test_an_error_says_where_and_what_to_do_and_changes_nothing(
+    session: Session, case: str
+) -> None:
+    kind, says, remedy, act = CASES[case]
+    before = state(session)
+    with pytest.raises(kind, match=says) as caught:
+        act(session)
+    assert remedy in (caught.value.hint or "")
+    assert caught.value.__notes__ == [f"Hint: {caught.value.hint}"]
+    session.discard()
+    assert state(session) == before
+    session["people"].insert([("di", 30, 4.0)])
+    assert session.commit() == before["now"] + 1
+    assert session["by_age"].rows() == [(20, 2), (30, 1)]
+
+
+def test_an_epoch_that_fails_keeps_what_was_pending(session: Session) -> None:
+    session.stage("inverse", session["people"].map(lambda row: (100 // row.age,), "x int"))
+    before = state(session)
+    session["people"].insert([("eve", 5, 1.0)])
+    session["people"].insert([("nil", 0, 1.0)])
+    for _ in range(2):
+        with pytest.raises(StageError, match="name='nil', age=0") as caught:
+            session.commit()
+        assert caught.value.stage == "inverse"
+        assert session.pending["people"].rows == 2
+    assert session.discard() == 2
+    assert state(session) == before
+
+
+def test_a_function_that_raises_on_one_row_in_a_million_names_it_soon(session: Session) -> None:
+    pa = pytest.importorskip("pyarrow")
+    numbers = session.input("numbers", "x bigint")
+    session.stage("halves", numbers.map(lambda row: (10 // (row.x - 777_777),), "y bigint"))
+    before = state(session)
+    numbers.insert(pa.table({"x": pa.array(range(1_000_000))}))
+    started = time.process_time()
+    with pytest.raises(StageError, match=r"'halves'.*ZeroDivisionError.*x=777777"):
+        session.commit()
+    assert time.process_time() - started < 20
+    session.discard()
+    assert state(session) == before
+
+
+def test_a_key_may_be_a_nan_and_is_one_key(session: Session) -> None:
+    scores = session.input("scores", "x double, n int", key="x")
+    scores.insert([(math.nan, 1), (-0.0, 1)])
+    session.commit()
+    scores.upsert([(float("nan"), 2), (0.0, 2)])
+    session.commit()
+    assert repr(scores.rows()) == "[Row(x=0.0, n=2), Row(x=nan, n=2)]"
+    scores.delete([math.nan])
+    session.commit()
+    assert scores.rows() == [(0.0, 2)]
+
+
+def test_what_is_removed_without_being_there_is_found_by_its_reader(session: Session) -> None:
+    session["people"].remove([("zed", 40, 1.0)])
+    session.commit()
+    with pytest.raises(NegativeMultiplicityError) as caught:
+        session["people"].rows()
+    assert str(caught.value) == (
+        "input 'people': row ('zed', 40, 1.0) is there -1 times at epoch 3"
+    )
+    with pytest.raises(NegativeMultiplicityError, match=r"collection 'grown': row .*'zed'"):
+        session["grown"].count()
+    assert session["people"].count(at=2) == 3
+    session["people"].insert([("zed", 40, 1.0)])
+    session.commit()
+    assert session["people"].count() == 3
+
+
+ABSENT: dict[str, tuple[str, list[Any], str]] = {
+    # what: the columns, the rows that are removed without being there, how the command begins
+    "a row": ("x int, s string", [(1, "a")], "lacking.insert([(1, 'a')])  #"),
+    "a row twice": ("x int, s string", [(1, "a")] * 2, "lacking.insert([(1, 'a'), (1, 'a')])  #"),
+    "odd values": (
+        "x double, d date, t timestamp, m decimal(3,1), b binary, a array<double>, f struct<q:int>",
+        [(math.inf, date(2024, 1, 1), None, Decimal("1.5"), b"\0", [math.nan], {"q": 1})],
+        "import datetime; from decimal import Decimal; lacking.insert([(float('inf'),",
+    ),
+    "a date beyond Python": (
+        "x date", [pa.table({"x": pa.array([2**31 - 1], pa.int32()).view(pa.date32())})],
+        "lacking.set(lacking.except_all(",
+    ),
+    "many rows": ("x int", [(n,) for n in range(200)], "lacking.set(lacking.except_all("),
+    "a long row": ("s string", [("x" * 500,)], "lacking.set(lacking.except_all("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ddl", "rows", "begin"), ABSENT.values(), ids=list(ABSENT))
+def test_error_of_a_count_below_0_ends_with_the_command_that_repairs_it(
+    session: Session, ddl: str, rows: list[Any], begin: str
+) -> None:
+    lacking = session.input("lacking", ddl)
+    over = session.stage("over", lacking.filter("true"))
+    lacking.remove(rows[0] if isinstance(rows[0], pa.Table) else rows)
+    session.commit()
+    below = session.now
+    commands = set()
+    for read in (
+        lambda: lacking.rows(limit=1),
+        lambda: lacking.count(),
+        lambda: over.to_arrow(),
+        lambda: over.filter("true").to_pandas(),
+        lambda: owners_of(session).paging.look(over).count(),
+    ):
+        with pytest.raises(NegativeMultiplicityError, match=f"at epoch {below}") as caught:
+            read()
+        commands.add(str(caught.value.hint))
+    (command,) = commands
+    assert command.startswith(begin)
+    exec(command)
+    session.commit()
+    assert (lacking.count(), over.count()) == (0, 0)
+    with pytest.raises(NegativeMultiplicityError) as caught:
+        lacking.count(at=below)
+    assert "read that one" in str(caught.value.hint)
+
+
+def test_rows_below_0_of_a_keyed_input_of_an_old_log_are_repaired(session: Session) -> None:
+    planes = session["planes"]  # has ("a", 1)
+    row = Updates([objects(["a"]), np.array([2], np.int32)], np.array([-1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pending_changes, "_removed", lambda stage, updates, trace: row)
+        planes.remove([("a", 2)])
+        session.commit()
+    with pytest.raises(NegativeMultiplicityError) as caught:
+        planes.rows()
+    exec(str(caught.value.hint))
+    session.commit()
+    assert planes.rows() == [("a", 1)]
+
+
+def test_a_description_that_doubles_itself_does_not_take_for_ever(
+    session: Session,
+) -> None:
+    ones: Any = session.input("ones", "x int")
+
+    def doubled(times: int) -> Any:
+        return ones if not times else (lambda x: x.concat(x).consolidate())(doubled(times - 1))
+
+    assert definition_of("test", doubled(70)).size == 141
+    assert session.stage("many", doubled(70)).count() == 0

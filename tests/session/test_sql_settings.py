@@ -1,0 +1,299 @@
+"""Time zone and ANSI mode: recorded with what depends on them, and kept whatever session comes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import give_spark, inside
+
+import nosync_nb
+from nosync_nb import ExpressionError, Session
+from nosync_nb.expressions import Settings, compile_expression, kept
+from nosync_nb.expressions.settings import zone
+from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
+
+SCHEMA = Schema.parse(
+    "i int, l bigint, d double, f float, s string, u string, b boolean, day date, t timestamp,"
+    " n timestamp_ntz, p decimal(10,2), a array<timestamp>, bi binary"
+)
+BERLIN = "Europe/Berlin"
+NEITHER = """
+i > l;i > 1.5;s = u;upper(s);t = t;n > n;i is null;l in (1, 2);d * 2 + 1;substring(s, 1, 2)
+coalesce(i, l, 0);case when b then i else 3 end;if(b, s, 'x');s like 'a%';day > date_add(day, i)
+b and not b;least(i, l);hour(n);trunc(day, 'month');concat(s, u);s || u;greatest(d, i)
+i between 1 and 3
+""".replace("\n", ";")
+ZONE = """
+hour(t);cast(t as date);date_trunc('day', t);t > '2020-01-01';year(t);t > n;day = t
+cast(day as timestamp);date_format(t, 'HH');to_timestamp(s);from_unixtime(l);current_date()
+cast(t as string);cast(s as timestamp);to_csv(struct(i));localtimestamp;unix_timestamp(s)
+cast(a as string);to_json(a);make_timestamp(1, 2, 3, 4, 5, 6);t + interval 1 day
+from_json(s, 'x timestamp')
+""".replace("\n", ";")
+MODE = """
+i + 1;i - l;i * i;i / l;i % 2;-i;abs(i);cast(s as int);cast(d as int);int(s);i = '1';i in ('1', '2')
+coalesce(s, i);f > i;f = l;case when b then s else i end;cast(l as int);s || i;d > '1'
+floor(d);s > 5;to_date(s);array(i)[1];p + 1;p / p;cast(s as decimal(3,1));mask(s)
+nullif(s, i);cast(i as boolean);if(b, i, s);a[0];size(a)
+""".replace("\n", ";")
+
+
+def texts(given: str) -> list[str]:
+    return [text for text in given.split(";") if text]
+
+
+def compiled(sql: str, **given: Any) -> Any:
+    return compile_expression(sql, SCHEMA, types=lambda *_: ["string"], **given)
+
+
+@pytest.mark.parametrize("sql", texts(NEITHER))
+def test_what_depends_on_no_setting_means_the_same_under_all(sql: str) -> None:
+    def asked(*_: Any) -> Settings:
+        raise AssertionError("nobody is to be asked")
+
+    found = compiled(sql, settings=asked)
+    assert found.settings == Settings()
+    assert found.local
+
+
+@pytest.mark.parametrize("sql", texts(ZONE))
+def test_what_depends_on_the_time_zone_keeps_it(sql: str) -> None:
+    assert compiled(sql, settings=Settings(BERLIN, True)).settings.time_zone == BERLIN
+    assert not compiled(sql, settings=Settings(BERLIN, True)).local
+
+
+@pytest.mark.parametrize("sql", texts(MODE))
+def test_what_depends_on_ansi_mode_keeps_it_and_raises_nothing_here_without(sql: str) -> None:
+    found = compiled(sql, settings=Settings("UTC", False))
+    assert found.settings == Settings(None, False)
+    assert found.raises is not found.local
+    assert compiled(sql, settings=Settings("UTC", True)).settings == Settings(None, True)
+
+
+def test_an_expression_keeps_its_settings_on_the_way_to_executors() -> None:
+    found = compiled("hour(t) + i", settings=Settings(BERLIN, False))
+    assert pickle.loads(pickle.dumps(found)).settings == Settings(BERLIN, False)
+    here = compiled("hour(t) + i", settings=Settings("UTC", True))
+    assert pickle.loads(pickle.dumps(here)).local
+
+
+@pytest.mark.parametrize("name", ["utc", "Etc/UTC", "GMT", "Z", "+00:00", "Zulu", "Etc/GMT-0"])
+def test_all_names_of_utc_are_one(name: str) -> None:
+    assert zone(name) == "UTC"
+    assert zone("Africa/Abidjan") == "Africa/Abidjan"
+
+
+class Conf:
+    def __init__(self, **given: str) -> None:
+        self.given = {"timeZone": "UTC", "enabled": "true", **given}
+
+    def get(self, key: str) -> str:
+        return self.given[key.rpartition(".")[2]]
+
+
+class SparkSession:
+    """As much of a classic session as is looked at before Spark has to do something."""
+
+    def __init__(self, **given: str) -> None:
+        self.conf = Conf(**given)
+        self.sparkContext = self
+        self._jsc = self
+        self._jvm = None
+
+    def sc(self) -> Any:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802
+        return False
+
+
+SparkSession.__module__ = "pyspark.sql.session"
+
+
+@contextmanager
+def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
+    with nosync_nb.open(path, spark=None) as session:
+        session.spark_conf.update(
+            {f"spark.sql.{'ansi.' * (k == 'enabled') or 'session.'}{k}": v for k, v in conf.items()}
+        )
+        give_spark(session, spark)
+        yield session
+
+
+def described(session: Session) -> None:
+    owners_of(session).definitions.define(
+        {
+            "hours": session.input("log", "t timestamp, s string, i int").select("hour(t) AS h"),
+            "numbers": session["log"].select("cast(s as int) AS n"),
+            "plain": session["log"].filter("i > 1 and s = s"),
+        }
+    )
+
+
+def fingerprints(session: Session) -> dict[str, str]:
+    return {n: node.fingerprint for n, node in inside(session).graph.named.items()}
+
+
+def test_a_restart_goes_on_in_the_zone_and_mode_of_the_log(tmp_path: Path) -> None:
+    row = (datetime(2024, 1, 1, 23, 30, tzinfo=UTC), "7", 5)
+    with opened(tmp_path / "log") as session:
+        described(session)
+        session["log"].insert([row])  # type: ignore[attr-defined]
+        session.commit()
+        before = fingerprints(session)
+    with opened(tmp_path / "log", timeZone=BERLIN, enabled="false") as session:
+        described(session)
+        assert fingerprints(session) == before
+        session["log"].remove([row])  # type: ignore[attr-defined]
+        session.commit()
+        assert [len(session[n]) for n in ("hours", "numbers", "plain")] == [0, 0, 0]
+        assert session["hours"].rows(at=1) == [(23,)]
+
+
+@pytest.mark.fault(38)
+def test_a_session_of_another_zone_or_mode_is_refused_by_both_names(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as session:
+        described(session)
+    other = SparkSession(timeZone=BERLIN, enabled="false")
+    with opened(tmp_path / "log", other) as session:
+        log = session["log"]
+        with pytest.raises(
+            ExpressionError, match=f"zone is 'UTC' in this log, and '{BERLIN}'"
+        ) as e:
+            log.filter("hour(t) > 3")
+        assert "spark.conf.set" in str(e.value.hint)
+        assert "'UTC'" in str(e.value.hint)
+        with pytest.raises(ExpressionError, match="ANSI mode is on in this log, and off in") as e:
+            log.group_by("s").agg(n="sum(i + 1)")
+        assert "'spark.sql.ansi.enabled', 'true'" in str(e.value.hint)
+        log.filter("i > 1 and s = s")
+        log.insert([(datetime(2024, 1, 1, 23, tzinfo=UTC), "8", 1)])  # type: ignore[attr-defined]
+        session.commit()
+        assert session["hours"].rows() == [(23,)]  # what is described goes on as it was
+
+
+def test_a_session_that_agrees_by_another_name_of_utc_is_taken(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as session:
+        described(session)
+    with opened(tmp_path / "log", SparkSession(timeZone="Etc/UTC")) as session:
+        before = fingerprints(session)
+        owners_of(session).definitions.define({"hours": session["log"].select("hour(t) AS h")})
+        assert fingerprints(session) == before
+
+
+def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> None:
+    found = []
+    for mode in ("true", "false"):
+        with opened(tmp_path / mode, SparkSession(timeZone=BERLIN, enabled=mode)) as session:
+            log = session.input("log", "t timestamp, s string, i int")
+            made = {
+                "a": log.filter("i > 1 and upper(s) = s").select("t", "i"),
+                "b": log.group_by("s").agg(n="count(*)", last="max(t)"),
+                "c": log.group_by("s").top(2, by="upper(s), i desc"),
+                "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
+            }
+            owners_of(session).definitions.define(made)
+            assert inside(session).link.types.recorded() == Settings()
+            found.append(fingerprints(session))
+    assert found[0] == found[1]
+
+
+def test_after_a_drop_of_all_that_depends_another_zone_may_come(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as session:
+        described(session)
+        assert inside(session).link.types.recorded() == Settings("UTC", True)
+        session.drop("hours", "numbers")
+        assert inside(session).link.types.recorded() == Settings()
+
+
+def test_explain_names_a_zone_and_says_nothing_of_the_usual_mode(session: Session) -> None:
+    log = session.input("log", "t timestamp, i int")
+    assert "time_zone='UTC'" in log.filter("hour(t) > 1").explain()
+    assert "ansi" not in log.filter("i + 1 > 1").explain()
+    assert "settings" not in log.filter("i + 1 > 1").explain()
+
+
+@contextmanager
+def set_to(spark: Any, zone_name: str = "UTC", ansi: str = "true") -> Iterator[None]:
+    keys = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+    before = [spark.conf.get(key) for key in keys]
+    for key, value in zip(keys, (zone_name, ansi), strict=True):
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in zip(keys, before, strict=True):
+            spark.conf.set(key, value)
+
+
+@pytest.mark.spark
+def test_a_commit_in_another_zone_is_refused_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
+    row = (datetime(2024, 1, 1, 23, 30, tzinfo=UTC),)
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        with set_to(spark, BERLIN):
+            times = session.input("times", "t timestamp")
+            hours = session.stage("hours", times.select("hour(t) AS h"))
+            times.insert([row])
+            session.commit()
+            assert hours.rows() == [(0,)]
+        times.remove([row])
+        with pytest.raises(ExpressionError, match=f"is '{BERLIN}' in this log, and 'UTC' in"):
+            session.commit()
+        assert hours.rows(at=1) == [(0,)]
+        with set_to(spark, BERLIN):
+            session.commit()
+            assert hours.rows() == []
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        session["times"].insert([(None,)])  # type: ignore[attr-defined]
+        with pytest.raises(ExpressionError, match=BERLIN):
+            session.commit()
+        assert session["hours"].rows(at=2) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("count", [3, 70_000])
+def test_without_ansi_mode_a_program_has_one_meaning(
+    spark: Any, tmp_path: Path, count: int
+) -> None:
+    with set_to(spark, ansi="false"):
+        session = nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=50_000)
+        given = session.input("given", "s string, i int")
+        given.insert([("x", 2**31 - 1)] * count)
+        session.commit()
+        made = given.select("cast(s as int) AS n", "i + 1 AS more", "i / 0 AS none").distinct()
+        assert session.stage("made", made).rows() == [(None, -(2**31), None)]
+        given.insert([("7", 1)])
+        session.commit()
+        assert set(session["made"].rows()) == {(None, -(2**31), None), (7, 2, None)}
+        session.close()
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        session["given"].insert([("9", 2)])  # type: ignore[attr-defined]
+        with pytest.raises(ExpressionError, match="ANSI mode is off in this log, and on in"):
+            session.commit()
+
+
+@pytest.mark.parametrize(
+    "found", [None, "UTC", ["UTC"], ["UTC", 1, 2], [{}, True], ["UTC", "yes"], {"a": 1}, [1, None]]
+)
+def test_settings_of_a_log_that_are_none_do_not_count(found: Any) -> None:
+    assert kept({"settings": found}) == Settings()
+
+
+def test_what_another_key_signed_decides_no_setting(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as session:
+        described(session)
+        catalog = inside(session).publisher.described
+        inside(session).publisher.described = {
+            n: replace(s, signer="another") for n, s in catalog.items()
+        }
+        assert inside(session).link.types.recorded() == Settings()
+        inside(session).publisher.described = catalog
+        assert inside(session).link.types.recorded() == Settings("UTC", True)

@@ -1,0 +1,227 @@
+"""Following after somebody went back, or loaded the same: never rows of two pasts, never twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import SchemaError, Session, StageError, TimeError
+from nosync_nb.files.filesystem import Files
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    session.input("x", "a bigint")
+    session.stage("total", session["x"].group_by().agg(n="count(*)", total="sum(a)"))
+    load(session, range(1, 6))
+    return session
+
+
+def load(session: Session, values: range | list[int]) -> None:
+    for value in values:
+        session.inputs["x"].insert([(value,)], once=f"d{value}")
+        session.commit(label=f"L{value}")
+
+
+def held(session: Session) -> list[int]:
+    rows = sorted(row.a for row in session["x"].rows())
+    ((n, total),) = session["total"].rows()
+    assert (n, total or 0) == (len(rows), sum(rows))
+    return rows
+
+
+def test_epochs_that_were_taken_and_that_the_parent_has_left_are_told(session: Session) -> None:
+    with session.branch("b", at=2) as branch:
+        assert branch.follow(session) == 5
+        session.rewind(to=3)
+        with pytest.raises(StageError, match="went back behind epoch 4") as gone:
+            branch.follow(session)
+        assert "session.rewind(to=3)" in str(gone.value.hint)
+        load(session, [400, 500, 600])
+        with pytest.raises(StageError, match="went back behind epoch 4"):
+            branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5]
+        branch.rewind(to=3)
+        branch.follow(session)
+        assert held(branch) == held(session) == [1, 2, 3, 400, 500, 600]
+
+
+def test_a_parent_that_went_back_no_further_than_what_was_taken_is_followed(
+    session: Session,
+) -> None:
+    with session.branch("b", at=2) as branch:
+        branch.follow(session, upto=3)
+        session.rewind(to=3)
+        load(session, [400])
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 400]
+
+
+def test_a_parent_that_went_back_behind_the_fork_is_told(session: Session) -> None:
+    with session.branch("b", at=4) as branch:
+        session.rewind(to=1)
+        load(session, [200, 300, 400, 500, 600])
+        with pytest.raises(StageError, match="went back behind epoch 2") as gone:
+            branch.follow(session)
+        assert "session.rewind(to=1)" in str(gone.value.hint)
+        assert held(branch) == [1, 2, 3, 4]
+        branch.rewind(to=1)
+        branch.follow(session)
+        assert held(branch) == [1, 200, 300, 400, 500, 600]
+
+
+def test_a_branch_that_went_back_behind_its_fork_takes_all_since(session: Session) -> None:
+    with session.branch("b", at=4) as branch:
+        branch.rewind(to=1)
+        branch.inputs["x"].insert([(7,)])
+        branch.commit()
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 7]
+        assert branch.follow(session) == branch.now
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_load_that_is_here_under_its_key_is_not_taken_twice(
+    session: Session, reopened: bool
+) -> None:
+    branch = session.branch("b", at=2)
+    load(branch, [3])
+    if reopened:
+        branch.close()
+        branch = nosync_nb.open(branch.path)
+    branch.follow(session)
+    assert held(branch) == [1, 2, 3, 4, 5]
+    for value in range(1, 6):
+        branch.inputs["x"].insert([(value,)], once=f"d{value}")
+    assert not branch.pending
+    assert [each.label for each in branch.epochs()][1:] == ["L1", "L2", "L3", None, "L4", "L5"]
+    branch.close()
+
+
+def test_an_epoch_that_is_here_as_a_whole_is_not_taken_twice(session: Session) -> None:
+    def day(on: Session) -> None:
+        with on.epoch(once="day") as epoch:
+            if not epoch.skipped:
+                on.inputs["x"].insert([(6,)])
+
+    with session.branch("b") as branch:
+        day(branch)
+        day(session)
+        load(session, [7])
+        branch.follow(session)
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_load_beside_other_rows_of_its_input_is_told(session: Session) -> None:
+    with session.branch("b") as branch:
+        load(branch, [6])
+        session.inputs["x"].insert([(6,)], once="d6")
+        session.inputs["x"].insert([(7,)])
+        session.commit()
+        with pytest.raises(StageError, match="epoch 6 of the parent has rows") as told:
+            branch.follow(session)
+        assert "upto=5" in str(told.value.hint)
+        assert held(branch) == [1, 2, 3, 4, 5, 6]
+        branch.rewind(to=5)
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_load_that_its_epoch_took_back_adds_nothing_to_one_that_is_here(
+    session: Session,
+) -> None:
+    with session.branch("b") as branch:
+        load(branch, [6])
+        session.inputs["x"].insert([(6,)], once="d6")
+        session.inputs["x"].remove([(6,)])
+        session.commit()
+        load(session, [7])
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_epochs_that_the_parent_cannot_tell_apart_are_not_taken(session: Session) -> None:
+    session.retain = 5
+    with session.branch("b") as branch:
+        for values in (range(6, 106), range(106, 206)):
+            load(session, values)
+            inside(session).worker.drain()
+            inside(session).upkeep.checkpoint()
+        with pytest.raises(TimeError, match="not readable"):
+            branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_an_input_that_was_declared_anew_is_another_one(session: Session, at: int) -> None:
+    with session.branch("b", at=at) as branch:
+        session.drop("x", cascade=True)
+        session.input("x", "a bigint")
+        load(session, [900])
+        with pytest.raises(SchemaError, match="has dropped the input 'x'"):
+            branch.follow(session)
+        assert held(branch) == list(range(1, at + 1))
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_an_input_that_only_the_parent_has_is_asked_for(session: Session, at: int) -> None:
+    with session.branch("b", at=at) as branch:
+        for values in ([1], [2]):
+            session.input("y", "b bigint").insert([(value,) for value in values])
+            session.commit()
+        with pytest.raises(SchemaError, match="has got an input 'y'") as told:
+            branch.follow(session)
+        assert "session.input('y', 'b bigint')" in str(told.value.hint)
+        assert branch.follow(session, upto=5) == 5
+        branch.input("y", "b bigint")
+        branch.input("own", "c bigint").insert([(7,)])
+        branch.commit()
+        branch.follow(session)
+        assert sorted(row.b for row in branch["y"].rows()) == [1, 2]
+        assert len(branch["own"]) == 1
+
+
+def test_an_input_that_was_dropped_in_the_branch_is_left_out(session: Session) -> None:
+    session.input("y", "b bigint")
+    session.commit()
+    with session.branch("b") as branch:
+        branch.drop("y")
+        session.inputs["y"].insert([(1,)])
+        load(session, [6])
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6]
+        assert "y" not in branch
+
+
+def test_follow_of_a_reader_goes_on_when_the_owner_deletes_a_merged_file(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file goes between the reader's look at the log and its first read."""
+    inside(session).upkeep.checkpoint()
+    session.branch("b", at=2).close()
+    (pack,) = Path(session.path, "history").iterdir()
+    mapped, missed = Files.mapped, []
+
+    def miss_first(files: Files, path: str, **options: Any) -> Any:
+        if path != str(pack) or missed:
+            return mapped(files, path, **options)
+        missed.append(path)
+        away = pack.rename(f"{pack}.away")
+        try:
+            return mapped(files, path, **options)
+        finally:
+            away.rename(pack)
+
+    with (
+        nosync_nb.open(session.path, mode="r") as reader,
+        nosync_nb.open(Path(session.path, "branches", "b")) as branch,
+    ):
+        monkeypatch.setattr(Files, "mapped", miss_first)
+        assert branch.follow(reader) == 5
+        assert missed
+        assert held(branch) == held(session)

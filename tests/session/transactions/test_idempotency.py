@@ -1,0 +1,308 @@
+"""Repeats: an insert that a restart has made a second one is warned of, and nothing else is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from internals import inside, repeats_of
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.session.writes import idempotency
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.history.epoch_reads import Apart
+from nosync_nb.trace.history.history import History
+
+LOADS = [[(1, "a"), (2, None)], [(3, "c")], [(x, str(x)) for x in range(100)]]
+
+PROGRAM = """
+import os, signal, sys
+import nosync_nb
+session = nosync_nb.open(sys.argv[1])
+events = session.input("events", "x bigint, name string")
+for rows in eval(sys.argv[2]):
+    events.insert(rows)
+    session.commit()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Opens the log of the test as after a crash; every session is closed at the end."""
+    sessions: list[Session] = []
+
+    def open_() -> Session:
+        sessions.append(nosync_nb.open(tmp_path / "log", takeover=True))
+        return sessions[-1]
+
+    yield open_
+    for session in reversed(sessions):
+        session.close()
+
+
+def told(act: Callable[[], Any]) -> list[str]:
+    """The warnings of an act."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        act()
+    return [str(warning.message) for warning in caught]
+
+
+def test_an_insert_of_before_a_kill_is_warned_of(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = subprocess.run([sys.executable, "-c", PROGRAM, str(log), repr(LOADS)], timeout=60)
+    assert run.returncode == -signal.SIGKILL
+    with nosync_nb.open(log) as session:
+        events = session.input("events", "x bigint, name string")
+        for epoch, rows in enumerate(LOADS, 1):
+            with pytest.warns(UserWarning, match=f"those that epoch {epoch} inserted") as caught:
+                assert events.insert(rows) == len(rows)
+            text = str(caught[0].message)
+            assert "once=KEY" in text
+            assert "set(rows)" in text
+            assert caught[0].filename == __file__
+            session.commit()
+        assert events.count() == 2 * sum(map(len, LOADS))
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["in frames", "in a checkpoint"])
+def test_the_form_and_the_order_of_rows_do_not_matter(
+    opened: Callable[..., Session], packed: bool
+) -> None:
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+    events.insert([(2, None), (1, "a"), (1, "a")])
+    session.commit()
+    if packed:
+        inside(session).upkeep.checkpoint()
+    session = opened()
+    again = pa.table({"name": ["a", "a", None], "x": [1, 1, 2]})
+    assert len(told(lambda: session["events"].insert(again))) == 1
+
+
+def filed(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose load lies in files."""
+    monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[2])
+    session.commit()
+    return session
+
+
+def test_rows_in_files_are_compared(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = filed(opened, monkeypatch)
+    assert list((Path(session.path) / "layers").glob("*.arrow"))
+    session = opened()
+    assert len(told(lambda: session["events"].insert(LOADS[2]))) == 1
+
+
+def test_calls_that_made_one_epoch_are_compared_together(opened: Callable[..., Session]) -> None:
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+    for x in range(5):
+        events.insert([(x, "one")])
+    session.commit()
+    session = opened()
+    events = session["events"]
+    assert told(lambda: [events.insert([(x, "one")]) for x in range(4)]) == []
+    (text,) = told(lambda: events.insert([(4, "one")]))
+    assert "the 5 rows to insert are those that epoch 1 inserted" in text
+
+
+CLEARED: dict[str, Callable[[Any, Session], Any]] = {
+    "in the same transaction": lambda events, _: events.clear(),
+    "in an epoch before": lambda events, session: (events.clear(), session.commit()),
+    "by set": lambda events, _: events.set([(7, "new")]),
+    "by remove": lambda events, session: (events.remove([(3, "c")]), session.commit()),
+    "in part": lambda events, session: (events.remove(LOADS[2][:1]), session.commit()),
+}
+
+
+@pytest.mark.parametrize("filed_rows", [False, True], ids=["in frames", "in files"])
+@pytest.mark.parametrize("clear", CLEARED.values(), ids=list(CLEARED))
+def test_insert_of_rows_that_were_taken_away_is_not_warned_of(
+    opened: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    clear: Callable[[Any, Session], Any],
+    filed_rows: bool,
+) -> None:
+    if filed_rows:
+        monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
+    rows = [(3, "c")] if clear is CLEARED["by remove"] else LOADS[2]
+    session = opened()
+    session.input("events", "x bigint, name string").insert(rows)
+    session.commit()
+    session = opened()
+    events = session["events"]
+    clear(events, session)
+    assert told(lambda: events.insert(rows)) == []
+
+
+def test_insert_of_rows_that_are_there_again_is_warned_of(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[2])
+    session.commit()
+    session = opened()
+    events = session["events"]
+    events.clear()
+    session.commit()
+    events.set([*LOADS[2], (1000, "more")])
+    assert len(told(lambda: events.insert(LOADS[2]))) == 1
+
+
+def test_other_rows_and_repeatable_loads_are_not_warned_of(opened: Callable[..., Session]) -> None:
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+    people = session.input("people", "id bigint", key="id")
+    people.insert([(1,)])
+    for rows in LOADS:
+        events.insert(rows)
+        session.commit()
+    events.remove(LOADS[1])
+    session.commit()
+    with session.epoch(once="a day"):
+        events.insert([(7, "day")])
+    session = opened()
+    events, people = session["events"], session["people"]
+
+    def act() -> None:
+        events.insert([(1, "a"), (2, "b")])
+        events.insert([(3, "c"), (3, "c")])
+        events.insert(LOADS[0], once="first")
+        events.set([(3, "c")])
+        events.remove(LOADS[0])
+        people.upsert([(1,)])
+        session.discard()
+        with session.epoch(once="a day") as block:
+            events.insert([(7, "day")])
+        assert block.skipped
+
+    assert told(act) == []
+
+
+def test_nothing_is_compared_without_a_restart(opened: Callable[..., Session]) -> None:
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+
+    def act() -> None:
+        for _ in range(2):
+            events.insert(LOADS[0])
+            session.commit()
+
+    assert told(act) == []
+
+
+def test_an_epoch_is_told_of_once(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[1])
+    session.commit()
+    session = opened()
+    assert len(told(lambda: session["events"].insert(LOADS[1]))) == 1
+    session.discard()
+    assert told(lambda: session["events"].insert(LOADS[1])) == []
+
+
+def test_an_input_of_the_same_name_is_another_one(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[0])
+    session.commit()
+    session = opened()
+    session.drop("events")
+    events = session.input("events", "x bigint, name string")
+    assert told(lambda: events.insert(LOADS[0])) == []
+
+
+def test_the_comparison_ends_some_epochs_after_the_restart(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "EPOCHS_MAX", 2)
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[0])
+    session.commit()
+    session = opened()
+    session.commit()
+    session.commit()
+    assert told(lambda: session["events"].insert(LOADS[0])) == []
+    assert repeats_of(session) is None
+
+
+def test_the_first_and_the_last_of_many_epochs_are_compared(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "COMPARED_MAX", 3)
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+    for x in range(10):
+        events.insert([(x, "one")])
+        session.commit()
+    session = opened()
+    events = session["events"]
+    found = [x for x in range(10) if told(lambda x=x: events.insert([(x, "one")]))]  # type: ignore[misc]
+    assert found == [0, 1, 7, 8, 9]  # epoch 0 is one of the first three
+
+
+def test_a_few_rows_are_compared_with_no_load_that_lies_in_files(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = filed(opened, monkeypatch)
+    session["events"].insert(LOADS[0])
+    session.commit()
+    looked: list[int] = []
+    read = History.changes
+
+    def watched(self: History, trace: int, after: int | None, upto: int) -> list[Batch]:
+        looked.append(upto)
+        return read(self, trace, after, upto)
+
+    session = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "changes", watched)
+        assert len(told(lambda: session["events"].insert(LOADS[0]))) == 1
+        assert looked == []
+        session.discard()
+        assert told(lambda: session["events"].insert(LOADS[2][1:])) == []
+        assert looked == []
+        session.discard()
+        assert len(told(lambda: session["events"].insert(LOADS[2]))) == 1
+        assert looked == [1]
+
+
+def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+    for x in range(2 * idempotency.COMPARED_MAX + 40):
+        events.insert([(x, "one")])
+        session.commit()
+        if x == 200:
+            inside(session).upkeep.checkpoint()
+    session = opened()
+    steps: list[tuple[int, int]] = []
+    read = History.apart
+
+    def watched(self: History, trace: int, lower: int, upper: int) -> Apart:
+        steps.append((lower, upper))
+        return read(self, trace, lower, upper)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "apart", watched)
+        patch.setattr(History, "changes", None)
+        found = [x for x in (0, 126, 127, 167, 168, 295) if told(_inserting(session, x))]
+    assert found == [0, 126, 168, 295]  # epoch 0 is one of the first
+    assert len(steps) == 2
+
+
+def _inserting(session: Session, x: int) -> Callable[[], Any]:
+    return lambda: session["events"].insert([(x, "one")])

@@ -1,0 +1,711 @@
+"""Transactions: what calls on inputs mean, when they become visible, and what undoes them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from faults.interleaving import at_one_line_after_the_other
+from hypothesis import given
+from hypothesis import strategies as st
+from internals import inside
+from models.model import Bag, bag, summed
+
+import nosync_nb
+from nosync_nb import SchemaError, Session, StageError
+from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.trace.batch import Layout, Updates, arrange
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    session.input("numbers", "x int")
+    session.input("planes", "tail string, seats int", key="tail")
+    return session
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+def test_changes_become_visible_together_with_the_epoch(session: Session) -> None:
+    numbers, planes = session.inputs["numbers"], session.inputs["planes"]
+    assert numbers.insert([(1,), (1,), (2,)]) == 3
+    assert numbers.remove([(1,)]) == 1
+    assert planes.insert([("a", 1)]) == 1
+    assert {name: (c.calls, c.rows) for name, c in session.pending.items()} == {
+        "numbers": (2, 4), "planes": (1, 1)
+    }  # fmt: skip
+    assert values(numbers, session.now) == []
+    assert session.commit() == 1
+    assert not session.pending
+    assert values(numbers) == [1, 2]
+    assert values(planes) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, "a"), (2, None)],
+        [{"name": "a", "x": 1}, {"x": 2, "name": None}],
+        pd.DataFrame({"name": ["a", None], "x": [1.0, 2.0]}),
+        pa.table({"x": [1, 2], "name": ["a", None]}),
+        pa.record_batch({"x": [1, 2], "name": ["a", None]}),
+        {"name": ["a", None], "x": [1, 2]},
+    ],
+    ids=["tuples", "dicts", "pandas", "table", "record batch", "columns"],
+)
+def test_rows_come_in_many_forms_and_are_matched_by_name(session: Session, rows: Any) -> None:
+    things = session.input("things", "x bigint, name string")
+    assert things.insert(rows) == 2
+    session.commit()
+    assert values(things) == [(1, "a"), (2, None)]
+
+
+@pytest.mark.parametrize("kind", ["insert", "remove", "set", "upsert"])
+def test_none_is_no_data(session: Session, kind: str) -> None:
+    with pytest.raises(SchemaError, match=r"input 'planes'.*None"):
+        getattr(session.inputs["planes"], kind)(None)
+    assert not session.pending
+
+
+def test_data_is_taken_at_the_call(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    rows = [(1,), (2,)]
+    frame = pd.DataFrame({"x": [3, 4]})
+    numbers.insert(rows)
+    numbers.insert(frame)
+    rows.append((9,))
+    frame.loc[0, "x"] = 9
+    session.commit()
+    assert values(numbers) == [1, 2, 3, 4]
+
+
+def test_set_commits_the_difference_and_nothing_if_equal(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,), (1,), (2,)])
+    session.commit()
+    assert numbers.set([(2,), (1,), (3,)]) == 2
+    session.commit()
+    assert values(numbers) == [1, 2, 3]
+    assert numbers.changes(after=1).to_pylist() in (
+        [{"x": 1, "diff": -1}, {"x": 3, "diff": 1}],
+        [{"x": 3, "diff": 1}, {"x": 1, "diff": -1}],
+    )
+    assert numbers.set([(3,), (2,), (1,)]) == 0
+    assert not session.pending
+
+
+def test_clear_removes_every_row_also_those_that_wait(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    numbers.insert([(3,)])
+    numbers.clear()
+    numbers.insert([(4,)])
+    session.commit()
+    assert values(numbers) == [4]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("b", 1), ("a", 1), ("c", 1), ("a", 2)],
+        [("b", 1), ("a", 1), ("a", 1)],
+        pa.table({"tail": ["b", "a", "a"], "seats": [1, 1, 2]}),
+        [(f"x{n}", n) for n in range(5000)] + [("a", 1), ("a", 2)],
+    ],
+    ids=["rows", "equal rows", "table", "many rows"],
+)
+def test_insert_with_two_rows_of_a_key_is_refused_as_two_inserts_are(
+    session: Session, rows: Any
+) -> None:
+    planes = session.inputs["planes"]
+    with pytest.raises(SchemaError, match="'planes': key 'a' is there twice in the rows") as caught:
+        planes.insert(rows)
+    assert "planes.upsert(rows)" in str(caught.value.hint)
+    assert not session.pending
+    planes.insert([("a", 1)])
+    for _ in range(2):  # also while the first one waits
+        with pytest.raises(SchemaError, match="key 'a' is there already"):
+            planes.insert([("a", 2)])
+        session.commit()
+    assert values(planes) == [("a", 1)]
+
+
+def test_remove_by_key_takes_away_equal_rows_and_names_absent_ones(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1), ("b", 1), ("c", 1)])
+    session.commit()
+    assert planes.remove([("a", 1)]) == 1
+    with pytest.warns(UserWarning, match="is not there, nor are 2 more of the rows: nothing was"):
+        assert planes.remove([("c", 1), ("c", 1), ("a", 1), ("d", 1)]) == 1
+    told = r"input 'planes': row \('b', 2\) is not there: nothing was removed for it"
+    with pytest.warns(UserWarning, match=told) as caught:
+        assert planes.remove([("b", 2)]) == 0
+    assert caught[0].filename == __file__
+    session.commit()
+    assert values(planes) == [("b", 1)]
+    exec(str(caught[0].message).partition("Hint: ")[2].partition(" removes")[0])
+    session.commit()
+    assert values(planes) == []
+
+
+def test_remove_by_key_of_a_row_that_another_epoch_took_away_does_nothing(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1), ("b", 1)])
+    session.commit()
+    planes.remove([("a", 1), ("b", 1)])
+    with session.epoch():
+        planes.upsert([("a", 2)])
+    session.commit()
+    assert values(planes) == [("a", 2)]
+
+
+def test_upsert_and_set_keep_the_last_row_of_a_key(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.upsert([("a", 1), ("b", 1), ("a", 2)])
+    planes.upsert([("b", 3)])
+    session.commit()
+    assert values(planes) == [("a", 2), ("b", 3)]
+    planes.upsert([("a", 2)])
+    session.commit()
+    assert planes.changes(after=1).num_rows == 0
+    assert planes.upsert([("a", 2), ("b", 3)]) == 0  # what is there already
+    assert not session.pending
+    assert planes.upsert([("a", 5), ("c", 6)]) == 3
+    planes.delete(["b", "nobody"])
+    session.commit()
+    assert values(planes) == [("a", 5), ("c", 6)]
+    assert planes.delete(["nobody"]) == 0
+    assert planes.key == ("tail",)
+
+
+def test_a_key_that_was_deleted_can_be_inserted_again(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1)])
+    session.commit()
+    planes.delete(["a"])
+    planes.insert([("a", 2)])
+    session.commit()
+    assert values(planes) == [("a", 2)]
+    with pytest.raises(SchemaError, match="key 'a' is there already"):
+        planes.insert([("a", 3)])
+    assert not session.pending
+
+
+def test_keys_may_be_several_columns(session: Session) -> None:
+    seats = session.input("seats", "tail string, row int, free boolean", key=["tail", "row"])
+    seats.insert([("a", 1, True), ("a", 2, True), ("b", 1, True)])
+    session.commit()
+    seats.upsert([("a", 2, False)])
+    seats.delete([("b", 1)])
+    session.commit()
+    assert values(seats) == [("a", 1, True), ("a", 2, False)]
+
+
+KEYED = st.lists(
+    st.tuples(
+        st.sampled_from(["upsert", "delete", "insert", "remove", "set", "clear", "commit"]),
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.filterwarnings("ignore:input 'keyed'. row .* is not there")
+@given(KEYED)
+def test_any_program_of_keyed_calls_equals_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, program: list[tuple[str, list[tuple[int, int]]]]
+) -> None:
+    with nosync_nb.open(tmp_path_factory.mktemp("keyed") / "log") as session:
+        keyed = session.input("keyed", "k int, v int", key="k")
+        held: dict[int, int] = {}
+        for call, rows in program:
+            if call == "commit":
+                session.commit()
+                assert values(keyed) == sorted(held.items())
+            elif call == "clear":
+                keyed.clear()
+                held = {}
+            elif call == "delete":
+                keyed.delete([k for k, _ in rows])
+                held = {k: v for k, v in held.items() if k not in dict(rows)}
+            elif call == "remove":
+                removed = {k: v for k, v in rows if held.get(k) == v}
+                assert keyed.remove(rows) == len(removed)
+                held = {k: v for k, v in held.items() if k not in removed}
+            elif call == "insert" and len(dict(rows)) < len(rows):
+                with pytest.raises(SchemaError, match="is there twice"):
+                    keyed.insert(rows)
+            elif call == "insert" and any(k in held for k, _ in rows):
+                with pytest.raises(SchemaError, match="is there already"):
+                    keyed.insert(rows)
+            else:
+                getattr(keyed, call)(rows)
+                held = dict(rows) if call == "set" else {**held, **dict(rows)}
+        session.commit()
+        assert values(keyed) == sorted(held.items())
+
+
+UNKEYED = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "remove", "set", "clear", "commit"]),
+        st.lists(st.tuples(st.integers(0, 3)), max_size=4),
+    ),
+    max_size=12,
+)
+
+
+@given(UNKEYED)
+def test_any_program_of_unkeyed_calls_equals_a_bag(
+    tmp_path_factory: pytest.TempPathFactory, program: list[tuple[str, list[tuple[int]]]]
+) -> None:
+    with nosync_nb.open(tmp_path_factory.mktemp("unkeyed") / "log") as session:
+        numbers = session.input("numbers", "x int")
+        held: Bag = bag()
+        for call, rows in program:
+            if call == "commit":
+                session.commit()
+            elif call == "clear":
+                numbers.clear()
+                held = bag()
+            else:
+                getattr(numbers, call)(rows)
+                added = bag(rows, -1 if call == "remove" else 1)
+                held = added if call == "set" else summed([*held.items(), *added.items()])
+        numbers.insert([(x,) for x in range(4) for _ in range(60)])  # nothing is below 0
+        session.commit()
+        wanted = summed([*held.items(), *(((x,), 60) for x in range(4))])
+        assert bag(map(tuple, numbers.rows())) == wanted
+
+
+# -- epochs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(46)
+def test_an_epoch_with_nothing_pending_is_empty(session: Session) -> None:
+    assert session.commit() == 1
+    assert session.commit(label="empty") == 2
+    assert session.inputs["numbers"].changes(after=0).num_rows == 0
+    assert session.epochs()[2].label == "empty"
+
+
+def test_a_block_is_an_epoch_of_its_own(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,)])
+    with session.epoch(label="block") as block:
+        numbers.insert([(2,)])
+        assert session.pending["numbers"].rows == 1
+        assert block.number is None
+    assert block.number == 1
+    assert not block.skipped
+    assert values(numbers, "block") == [2]
+    assert session.pending["numbers"].rows == 1
+    session.commit()
+    assert values(numbers) == [1, 2]
+
+
+def test_a_block_that_raises_changes_nothing(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,)])
+    with suppress(KeyError), session.epoch():
+        numbers.insert([(2,)])
+        raise KeyError
+    assert session.now == 0
+    assert session.pending["numbers"].rows == 1
+    session.commit()
+    assert values(numbers) == [1]
+
+
+def test_a_block_whose_stages_fail_changes_nothing(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    session.stage("inverse", numbers.map(lambda row: (12 // row.x,), "y int"))
+    with pytest.raises(StageError), session.epoch():
+        numbers.insert([(0,)])
+    assert not session.pending
+    assert session.now == 0
+
+
+def test_a_load_with_a_key_happens_once(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    assert numbers.insert([(1,)], once="january") == 1
+    assert numbers.insert([(1,)], once="january") == 0
+    session.commit()
+    assert numbers.insert([(1,)], once="january") == 0
+    assert numbers.remove([(1,)], once="january") == 1
+    session.discard()
+    assert numbers.insert([(2,)], once=7) == 1
+    session.discard()
+    assert numbers.insert([(2,)], once=7) == 1
+    session.commit()
+    assert values(numbers) == [1, 2]
+    assert any(
+        "'january' is there already" in notice for notice in owners_of(session).listeners.notices
+    )
+
+
+def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session) -> None:
+    looked = threading.Barrier(2, timeout=60)
+    refused: list[str] = []
+
+    def load() -> None:
+        try:
+            with session.epoch():
+                session.inputs["numbers"].insert([(1,)], once="january")
+                looked.wait()
+        except StageError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert session.now == 1
+    assert values(session["numbers"]) == [1]
+    assert refused == ["another thread has committed a load of the same key meanwhile"]
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["waits", "committed"])
+def test_a_load_that_two_threads_bring_to_what_waits_is_taken_once(
+    session: Session, commits: bool
+) -> None:
+    """Wherever one of them stands while the other one looks for the key, and takes its rows."""
+    numbers = session.inputs["numbers"]
+    keys = iter(range(1000))
+    key = 0
+
+    def load() -> None:
+        nonlocal key
+        key = next(keys)
+        numbers.insert([(key,)], once=key)
+
+    def other() -> None:
+        numbers.insert([(key,)], once=key)
+        if commits:
+            session.commit()
+
+    loaded = len(at_one_line_after_the_other(["session/input"], load, other))
+    session.commit()
+    assert values(numbers) == [*range(loaded)]
+    told = [notice for notice in owners_of(session).listeners.notices if "already" in notice]
+    assert len(told) == loaded - 1
+
+
+def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    days = (date(2024, 1, 1), datetime(2024, 1, 1), np.int64(3), Decimal(1), ["a", {"b": None}])
+    for key in days:
+        assert [numbers.insert([(1,)], once=key) for _ in range(2)] == [1, 0]
+    assert session.pending["numbers"].rows == len(days)
+
+
+def test_a_block_of_which_every_load_is_there_is_no_epoch(session: Session) -> None:
+    """A notebook that is run again has as many epochs as before."""
+    numbers = session.inputs["numbers"]
+    for _ in range(2):
+        with session.epoch(label="days") as block:
+            for day in range(3):
+                numbers.insert([(day,)], once=f"day {day}")
+    assert block.skipped
+    assert block.number is None
+    assert session.now == 1
+    with session.epoch() as block:  # some of it is new
+        numbers.insert([(2,)], once="day 2")
+        numbers.insert([(3,)], once="day 3")
+    assert (block.skipped, block.number) == (False, 2)
+    with session.epoch() as block:
+        numbers.insert([(3,)], once="day 3")
+        numbers.remove([(0,)])
+    assert (block.skipped, block.number) == (False, 3)
+    with session.epoch() as block:  # an empty one was asked for
+        pass
+    assert (block.skipped, block.number) == (False, 4)
+    assert values(numbers) == [1, 2, 3]
+
+
+def test_a_block_with_a_key_happens_once(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    for _ in range(2):
+        for day in range(3):
+            with session.epoch(once=f"day {day}") as block:
+                numbers.insert([(day,)])
+    assert block.skipped
+    assert block.number is None
+    assert session.now == 3
+    assert values(numbers) == [0, 1, 2]
+    with suppress(KeyError), session.epoch(once="day 3"):
+        raise KeyError
+    with session.epoch(once="day 3") as block:
+        numbers.insert([(3,)])
+    assert block.number == 4
+
+
+def test_discarding_forgets_rows_and_keys_of_loads(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,), (2,)], once="a")
+    assert session.discard() == 2
+    assert session.commit() == 1
+    assert numbers.insert([(1,)], once="a") == 1
+
+
+def test_a_transaction_of_a_cell_ends_with_its_epoch_or_without(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    cell = owners_of(session).commits.begin(label="cell")
+    numbers.insert([(1,)])
+    assert cell.commit() == 1
+    assert values(numbers, "cell") == [1]
+    cell = owners_of(session).commits.begin()
+    numbers.insert([(2,), (3,)])
+    assert cell.discard() == 2
+    numbers.insert([(4,)])
+    session.commit()
+    assert values(numbers) == [1, 4]
+
+
+def test_what_a_call_means_is_decided_by_what_was_there_when_it_commits(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.upsert([("a", 1)])
+    with session.epoch():
+        planes.insert([("a", 7), ("b", 7)])
+    session.commit()
+    assert values(planes) == [("a", 1), ("b", 7)]
+
+
+def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
+    people = session.input("keyed", "id int, name string", key="id")
+    people.insert([(1, "first"), (2, "other")])
+    with session.epoch():
+        people.insert([(1, "second")])
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="input 'keyed': key 1 is there already"):
+            session.commit()
+        assert session.pending["keyed"].rows == 2, "a refused commit leaves what waits"
+    assert session.discard() == 2
+    assert people.rows() == [(1, "second")]
+
+
+@pytest.mark.parametrize("kind", ["insert", "upsert"])
+def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
+    session: Session, kind: str
+) -> None:
+    """As executors leave them: arranged, so that a row that is there twice is one with a count."""
+    people = session.input("keyed", "id bigint, age bigint", key="id")
+    layout = Layout(("bigint", "bigint"), (0,))
+    columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
+    batch = arrange(layout, Updates(columns, np.ones(3, np.int64)))
+    assert sorted(batch.diff.tolist()) == [1, 2]
+    change = Change(kind, None, {layout: Held((batch,))})
+    if kind == "insert":
+        with pytest.raises(SchemaError, match="'keyed': key 1 is there twice in the rows"):
+            inside(session).inputs.add("keyed", change)
+        return
+    inside(session).inputs.add("keyed", change)
+    session.commit()
+    assert people.rows() == [(1, 10), (2, 5)]
+
+
+def test_a_renamed_or_dropped_input_does_not_lose_what_waits(session: Session) -> None:
+    session.inputs["numbers"].insert([(1,)])
+    for act in (lambda: session.rename("numbers", "values"), lambda: session.drop("numbers")):
+        with pytest.raises(StageError, match="input 'numbers' has 1 changes that are not"):
+            act()
+    session.commit()
+    session.rename("numbers", "values")
+    assert values(session["values"]) == [1]
+
+
+def test_changes_for_an_input_that_was_replaced_meanwhile_are_refused(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+
+    def replace() -> None:
+        session.drop("numbers")
+        session.input("numbers", "x int, y int")
+
+    with suppress(StageError), session.epoch():
+        numbers.insert([(1,)])
+        thread = threading.Thread(target=replace)
+        thread.start()
+        thread.join()
+        with pytest.raises(StageError, match="'numbers' was dropped or renamed while 1 changes"):
+            session.commit()
+    assert session.now == 0
+    assert session["numbers"].rows() == []
+
+
+def test_inserts_of_many_threads_into_one_transaction_are_all_there(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+
+    def write(start: int) -> None:
+        for x in range(start, start + 30):
+            numbers.insert([(x,)])
+            if x % 10 == 0:
+                session.commit()
+
+    threads = [threading.Thread(target=write, args=(n * 30,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    session.commit()
+    assert values(numbers) == list(range(120))
+
+
+def test_threads_commit_one_after_the_other(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    session.stage("sums", numbers.group_by().agg(n="count(*)", total="sum(x)"))
+    seen = []
+
+    def read() -> None:
+        for _ in range(50):
+            seen.append(session["sums"].rows(at=session.now)[0])
+
+    def write(start: int) -> None:
+        for x in range(start, start + 20):
+            with session.epoch():
+                numbers.insert([(x,)])
+
+    threads = [threading.Thread(target=write, args=(n * 20,)) for n in range(3)]
+    threads += [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert session.now == 60
+    assert values(session["sums"]) == [(60, sum(range(60)))]
+    assert {row.n for row in seen} <= set(range(61))
+
+
+def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit stands still until the other thread is at the lock, or has passed it."""
+    numbers = session.inputs["numbers"]
+    begun, there = threading.Event(), threading.Event()
+
+    class Lock:
+        """The session's lock, which tells when a second thread comes."""
+
+        def __init__(self, lock: Any) -> None:
+            self.lock = lock
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is other:
+                there.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    def insert() -> None:
+        assert begun.wait(60)
+        numbers.insert([(2,)])
+        there.set()
+
+    run = inside(session).publisher.runner.epoch
+
+    def slow(*arguments: Any) -> Any:
+        draft = run(*arguments)
+        begun.set()
+        assert there.wait(60)
+        return draft
+
+    monkeypatch.setattr(inside(session).publisher.runner, "epoch", slow)
+    numbers.insert([(1,)])
+    other = threading.Thread(target=insert)
+    other.start()
+    inside(session).gate.lock = Lock(inside(session).gate.lock)  # type: ignore[assignment]
+    session.commit()
+    other.join(60)
+    assert values(numbers, at=1) == [1]
+    session.commit()
+    assert values(numbers) == [1, 2]
+
+
+class TimeIsUpError(Exception):
+    """What the handler of a user's alarm raises."""
+
+
+def ring(*_: Any) -> None:
+    raise TimeIsUpError
+
+
+@pytest.fixture
+def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets a signal come as soon as the next frame is written."""
+    write, alarm = inside(session).store.write_epoch, signal.signal(signal.SIGALRM, ring)
+    # Who is started in the background of a shell ignores it.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def arm(number: int) -> None:
+        def written(*arguments: Any) -> Any:
+            position = write(*arguments)
+            monkeypatch.setattr(inside(session).store, "write_epoch", write)
+            signal.raise_signal(number)
+            return position
+
+        monkeypatch.setattr(inside(session).store, "write_epoch", written)
+
+    yield arm
+    signal.signal(signal.SIGALRM, alarm)
+    signal.signal(signal.SIGINT, interrupt)
+
+
+SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, TimeIsUpError)]
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize(("number", "error"), SIGNALS)
+def test_an_epoch_whose_frame_is_written_stands_whatever_signal_comes(
+    session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]
+) -> None:
+    session.inputs["numbers"].insert([(1,)])
+    struck(number)
+    with pytest.raises(error) as told:
+        session.commit(label="first")
+    assert told.value.__notes__ == ["epoch 1 is committed and stands: do not insert its rows again"]
+    assert session.now == 1
+    assert not session.pending
+    assert session.commit() == 2
+    assert values(session["numbers"]) == values(session["numbers"], at=1) == [1]
+    assert [each.label for each in session.epochs()] == [None, "first", None]
+    assert session.stats["epochs"] == 2
+    assert session.frontiers["numbers"].memory == 2
+    session.close()
+    with nosync_nb.open(session.path) as session:
+        assert session.now == 2
+        assert session.recovery.clean
+        assert values(session["numbers"]) == [1]
+
+
+@pytest.mark.parametrize(("number", "error"), SIGNALS)
+def test_a_block_and_a_transaction_know_that_their_epoch_stands(
+    session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]
+) -> None:
+    struck(number)
+    with pytest.raises(error), session.epoch() as block:
+        session.inputs["numbers"].insert([(1,)])
+    assert block.number == 1
+    session.inputs["numbers"].insert([(2,)])
+    transaction = owners_of(session).commits.begin()
+    session.inputs["numbers"].insert([(3,)])
+    struck(number)
+    with pytest.raises(error):
+        transaction.commit()
+    assert values(session["numbers"], at=2) == [1, 3]
+    assert session.discard() == 1

@@ -1,0 +1,91 @@
+"""Link: what many threads change of a session's way to Spark; without Spark itself."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from internals import inside
+
+import nosync_nb
+
+
+class SlowViews:
+    """Views that are made while others come; tells how many made some at once."""
+
+    ended = False
+    entered = most = 0
+
+    def __init__(self, spark: Any, *_: Any) -> None:
+        self.spark = spark
+        self.names: set[str] = set()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def taken(self, name: str) -> None:
+        return None
+
+    def create(self, name: str, schema: object) -> bool:
+        self.entered += 1
+        self.most = max(self.most, self.entered)
+        self.begun.set()
+        self.go_on.wait(1)
+        self.names.add(name)
+        self.entered -= 1
+        return True
+
+    def drop(self, name: str) -> None:
+        self.names.discard(name)
+
+    def close(self) -> None:
+        self.names.clear()
+
+
+def test_views_are_made_and_dropped_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that follows an older catalog leaves the view of a stage that was dropped."""
+    spark = SimpleNamespace()
+    views = SlowViews(spark)
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.input("numbers", "x int")
+        session.input("others", "x int")
+        link = inside(session).link
+        monkeypatch.setattr("nosync_nb.spark.spark_session.find", lambda user: spark)
+        monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
+        monkeypatch.setattr(link, "_given", spark)
+        link.follow()
+        first = threading.Thread(target=link.show_views, args=(None,))
+        first.start()
+        assert views.begun.wait(60)
+        second = threading.Thread(target=session.drop, args=["others"])
+        second.start()
+        second.join(0.2)
+        views.go_on.set()
+        for thread in (first, second):
+            thread.join(60)
+        assert views.most == 1
+        assert views.names == {"numbers"}
+        link.close()
+        monkeypatch.undo()
+
+
+def test_no_views_are_made_for_a_session_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would take them away."""
+    spark = SimpleNamespace()
+    views = SlowViews(spark)
+    views.go_on.set()
+    session = nosync_nb.open(tmp_path / "log")
+    session.input("numbers", "x int")
+    session.close()
+    link = inside(session).link
+    monkeypatch.setattr("nosync_nb.spark.spark_session.find", lambda user: spark)
+    monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
+    monkeypatch.setattr(link, "_given", spark)
+    link.follow()
+    link.show_views(None)
+    assert not views.begun.is_set()

@@ -1,0 +1,137 @@
+"""The same on Spark Connect, which a process can use only instead of classic Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+CODE = """
+import sys
+import warnings
+warnings.simplefilter("ignore")
+from pyspark.sql import SparkSession
+from nosync_nb.trace.batch import Layout
+from nosync_nb.expressions import compile_aggregates, compile_expression
+from nosync_nb.operators import Aggregate
+from nosync_nb.rows import Schema
+from nosync_nb.errors import NosyncError
+from nosync_nb.spark import fallback as evaluate
+from nosync_nb.spark import ingest, workers
+from nosync_nb.spark import spark_session as sessions
+from nosync_nb.spark.execution import bulk_run as bulk
+from nosync_nb.spark.streaming import queries as streams
+from nosync_nb.spark.views import name_lookups as lookups
+from nosync_nb.spark.views import views
+from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.views.snapshot_server import StageSnapshot
+from nosync_nb.spark.execution.task_payload import Shipping
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.parts.part_file import open_part
+
+folder = sys.argv[1]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert sessions.is_connect(spark)
+assert sessions.alive(spark)
+assert sessions.find() is spark
+assert workers.check(spark).slots == 2
+assert workers.check(spark).slots == workers.slots(spark) == 2
+
+schema = Schema.parse("k bigint, s string")
+frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
+layout = Layout(schema.types, (0,))
+(refs,) = ingest.ingest(spark, frame, schema, [layout], Carrier(folder), name="input").outputs
+assert sum(ref.rows for ref in refs) == 1000
+
+found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
+operator = Aggregate(schema, (0,), found.calls, found.outputs, found.inner)
+own = Layout(operator.types)
+result = bulk.run(
+    spark, operator, [bulk.BulkInput(refs, schema.types, layout)],
+    [Trace(s) for s in operator.state], [own], Carrier(folder), stage="counts", first=True,
+)
+assert result.rows == 10
+assert result.jobs.text == "Spark"
+parts = tuple(open_part(folder, ref, own) for ref in result.outputs[0])
+trace = Trace(own, (Layer(0, 1, parts, tuple(result.outputs[0])),))
+counts = Schema.parse("k bigint, n bigint")
+rows = views.to_spark(spark, trace, counts, Shipping.local(folder, "view")).collect()
+assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
+
+types = lambda sqls, schema: [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
+odd = compile_expression("hash(k)", schema, types=types)
+(values,) = evaluate.evaluate(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
+assert len(values) == len(parts[0])
+
+spark.udf.register("plus", lambda k: k + 1, "bigint")
+try:
+    evaluate.analysed(spark, "plus(k)", schema)
+except NosyncError as error:
+    assert "Spark Connect does not reveal the function 'plus'" in str(error)
+    assert "map(lambda row: (*row, plus(row.x))" in error.hint
+else:
+    raise AssertionError("a function is taken that cannot be identified")
+assert evaluate.analysed(spark, "soundex(s) rlike ('x')", schema)[0] == "boolean"
+
+made = views.Views(spark, folder, lambda stage, at: StageSnapshot(0, counts, trace, folder))
+assert made.create("counts", counts)
+assert spark.sql("select sum(n) t from counts").collect()[0].t == 1000
+made.close()
+assert not spark.catalog.tableExists("counts")
+
+class Watching:
+    def __init__(self):
+        self.names = []
+
+    def note(self, names):
+        self.names.append(names)
+
+watching = Watching()
+lookups.watch(spark, watching.note)
+spark.sql("select 1 as late")
+assert not spark.catalog.tableExists("values_of_late")
+spark.catalog.listTables()
+assert watching.names == [{"select", "1", "as", "late"}, {"values_of_late"}, None]
+lookups.unwatch(watching.note)
+spark.sql("select 2")
+assert len(watching.names) == 3
+workers._ship(spark)
+
+def path(records):
+    import sys
+    import pyarrow as pa
+    list(records)
+    yield pa.RecordBatch.from_pydict({"path": [str(sys.path)]})
+
+assert "nosync_nb-" in spark.range(1).mapInArrow(path, "path string").collect()[0].path
+try:
+    streams.refuse(spark.readStream.format("rate").load(), counts, "flights", {})
+except NosyncError as error:
+    assert "hands batches on where its server is" in str(error)
+else:
+    raise AssertionError("a stream is taken")
+with sessions.tagged(spark, "cell"):
+    assert "cell" in spark.getTags()
+sessions.cancel(spark, "cell")
+spark.stop()
+assert not sessions.alive(spark)
+print("all is well")
+"""
+
+
+def test_everything_works_on_connect(tmp_path: Path) -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CODE), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.stdout.strip().endswith("all is well"), done.stdout + done.stderr[-4000:]

@@ -1,0 +1,158 @@
+"""Whose session is used, what its jobs are called, and how they are cancelled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb.errors import NosyncError
+from nosync_nb.spark import launch, spark_session, workers
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_users_session_is_found_and_never_stopped(spark: Any) -> None:
+    other = spark.newSession()
+    assert spark_session.find(other) is other
+    assert spark_session.find(None, {"spark": other}) is other
+    assert spark_session.find(None, {"spark": "a string"}) is not None
+    assert spark_session.require() is not None
+    assert spark_session.is_session(other)
+    assert not spark_session.is_connect(other)
+    launch.stop(other)
+    assert spark_session.alive(other)
+    with pytest.raises(TypeError, match="must be a SparkSession, not int"):
+        spark_session.find(3)
+
+
+def test_another_thread_finds_the_session(spark: Any) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(spark_session.find()))
+    thread.start()
+    thread.join()
+    assert found[0] is not None
+    assert spark_session.alive(found[0])
+
+
+def test_settings_are_those_that_change_meaning(spark: Any) -> None:
+    assert spark_session.settings(spark) == spark_session.Settings("UTC", True)
+
+
+def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> None:
+    def counts(records: Any) -> Any:
+        import gc
+
+        list(records)
+        counts = {"apart": [gc.get_freeze_count()], "looked_at": [len(gc.get_objects())]}
+        yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], **counts})
+
+    frame = spark.range(0, 1, 1, 1).mapInArrow(
+        workers.settled(counts), "pid bigint, apart bigint, looked_at bigint"
+    )
+    seen: dict[int, int] = {}
+    while (task := frame.collect()[0]).pid not in seen:  # Spark has some workers, not many
+        assert 2 * task.looked_at < task.apart  # modules outnumber what tasks make
+        seen[task.pid] = task.apart
+        assert len(seen) < 20
+    assert task.apart <= seen[task.pid]  # nothing made later; what is not used any more goes
+
+
+def test_jobs_are_named_and_counted(spark: Any) -> None:
+    context = spark.sparkContext
+    context.setJobDescription("the user's")
+    with spark_session.described(spark, "slow", "join") as jobs:
+        text = context.getLocalProperty("spark.job.description")
+        spark.range(10).repartition(2).count()
+    assert text == "nosync: stage 'slow': join"
+    assert context.getLocalProperty("spark.job.description") == "the user's"
+    assert jobs.ids
+    assert jobs.text == f"Spark jobs {jobs.ids[0]}-{jobs.ids[-1]}"
+    context.setLocalProperty("spark.job.description", None)
+
+
+@contextmanager
+def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
+    """A job of another thread that ends only if it is cancelled in the block; gives its errors."""
+    errors: list[str] = []
+    begun, never = str(folder / "begun"), str(folder / "never")
+    os.mkfifo(begun)
+    os.mkfifo(never)  # a pipe that nobody writes
+
+    def work() -> None:
+        def slow(records: Any) -> Any:
+            for record in records:
+                open(begun, "w").close()
+                open(never).close()
+                yield record
+
+        with spark_session.tagged(spark, tag):
+            try:
+                spark.range(4).mapInArrow(slow, "id bigint").collect()
+            except Exception as error:
+                errors.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with open(begun):
+        yield errors
+    thread.join()
+
+
+def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
+    with stuck(spark, tmp_path, "a cell") as errors:
+        spark_session.cancel(spark, "a cell")
+    assert len(errors) == 1
+    assert "a cell" not in spark.getTags()
+
+
+def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
+    spark: Any, tmp_path: Path
+) -> None:
+    def interrupted() -> None:
+        with spark_session.tagged(spark, "a cell"):
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise OSError("the socket is not connected")
+
+    with stuck(spark, tmp_path, "a cell") as errors, pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(errors) == 1
+
+
+def test_workers_are_asked_once(spark: Any) -> None:
+    found = workers.check(spark)
+    assert workers.check(spark) == found
+    assert found.slots == 2
+    assert found.python.startswith("Python 3.")
+
+
+def test_workers_without_a_module_are_refused(spark: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(workers, "_NEEDED", ("no_such_module",))
+    monkeypatch.setattr(workers, "_known", {})
+    with pytest.raises(NosyncError, match="cannot import no_such_module") as caught:
+        workers.check(spark)
+    assert "PYSPARK_PYTHON=" in str(caught.value.hint)
+
+
+def test_the_package_travels_as_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "nosync_nb.zip"
+    path.write_bytes(workers.zipped(str(Path(nosync_nb.__file__).parent)))
+    code = f"import sys; sys.path.insert(0, {str(path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import nosync_nb.spark.execution.tasks as t; print(t)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert str(path) in done.stdout, done.stderr

@@ -1,0 +1,135 @@
+"""How many rows Spark hands to Python at a time: said for our own jobs, and never to a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb.spark import ingest, ingest__batches
+from nosync_nb.spark.execution import shuffle_records
+from nosync_nb.spark.execution.shuffle_records import HashRanges
+from nosync_nb.spark.ingest__batches import ROWS, counted, may_count
+from nosync_nb.trace.batch import Layout, Updates
+
+pytestmark = pytest.mark.spark
+
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+MANY = 4 * ROWS
+
+
+def lengths() -> Any:
+    """What says how many rows came; it is sent to workers, who know nothing of this file."""
+
+    def each(records: Any) -> Any:
+        for record in records:
+            yield pa.RecordBatch.from_pydict({"rows": [record.num_rows]})
+
+    return each
+
+
+def given(spark: Any) -> Any:
+    return spark.range(0, MANY, 1, 1)
+
+
+def handed_over(spark: Any) -> list[int]:
+    frame = given(spark).mapInArrow(lengths(), "rows bigint")
+    return [row[0] for row in frame.collect()]
+
+
+def test_jobs_inside_count_rows_and_others_do_as_before(spark: Any) -> None:
+    before = dict(spark.conf.getAll)
+    assert handed_over(spark) == [MANY]
+    with counted(spark, wanted=True):
+        assert handed_over(spark) == [ROWS] * (MANY // ROWS)
+    with counted(spark, wanted=False):
+        assert handed_over(spark) == [MANY]
+    with pytest.raises(ZeroDivisionError), counted(spark, wanted=True):
+        raise ZeroDivisionError
+    assert handed_over(spark) == [MANY]
+    assert dict(spark.conf.getAll) == before, "the session is as it was"
+
+
+def test_what_a_user_said_himself_goes_first(spark: Any) -> None:
+    frame = given(spark)
+    assert may_count(spark, frame, ("bigint", "double", "date"))
+    for key, value in ((RECORDS, "20000"), (BYTES, "1m")):
+        spark.conf.set(key, value)
+        try:
+            assert not may_count(spark, frame, ("bigint",))
+        finally:
+            spark.conf.unset(key)
+    assert may_count(spark, frame, ("bigint",))
+
+
+@pytest.mark.parametrize("type_", ["string", "binary", "array<int>", "decimal(10,2)"])
+def test_rows_of_any_length_are_looked_at(spark: Any, type_: str) -> None:
+    assert not may_count(spark, given(spark), ("bigint", type_))
+
+
+def test_functions_of_the_user_get_the_batches_that_they_are_used_to(spark: Any) -> None:
+    from pyspark.sql.functions import pandas_udf
+
+    doubled = pandas_udf(lambda numbers: 2 * numbers, "bigint")
+    frames = [
+        given(spark).mapInArrow(lengths(), "rows bigint"),
+        given(spark).mapInPandas(lambda each: each, "id bigint"),
+        given(spark).select(doubled("id")),
+    ]
+    for frame in frames:
+        assert not may_count(spark, frame, ("bigint",))
+
+
+def test_a_spark_that_does_not_look_is_told_nothing(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest__batches, "_BYTES", "spark.sql.execution.arrow.unknownSetting")
+    assert not may_count(spark, given(spark), ("bigint",))
+
+
+def test_rows_and_blocks_of_numbers_are_counted_and_all_there(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    whole = ingest__batches.counted
+
+    def noted(session: Any, *, wanted: bool) -> Any:
+        told.append(wanted)
+        return whole(session, wanted=wanted)
+
+    monkeypatch.setattr(ingest.ingest__batches, "counted", noted)
+    with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=0) as session:
+        numbers = session.input("numbers", "id bigint, half double")
+        texts = session.input("texts", "id bigint, text string")
+        sums = session.stage("sums", numbers.agg(n="count(*)", s="sum(id)", h="sum(half)"))
+        numbers.insert(given(spark).selectExpr("id", "id / 2.0D AS half"))
+        texts.insert(given(spark).selectExpr("id", "cast(id AS string) AS text"))
+        session.commit()
+        assert told == [True, False]
+        total = sum(range(MANY))
+        assert [tuple(row) for row in sums.rows()] == [(MANY, total, total / 2)]
+        assert texts.count() == MANY
+
+
+def test_small_blocks_are_the_same_rows() -> None:
+    updates = Updates([np.arange(MANY)], np.ones(MANY, np.int64))
+    layout = Layout(("bigint",))
+    whole, small = (
+        [*shuffle_records.cut(updates, layout, HashRanges(2), 0, most)]
+        for most in (1 << 20, 1 << 10)
+    )
+    assert len(whole) == 2 < len(small)
+    for place in (0, 1):
+        assert {b.place for b in small} == {0, 1}
+        one, other = (
+            shuffle_records.join(
+                [b.payload for b in made if b.place == place], layout.types
+            ).updates
+            for made in (whole, small)
+        )
+        assert one.columns[0].tolist() == other.columns[0].tolist()

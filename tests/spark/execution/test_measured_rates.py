@@ -1,0 +1,104 @@
+"""Rates: a session goes by what it has measured of a kind of kernel, after several runs of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb.spark.execution import placement
+from nosync_nb.spark.execution.cost_model import HERE, ROWS_PER_SECOND, SPARK, Estimate, choose
+from nosync_nb.spark.execution.cost_model__rates import (
+    FACTOR_MAX,
+    MEASURED,
+    ROWS_MIN,
+    RUNS_MAX,
+    RUNS_MIN,
+    Rates,
+)
+
+BELIEVED = ROWS_PER_SECOND["key"]
+
+
+def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> Rates:
+    """Rates after runs that did so many rows a second, in parts of what is believed."""
+    rates = Rates()
+    for speed in speeds:
+        rates.note(kind, rows, rows / (speed * ROWS_PER_SECOND[kind]))
+    return rates
+
+
+@pytest.mark.parametrize("runs", range(RUNS_MIN))
+def test_a_few_runs_change_nothing(runs: int) -> None:
+    assert noted(*[0.5] * runs).per_second("key") == BELIEVED
+
+
+def test_several_runs_count_by_their_median_and_for_their_kind_alone() -> None:
+    rates = noted(*[0.5] * (RUNS_MIN - 2), 3.9, 0.01)
+    assert rates.per_second("key") == pytest.approx(0.5 * BELIEVED)
+    assert {kind: rates.per_second(kind) for kind in ROWS_PER_SECOND if kind != "key"} == {
+        kind: rate for kind, rate in ROWS_PER_SECOND.items() if kind != "key"
+    }
+
+
+def test_what_is_long_ago_counts_no_more() -> None:
+    assert noted(*[0.5] * 100, *[2.0] * RUNS_MAX).per_second("key") == pytest.approx(2 * BELIEVED)
+
+
+@pytest.mark.parametrize(("speed", "bound"), [(1e-6, 1 / FACTOR_MAX), (1e6, FACTOR_MAX)])
+def test_no_machine_is_that_slow_or_that_fast(speed: float, bound: float) -> None:
+    assert noted(*[speed] * RUNS_MIN).per_second("key") == pytest.approx(bound * BELIEVED)
+
+
+def test_few_rows_loops_and_expressions_of_spark_say_nothing() -> None:
+    assert noted(*[0.5] * 50, rows=ROWS_MIN - 1).per_second("key") == BELIEVED
+    for kind in ROWS_PER_SECOND.keys() - set(MEASURED):
+        assert noted(*[0.5] * 50, kind=kind).per_second(kind) == ROWS_PER_SECOND[kind]
+
+
+def test_a_rate_that_was_measured_decides() -> None:
+    rows = 10_000_000
+    given = Estimate("key", rows, 24 * rows, 0, 24 * rows, "running", slots=8)
+    assert choose(given).place == SPARK
+    assert choose(given._replace(per_second=FACTOR_MAX * BELIEVED)).place == SPARK
+    few = Estimate("key", 1_600_000, 24, 0, 24, "running", slots=8)
+    assert choose(few._replace(per_second=FACTOR_MAX * BELIEVED)).place == HERE
+    assert choose(few._replace(per_second=BELIEVED / FACTOR_MAX)).place == SPARK
+
+
+def test_a_session_measures_what_it_weighs_and_goes_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimates: list[Estimate] = []
+    runs: list[tuple[str, int]] = []
+    note, chosen_for = Rates.note, placement.chosen_for
+
+    def noting(rates: Rates, kind: str, rows: int, seconds: float) -> None:
+        assert seconds > 0
+        runs.append((kind, rows))
+        note(rates, kind, rows, rows / (2.0 * ROWS_PER_SECOND[kind]))  # whatever the machine does
+
+    def weighing(estimate: Estimate) -> Any:
+        estimates.append(estimate)
+        return chosen_for(estimate)
+
+    monkeypatch.setattr(Rates, "note", noting)
+    monkeypatch.setattr(placement, "chosen_for", weighing)
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "k int, x int")
+        session.stage("counts", numbers.group_by("k").agg(n="count(*)"))
+        for _ in range(RUNS_MIN + 1):
+            numbers.insert(pa.table({"k": [n % 7 for n in range(ROWS_MIN)], "x": range(ROWS_MIN)}))
+            session.commit()
+        numbers.insert([(1, 1)])
+        session.commit()
+        assert session["counts"].agg(n="sum(n)").rows() == [((RUNS_MIN + 1) * ROWS_MIN + 1,)]
+    keyed = [each for each in estimates if each.kind == "key"]
+    assert runs.count(("key", ROWS_MIN)) == RUNS_MIN + 1, "few rows are not weighed"
+    assert [each.per_second for each in keyed[: RUNS_MIN + 1]] == [
+        *[BELIEVED] * RUNS_MIN,
+        pytest.approx(2 * BELIEVED),
+    ]

@@ -1,0 +1,92 @@
+"""Executors that do not see the session's folder: few rows come over Arrow, more are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from internals import inside, is_seen
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import NosyncError, SchemaError
+from nosync_nb.session.session import owners_of
+from nosync_nb.spark import workers
+
+pytestmark = pytest.mark.spark
+
+MESSAGE = "Spark's executors do not see the session's folder"
+
+
+@pytest.fixture
+def remote(spark: Any, tmp_path: Path) -> Iterator[Session]:
+    """A session whose folder no executor sees, as on a cluster without shared storage."""
+    with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
+        workers.assume(spark, inside(session).store.parts, shared=False)
+        yield session
+
+
+def test_small_dataframes_come_over_arrow(spark: Any, remote: Session) -> None:
+    given = remote.input("given", "x bigint, y double")
+    doubled = remote.stage("doubled", given.group_by("x").agg(n="count(*)"))
+    given.insert(spark.range(900).selectExpr("double('nan') as y", "cast(id % 10 as int) as x"))
+    remote.commit()
+    assert [row.n for row in doubled.rows()] == [90] * 10
+    assert all(row.y != row.y for row in given.head(3))
+    given.remove(spark.range(1).selectExpr("id as x", "double('nan') as y"))
+    remote.commit()
+    assert doubled.rows()[0] == (0, 89)
+    assert not os.listdir(inside(remote).store.parts)
+
+
+def test_larger_ones_are_refused_with_the_remedy(spark: Any, remote: Session) -> None:
+    given = remote.input("given", "x bigint")
+    with pytest.raises(
+        NosyncError, match="'given': the DataFrame has more than 1000 rows"
+    ) as found:
+        given.insert(spark.range(1001).selectExpr("id as x"))
+    assert MESSAGE in str(found.value)
+    assert (
+        "open it with bulk=URL, a place that driver and executors reach" in found.value.__notes__[0]
+    )
+    assert not remote.pending
+    with pytest.raises(SchemaError, match="unknown column 'z'"):
+        given.insert(spark.range(3).selectExpr("id as z"))
+
+
+def test_what_the_driver_holds_runs_in_process(spark: Any, remote: Session) -> None:
+    given = remote.input("given", "x bigint")
+    odd = remote.stage("odd", given.filter("x % 2 = 1"))
+    given.insert(pa.table({"x": np.arange(5000)}))
+    remote.commit()
+    assert odd.count() == 2500
+    assert "in process" in odd.explain()
+    assert odd.to_spark().count() == 2500
+
+
+def test_a_stage_that_must_run_there_is_refused(spark: Any, remote: Session) -> None:
+    given = remote.input("given", "x bigint")
+    given.insert([(1,), (2,)])
+    remote.commit()
+    with pytest.raises(NosyncError, match="stage 'odd' is to run on Spark"):
+        owners_of(remote).definitions.define({"odd": given.filter("x % 2 = 1")}, on="spark")
+    assert "odd" not in remote
+
+
+def test_many_rows_for_spark_are_refused(spark: Any, remote: Session) -> None:
+    given = remote.input("given", "x bigint")
+    given.insert(pa.table({"x": np.arange(100_001)}))
+    remote.commit()
+    with pytest.raises(NosyncError, match="to_spark of 100001 rows"):
+        given.to_spark()
+
+
+def test_executors_are_asked_whether_they_see_a_folder(spark: Any, tmp_path: Path) -> None:
+    assert is_seen(spark, str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    assert workers.share(spark, str(tmp_path))

@@ -1,0 +1,131 @@
+"""DataFrames that `to_spark` gives: what they read lazily is there when they are executed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.spark import spark_session
+
+pytestmark = pytest.mark.spark
+
+
+def merged(session: Session) -> None:
+    """Merges what is to be merged, also what the worker has in hand."""
+    for number in list(inside(session).traces):
+        inside(session).upkeep.merge(number)
+    inside(session).worker.settle()
+
+
+def merged_away(session: Session) -> None:
+    """Merges what lies in files, until nothing but a DataFrame needs the files of before."""
+    numbers = session.inputs["numbers"]
+    for start in (200_000, 400_000, 600_000):
+        numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
+        session.commit()
+    merged(session)
+    for _ in range(4):
+        session.commit()
+        inside(session).upkeep.checkpoint()
+
+
+@pytest.mark.fault(41)
+def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        for start in range(0, 120_000, 30_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
+            session.commit()
+        merged(session)
+        (layer,) = inside(session).snapshot.contents("numbers").layers
+        (first,) = {ref.path for ref in layer.files}
+        frame = numbers.to_spark()
+        derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
+        merged_away(session)
+        assert first not in {
+            ref.path
+            for each in inside(session).snapshot.contents("numbers").layers
+            for ref in each.files
+        }
+        assert {tuple(row) for row in derived.collect()} == {(0, 60_000), (1, 60_000)}
+        inside(session).garbage.exports.clear()  # as if many were made since
+        for _ in range(2):
+            session.commit()
+            inside(session).upkeep.checkpoint()
+        assert first not in os.listdir(inside(session).store.parts)
+        with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
+            frame.selectExpr("sum(x)").collect()
+        assert numbers.to_spark().count() == 480_000
+
+
+def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
+    spark: Any, tmp_path: Path
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        for start in range(0, 120_000, 30_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
+            session.commit()
+        merged(session)  # what was inserted is the history's too
+        inside(session).upkeep.checkpoint()
+        with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
+            theirs = reader.inputs["numbers"]
+            frame = theirs.to_spark()
+            assert frame.count() == 120_000
+            merged_away(session)
+            with pytest.raises(Exception, match="merged and deleted") as caught:
+                frame.selectExpr("sum(x)").collect()
+            assert 'a session of mode="r" cannot keep files' in str(caught.value)
+            assert theirs.to_spark().count() == 480_000, "made again, it has what there is now"
+
+
+def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        for start in (0, 120_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
+            session.commit()
+        frame = numbers.to_spark(at=1)
+        (spilled,) = inside(session).garbage.spilled
+        for _ in range(4):
+            session.commit()
+            inside(session).upkeep.checkpoint()
+        assert frame.count() == 120_000
+        inside(session).garbage.exports.clear()  # as if many were made since
+        for _ in range(2):
+            session.commit()
+            inside(session).upkeep.checkpoint()
+        assert spilled not in os.listdir(inside(session).store.parts)
+
+
+def test_views_follow_a_spark_session_that_comes_later_and_new_names(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(spark_session, "find", lambda *_: None)
+        session = nosync_nb.open(tmp_path / "log")
+        numbers = session.input("numbers", "x int")
+        session.stage("odd_ones", numbers.filter("x % 2 = 1"))
+        assert not spark.catalog.tableExists("odd_ones")
+    with session:
+        numbers.insert([(1,), (2,)])
+        session.commit()
+        assert spark.table("odd_ones").count() == 1
+        asked: list[Any] = []
+        find = spark_session.find
+        monkeypatch.setattr(
+            spark_session, "find", lambda *given: asked.append(given) or find(*given)
+        )
+        session.commit()
+        assert not asked, "an epoch asks no more once the views are there"
+        session.rename("odd_ones", "odd")
+        assert spark.table("odd").count() == 1
+        assert not spark.catalog.tableExists("odd_ones")

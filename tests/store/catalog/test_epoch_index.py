@@ -1,0 +1,226 @@
+"""The ledger: what is recorded of an epoch is there as a whole or not at all, and once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from datetime import UTC, datetime
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from faults.every_opcode import Struck, count, strike, traced
+
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.store.catalog.epoch_index import (
+    Ledger,
+    Numbering,
+    Record,
+    Rewound,
+    lost_after,
+    noted,
+)
+
+FIRST = Record(1, 10.0, 5, 4, "morning", {'["flights", 1]': "digest of 1"})
+SECOND = Record(2, 20.0, 7, 5, "noon", {'["flights", 2]': "digest of 2"})
+THIRD = Record(3, 30.0, 8, 7, "evening", {'["planes", 3]': "digest of 3"})
+
+
+def written() -> Ledger:
+    ledger = Ledger()
+    ledger.record(FIRST)
+    ledger.record(SECOND)
+    return ledger
+
+
+def told(ledger: Ledger) -> Any:
+    """All that a ledger says, by all ways to ask it."""
+    return (
+        ledger.saved(),
+        [ledger.labelled(name) for name in ("morning", "noon", "evening")],
+        [(ledger.loaded(mark), ledger.load(mark)) for mark in SECOND.once | THIRD.once],
+        [ledger.has_loads(f'["{name}",') for name in ("flights", "planes", "flight")],
+        [ledger.durable(frames) for frames in range(4, 9)],
+        list(ledger.epochs([range(3)])),
+        ledger.not_before(0.0),
+    )
+
+
+def test_what_is_recorded_again_changes_nothing() -> None:
+    ledger = written()
+    before = told(ledger)
+    for again in (FIRST, SECOND, SECOND._replace(label="late", durable=9), FIRST):
+        ledger.record(again)
+        assert told(ledger) == before
+    ledger.record(THIRD)
+    ledger.record(THIRD)
+    assert told(ledger) != before
+    assert ledger.epochs([range(4)])[3] == (3, "evening", datetime.fromtimestamp(30, UTC))
+
+
+def test_an_epoch_that_does_not_follow_is_not_recorded() -> None:
+    ledger = written()
+    with pytest.raises(AssertionError, match="out of turn"):
+        ledger.record(THIRD._replace(epoch=4))
+    with pytest.raises(AssertionError, match="out of turn"):
+        ledger.record(THIRD._replace(epoch=4), THIRD._replace(epoch=4))
+    assert told(ledger) == told(written())
+
+
+ACTS: list[Callable[[Ledger], Any]] = [
+    lambda ledger: ledger.record(THIRD),
+    lambda ledger: (ledger.record(THIRD), ledger.not_before(0.0)),
+    lambda ledger: (ledger.record(THIRD), ledger.saved()),
+]
+
+
+@pytest.mark.parametrize("act", ACTS, ids=["record", "and enter", "and save"])
+def test_an_epoch_is_recorded_or_not_whatever_is_raised_and_wherever(
+    act: Callable[[Ledger], Any],
+) -> None:
+    before, counted, after = told(written()), written(), written()
+    opcodes, _ = count(lambda: act(counted), lambda: None)
+    assert opcodes > 20
+    act(after)
+    seen = []
+    for at in range(1, opcodes + 1):
+        ledger = written()
+        assert strike(lambda ledger=ledger: act(ledger), at, Struck()) is not None
+        found = told(ledger)
+        assert found in (before, told(after))
+        seen.append(found == before)
+        ledger.record(THIRD)
+        assert told(ledger) == told(after)
+    assert seen == sorted(seen, reverse=True)
+    assert {*seen} == {True, False}
+
+
+BACK = Rewound(1, 1, 9)
+
+
+def test_a_rewind_forgets_what_follows_and_epochs_are_counted_on() -> None:
+    ledger = written()
+    epochs = ledger.epochs([range(3)])
+    ledger.rewind(BACK)
+    ledger.rewind(BACK)
+    assert ledger.incarnation == 1
+    assert [ledger.labelled(name) for name in ("morning", "noon")] == [1, None]
+    assert [ledger.loaded(mark) for mark in FIRST.once | SECOND.once] == [True, False]
+    assert [ledger.durable(frames) for frames in (5, 9, 10)] == [1, 1, 1]
+    assert epochs[2] == (2, "noon", datetime.fromtimestamp(20, UTC))
+    ledger.record(SECOND._replace(seq=10, durable=9, label="again"))
+    assert [ledger.durable(frames) for frames in (5, 9, 10)] == [1, 1, 2]
+    assert ledger.labelled("again") == 2
+    meta, times = ledger.saved()
+    assert Ledger.restored(2, times, meta).saved() == (meta, times)
+
+
+def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
+    ledger = written()
+    ledger.rewind(BACK)
+    ledger.record(SECOND._replace(seq=10, durable=9))
+    assert [ledger.held(7, 2), ledger.held(9, 1), ledger.held(10, 2)] == [1, 1, 2]
+    assert ledger.held(3, 0) == 0
+
+
+def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:
+    def act(ledger: Ledger) -> None:
+        ledger.rewind(BACK)
+        ledger.saved()
+
+    before, after = told(written()), written()
+    opcodes, _ = count(lambda: act(after), lambda: None)
+    for at in range(1, opcodes + 1):
+        ledger = written()
+        assert strike(lambda ledger=ledger: act(ledger), at, Struck()) is not None
+        assert told(ledger) in (before, told(after))
+        ledger.rewind(BACK)
+        assert told(ledger) == told(after)
+
+
+def test_a_note_tells_of_lost_epochs_of_its_own_incarnation_alone() -> None:
+    assert lost_after(noted(0, 7), 0, 5) == range(6, 8)
+    assert lost_after(noted(2, 7), 2, 7) == range(8, 8)
+    assert not lost_after(noted(0, 7), 1, 3)
+    assert not lost_after(noted(1, 3), 0, 7)
+    assert not lost_after(0, 0, 7)
+
+
+def test_who_asks_in_the_middle_of_a_call_is_answered_as_before_or_after_it() -> None:
+    before, after, answers = told(written()), written(), []
+    after.record(THIRD)
+
+    def act() -> None:
+        ledger = written()
+        with traced(lambda _: answers.append(told(ledger))):
+            ledger.record(THIRD)
+            ledger.saved()
+
+    thread = Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(answers) > 20
+    assert all(answer in (before, told(after)) for answer in answers)
+
+
+def test_threads_that_record_the_same_epochs_record_each_once() -> None:
+    ledger, together = Ledger(), Barrier(4)
+    records = [Record(n, float(n), n, 0, f"label {n}", {f"load {n}": ""}) for n in range(1, 200)]
+
+    def record() -> None:
+        together.wait(60)
+        for each in records:
+            ledger.record(each)
+            assert ledger.labelled(f"label {each.epoch}") == each.epoch
+
+    threads = [Thread(target=record) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    meta, times = ledger.saved()
+    assert array("d", times).tolist() == [float(n) for n in range(1, 200)]
+    assert list(meta["labels"].values()) == list(range(1, 200))
+
+
+def test_a_checkpoint_keeps_all_of_it_but_frames() -> None:
+    ledger = written()
+    meta, times = ledger.saved()
+    again = Ledger.restored(2, times, meta)
+    assert again.saved() == (meta, times)
+    assert list(again.epochs([range(3)])) == list(ledger.epochs([range(3)]))
+    assert again.durable(0) == 2
+    again.record(THIRD)
+    assert again.resolve("evening", 3) == 3
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 3])
+def test_a_checkpoint_with_times_of_other_epochs_is_damaged(epoch: int) -> None:
+    meta, times = written().saved()
+    with pytest.raises(CorruptLogError, match=r"2 times of|a label|the key of a load"):
+        Ledger.restored(epoch, times, meta)
+
+
+def test_a_moment_is_a_number_a_label_or_a_time() -> None:
+    ledger = written()
+    ledger.record(THIRD)
+    assert [ledger.resolve(at, 3) for at in (0, 2, -1, "noon")] == [0, 2, 2, 2]
+    moments = [datetime.fromtimestamp(seconds, UTC) for seconds in (9, 10, 29, 99)]
+    assert [ledger.resolve(at, 3) for at in moments] == [0, 1, 2, 3]
+    assert ledger.resolve(moments[-1], 2) == 2
+    with pytest.raises(TimeError, match="no epoch is labelled 'evening'") as late:
+        ledger.resolve("evening", 2)
+    assert late.value.__notes__ == ["Hint: labels: morning, noon"]
+    for at, why in ((4, "epoch 4 is not readable"), (True, "True is not"), (None, "None is not")):
+        with pytest.raises(TimeError, match=why):
+            ledger.resolve(at, 3)
+
+
+def test_a_number_is_that_of_another_epoch_once_the_log_went_back_behind_it() -> None:
+    line = Numbering(5, (9, 4, 7))
+    assert not line.has_left(1000, 5)
+    assert [line.has_left(7, i) for i in (4, 3)] == [False, True]
+    assert line.has_left(8, 4)
+    assert not line.has_left(4, 2)
+    assert line.has_left(0, 1), "it is not known any more how far it went"

@@ -1,0 +1,125 @@
+"""Keys on their way to another machine: as secret as they are here, and none is ever lost."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+import nosync_nb
+from nosync.__main__ import main
+from nosync_nb.collections.functions import signing
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.trust_report import trust_report
+from nosync_nb.store.catalog import signature__keys
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
+    return tmp_path / "home"
+
+
+def become(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """Another user, with a home of his own."""
+    patch.setenv("NOSYNC_KEY_FILE", str(path))
+
+
+@pytest.mark.fault(43)
+def test_a_log_goes_on_elsewhere_once_its_key_is_imported(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.stage("big", session.input("numbers", "x int").filter("x > 1"))
+    assert main(["key", "export", str(tmp_path / "carried")]) == 0
+    assert stat.S_IMODE((tmp_path / "carried").stat().st_mode) == 0o600
+    become(monkeypatch, tmp_path / "there" / "key")
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert "key import" in session.stale["big"]
+    assert main(["key", "import", str(tmp_path / "carried")]) == 0
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert session.stale == {}
+    assert stat.S_IMODE((tmp_path / "there" / "key").stat().st_mode) == 0o600
+
+
+def test_no_file_and_no_other_key_is_overwritten(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = signing.user_key()
+    carried = tmp_path / "carried"
+    signature__keys.export_key(str(carried))
+    assert main(["key", "export", str(carried)]) == 1
+    assert "is there already" in capsys.readouterr().err
+    become(monkeypatch, tmp_path / "there" / "key")
+    second = signing.user_key()
+    assert main(["key", "import", str(carried)]) == 1
+    assert "--replace" in capsys.readouterr().err
+    assert signing.user_key() == second
+    assert main(["key", "import", str(carried), "--replace"]) == 0
+    assert signing.user_key() == first
+    kept = tmp_path / "there" / f"key.{signing.key_id(second)}"
+    assert kept.read_bytes() == signing.key_text(second)
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert str(kept) in capsys.readouterr().out
+    assert signature__keys.import_key(str(carried)) == (signing.key_id(first), "")
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "says"),
+    [("secret?", 0o600, "is damaged"), ("", 0o600, "is damaged"), ("ab" * 32, 0o644, "mode 0644")],
+)
+def test_what_is_no_key_or_no_secret_is_not_imported(
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    mode: int,
+    says: str,
+) -> None:
+    (tmp_path / "carried").write_text(content)
+    (tmp_path / "carried").chmod(mode)
+    assert main(["key", "import", str(tmp_path / "carried")]) == 1
+    assert says in capsys.readouterr().err
+    assert not (home / "key").exists()
+    assert main(["key", "import", str(tmp_path / "nowhere")]) == 1
+    assert main(["key", "export", str(tmp_path / "nothing")]) == 1
+    assert "there is no key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "x int")
+        session.stage("big", numbers.filter("x > 1 and '\u202e\x1b' <> '<b>'"))
+        assert "signed with your key" in str(trust_report(session))
+    mine = signing.key_id(signing.user_key())
+    become(monkeypatch, tmp_path / "there" / "key")
+    with nosync_nb.open(tmp_path / "log", mode=mode) as session:  # type: ignore[arg-type]
+        told = trust_report(session)
+    assert mine in told.whose
+    assert told.yours == "there is none"
+    (big,) = told.stages
+    assert (big.name, big.whose) == ("big", f"of key {mine}")
+    assert big.text.startswith("filter(numbers, predicate=")
+    assert "x > 1" in big.text
+    assert str(told).isprintable() or str(told).replace("\n", "").isprintable()
+    assert not (tmp_path / "there").exists()
+
+
+def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing was defined yet when it was opened, which judges nobody."""
+    log = tmp_path / "log"
+    with nosync_nb.open(log) as session, nosync_nb.open(log, mode="r") as reader:
+        session.stage("big", session.input("numbers", "x int").filter("x > 1"))
+        mine = signing.key_id(signing.user_key())
+        assert owners_of(reader).follower.refresh() == 0
+        assert trust_report(reader).whose == "signed with your key"
+        become(monkeypatch, tmp_path / "there" / "key")
+        told = trust_report(reader)
+    assert told.whose == f"signed with key {mine}, or so it says; it is not believed"
+    assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]

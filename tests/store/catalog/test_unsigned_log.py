@@ -1,0 +1,610 @@
+"""A log is data: what this user's key did not sign is read, and nothing of it is run.
+
+The attacker here writes logs with NoSync itself, under a key of his own, and changes what the
+catalog says before it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside
+from sql_cases.expression_cases import all_cases
+
+import nosync_nb
+from nosync_nb import Session, StageError
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions import signing
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.expressions import refusal
+from nosync_nb.operators import spec
+from nosync_nb.operators.aggregates import spec as aggregates
+from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.state.signer import Signer
+from nosync_nb.session.trust_report import trust_report
+from nosync_nb.spark.connection import Link
+from nosync_nb.store.records import payloads
+
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+REFLECT = "cast(reflect('java.lang.System', 'load', '/nowhere/evil.so') as int) > 0"
+
+
+class Victim:
+    """Opens logs under one key or another; counts what a hostile log must not reach."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.compiled: list[str] = []
+        self.sparks = 0
+        self.loads = 0
+        self.sessions: list[Session] = []
+
+    def use_key(self, name: str) -> None:
+        self.patch.setenv("NOSYNC_KEY_FILE", str(self.folder / name))
+
+    def opened(self, key: str = "mine", log: str = "log", **options: Any) -> Session:
+        self.use_key(key)
+        self.sessions.append(nosync_nb.open(self.folder / log, **options))
+        return self.sessions[-1]
+
+    def watch(self) -> None:
+        """From now on counts expressions compiled, functions loaded, and calls for Spark."""
+
+        def require(_: Any, why: str) -> Any:
+            self.sparks += 1
+            raise nosync_nb.ExpressionError(f"{why} needs Spark")
+
+        self.patch.setattr(Link, "require", require)
+        one, many = spec.compile_expression, aggregates.compile_aggregates
+        self.patch.setattr(spec, "compile_expression", self._counting(one))
+        self.patch.setattr(aggregates, "compile_aggregates", self._counting(many))
+        load = signing.serializer.loads
+
+        def loads(data: bytes) -> Any:
+            self.loads += 1
+            return load(data)
+
+        self.patch.setattr(signing.serializer, "loads", loads)
+
+    def _counting(self, made: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(what: Any, *rest: Any, **options: Any) -> Any:
+            self.compiled.append(str(what))
+            return made(what, *rest, **options)
+
+        return counted
+
+    @property
+    def untouched(self) -> bool:
+        return (self.compiled, self.loads, self.sparks) == ([], 0, 0)
+
+
+@pytest.fixture
+def victim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victim]:
+    made = Victim(tmp_path, monkeypatch)
+    yield made
+    for session in reversed(made.sessions):
+        session.close()
+
+
+def stages(session: Session) -> dict[str, Any]:
+    numbers = session.input("numbers", "x int")
+    return {
+        "big": numbers.filter("x > 1"),
+        "odd": numbers.map(lambda row: (row.x % 2,), "y int"),
+        "counts": numbers.group_by("x").agg(n="count(*)"),
+    }
+
+
+def filled(session: Session, epochs: int = 3) -> None:
+    owners_of(session).definitions.define(stages(session))
+    for x in range(1, epochs + 1):
+        session.inputs["numbers"].insert([(x,)])
+        session.commit()
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
+
+
+def forged(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any], Graph], None]) -> None:
+    """From now on what is written as the catalog is changed first."""
+    whole = payloads.catalog_json
+
+    def made(catalog: Mapping[str, Any], graph: Graph, *rest: Any) -> dict[str, Any]:
+        data = json.loads(json.dumps(whole(catalog, graph, *rest)))
+        change(data, graph)
+        return data
+
+    patch.setattr(payloads, "catalog_json", made)
+
+
+def lagging(data: dict[str, Any], graph: Graph) -> None:
+    """`big` calls reflect and stopped at an epoch that recovery would go on from."""
+    numbers, big = (next(s for s in data["stages"] if s["name"] == n) for n in ("numbers", "big"))
+    big["definition"][-1]["params"]["predicate"] = REFLECT
+    big["life"] = {"is": "stale", "reason": "its function was not restored", "since": 1}
+    tree = Definition.from_json(big["definition"], [])
+    stage = Stage("big", Schema(numbers["schema"]), tree)
+    big["fingerprint"] = stage.meaning({"numbers": graph.named["numbers"].fingerprint})
+    for node in data["nodes"]:
+        if node["name"] == "big":
+            node["fingerprint"] = big["fingerprint"]
+            node["stopped"] = 1
+
+
+@pytest.fixture
+def hostile(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
+    """A stranger's log at epoch 4 whose stage `big` is to be extended from epoch 1."""
+    with monkeypatch.context() as patch:
+        session = victim.opened("theirs")
+        filled(session)
+        forged(patch, lagging)
+        session.stage("late", session["numbers"].distinct())
+        session.inputs["numbers"].insert([(4,)])
+        session.commit()
+        session.close()
+    victim.watch()
+    return victim
+
+
+# -- another key -----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(43)
+def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_run(
+    hostile: Victim,
+) -> None:
+    for more in range(5, 8):
+        session = hostile.opened()
+        assert set(session.stale) == {"big", "odd", "counts", "late"}
+        assert values(session["numbers"], 4) == [1, 2, 3, 4]
+        assert values(session["counts"], 2) == [(1, 1), (2, 1)]
+        assert values(session["odd"], 3) == [0, 1, 1]
+        session.inputs["numbers"].insert([(more,)])
+        session.commit()
+        inside(session).upkeep.checkpoint()
+        session.close()
+    assert hostile.untouched
+
+
+def test_what_is_stale_says_whose_key_signed_it_and_what_to_do(hostile: Victim) -> None:
+    hostile.use_key("theirs")
+    theirs = signing.key_id(signing.user_key())
+    hostile.use_key("mine")
+    signing.user_key()
+    session = hostile.opened()
+    for reason in session.stale.values():
+        assert f"key {theirs} signed" in reason
+        assert "run the stage's cell" in reason
+        assert "key import" in reason
+    session["numbers"].insert([(5,)])
+    session.commit()
+    with pytest.raises(nosync_nb.TimeError, match=theirs):
+        session["big"].rows()
+
+
+def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile: Victim) -> None:
+    """What the stranger says that they hold is not believed, though the cells are the same."""
+    session = hostile.opened()
+    session.inputs["numbers"].insert([(5,)])
+    session.commit()
+    owners_of(session).definitions.define(stages(session))
+    assert values(session["big"]) == [2, 3, 4, 5]
+    assert values(session["counts"]) == [(x, 1) for x in range(1, 6)]
+    assert values(session["odd"]) == [0, 0, 1, 1, 1]
+    assert values(session["big"], 2) == [2]
+    assert inside(session).catalog["counts"].version == 2
+    assert values(session["counts@1"], 2) == [(1, 1), (2, 1)]
+    assert REFLECT not in hostile.compiled
+    assert set(session.stale) == {"late"}
+    assert "not believed" in trust_report(session).whose
+    with pytest.raises(StageError, match="it reads 'late', which is stale"):
+        session.stage("more", session["late"].filter("x > 1"))
+    session.close()
+    session = hostile.opened()
+    assert set(session.stale) == {"late"}
+    session.inputs["numbers"].insert([(6,)])
+    session.commit()
+    assert values(session["big"]) == [2, 3, 4, 5, 6]
+    session.drop("late")
+    assert trust_report(session).whose == "signed with your key"
+    assert REFLECT not in hostile.compiled
+
+
+def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
+    hostile: Victim,
+) -> None:
+    """Our signature over a catalog says that they are his; it does not make them ours."""
+    session = hostile.opened()
+    session.input("other", "y int")
+    session.stage("own", session["other"].distinct())
+    for how in ("frames", "checkpoint"):
+        if how == "checkpoint":
+            inside(session).upkeep.checkpoint()
+        session.close()
+        session = hostile.opened()
+        assert inside(session).signer.origin.own
+        assert set(session.stale) == {"big", "odd", "counts", "late"}
+        session.rename("big", "large")
+        session.inputs["other"].insert([(len(how),)])
+        session.commit()
+        session.rename("large", "big")
+        assert values(session["own"])[-1] == len(how)
+    assert hostile.untouched
+
+
+def test_a_reader_of_a_strangers_log_judges_nobody_and_runs_nothing(hostile: Victim) -> None:
+    reader = hostile.opened(mode="r")
+    assert values(reader["numbers"]) == [1, 2, 3, 4]
+    assert values(reader["counts"], 3) == [(1, 1), (2, 1), (3, 1)]
+    assert reader.stale == {"big": "its function was not restored"}
+    assert hostile.untouched
+    assert not (hostile.folder / "mine").exists()
+
+
+@pytest.mark.fault(43)
+def test_without_a_key_a_log_is_read_and_none_is_made_by_opening_it(victim: Victim) -> None:
+    session = victim.opened()
+    filled(session)
+    session.close()
+    victim.watch()
+    session = victim.opened("gone")
+    assert all("key import" in reason for reason in session.stale.values())
+    assert set(session.stale) == {"big", "odd", "counts"}
+    assert not (victim.folder / "gone").exists()
+    assert victim.untouched
+    session.close()
+    session = victim.opened()
+    assert session.stale == {}
+    session.inputs["numbers"].insert([(9,)])
+    session.commit()
+    assert values(session["big"]) == [2, 3, 9]
+
+
+def test_a_key_that_others_may_read_holds_all_stages_and_says_so(victim: Victim) -> None:
+    session = victim.opened()
+    filled(session)
+    session.close()
+    (victim.folder / "mine").chmod(0o644)
+    victim.watch()
+    session = victim.opened()
+    assert all("has mode 0644" in reason for reason in session.stale.values())
+    assert values(session["counts"], 2) == [(1, 1), (2, 1)]
+    session.inputs["numbers"].insert([(7,)])
+    with pytest.warns(UserWarning, match="has mode 0644"):
+        session.commit()
+    assert victim.untouched
+
+
+# -- what one signature covers ---------------------------------------------------------------------
+
+
+def changed(text: str, old: str, new: str) -> Any:
+    """What is read as a catalog has something else in its place."""
+
+    def change(meta: dict[str, Any]) -> dict[str, Any]:
+        return json.loads(json.dumps(meta).replace(text, text.replace(old, new)))  # type: ignore[no-any-return]
+
+    return change
+
+
+@pytest.fixture
+def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any]], Any]], None]:
+    """From now on what frames and checkpoints say of the catalog is changed when it is read."""
+
+    def install(change: Callable[[dict[str, Any]], Any]) -> None:
+        whole = payloads.unpack
+
+        def unpack(data: Any) -> payloads.Payload:
+            payload = whole(data)
+            if "catalog" not in payload.meta:
+                return payload
+            return payload._replace(meta=change(payload.meta))
+
+        monkeypatch.setattr(payloads, "unpack", unpack)
+
+    return install
+
+
+@pytest.mark.fault(43)
+@pytest.mark.parametrize("where", ["frames", "checkpoint"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("x > 1", "1", "0"),
+        changed('"stopped": null', "null", "0"),
+        changed('"signed": ["', '["', '["0'),
+        lambda meta: {k: v for k, v in meta.items() if k != "signed"},
+        lambda meta: {**meta, "signed": [meta["signed"][0], "0" * 64]},
+        lambda meta: {**meta, "signed": {"a": 1}},
+        lambda meta: {**meta, "signed": None},
+        lambda meta: {**meta, "signed": [None, None]},
+    ],
+)
+def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
+    victim: Victim, where: str, change: Any, reread: Any
+) -> None:
+    session = victim.opened()
+    filled(session)
+    if where == "checkpoint":
+        inside(session).upkeep.checkpoint()
+    session.close()
+    victim.watch()
+    reread(change)
+    session = victim.opened()
+    assert set(session.stale) == {"big", "odd", "counts"}
+    assert all("run the stage's cell" in reason for reason in session.stale.values())
+    assert values(session["counts"], 2) == [(1, 1), (2, 1)]
+    session.inputs["numbers"].insert([(4,)])
+    session.commit()
+    assert victim.untouched
+
+
+@pytest.mark.fault(43)
+def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
+    victim: Victim, reread: Any
+) -> None:
+    """Both are this user's own; the stages of one notebook are not to run on the other's rows."""
+    taken: list[dict[str, Any]] = []
+    session = victim.opened(log="one")
+    filled(session, 2)
+    session.close()
+    session = victim.opened(log="two")
+    owners_of(session).definitions.define({"big": stages(session)["big"]})
+    session.close()
+    victim.watch()
+
+    def take(meta: dict[str, Any]) -> dict[str, Any]:
+        taken.append(meta)
+        return meta
+
+    def put(meta: dict[str, Any]) -> dict[str, Any]:
+        return taken[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        whole = payloads.unpack
+        patch.setattr(
+            payloads, "unpack", lambda data: (p := whole(data), p.meta and take(p.meta))[0]
+        )
+        victim.opened(log="two").close()
+    assert taken
+    victim.compiled.clear()
+    reread(put)
+    session = victim.opened(log="one")
+    assert set(session.stale) == {"big"}
+    assert "moved" in session.stale["big"]
+    assert victim.untouched
+
+
+@pytest.mark.fault(43)
+def test_an_older_catalog_of_the_same_log_is_not_believed_at_another_epoch(
+    victim: Victim, reread: Any
+) -> None:
+    session = victim.opened()
+    session.stage("big", session.input("numbers", "x int").filter("x > 1"))
+    session.inputs["numbers"].insert([(1,), (2,)])
+    session.commit()
+    old = json.loads(json.dumps(inside(session).publisher.catalog))
+    signed = inside(session).signer.signed(0, inside(session).publisher.digest)
+    session.stage("big", session["numbers"].filter("x > 0"))
+    session.close()
+    victim.watch()
+    reread(lambda meta: {**meta, "catalog": old, "signed": signed})
+    session = victim.opened()
+    assert set(session.stale) == {"big"}
+    assert victim.untouched
+
+
+def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signed checkpoint lends nothing to an unsigned definition that follows it."""
+    session = victim.opened()
+    filled(session)
+    inside(session).upkeep.checkpoint()
+    with monkeypatch.context() as patch:
+        patch.setattr(Signer, "signed", lambda *_: None)
+        session.stage("late", session["numbers"].filter("x > 2"))
+    session.close()
+    victim.watch()
+    session = victim.opened()
+    assert set(session.stale) == {"big", "odd", "counts", "late"}
+    assert victim.untouched
+
+
+def test_our_own_log_goes_on_wherever_its_folder_and_key_are(victim: Victim) -> None:
+    session = victim.opened()
+    filled(session)
+    inside(session).upkeep.checkpoint()
+    session.close()
+    shutil.move(victim.folder / "log", victim.folder / "moved")
+    shutil.move(victim.folder / "mine", victim.folder / "home")
+    session = victim.opened("home", log="moved")
+    assert session.stale == {}
+    session.inputs["numbers"].insert([(4,)])
+    session.commit()
+    assert values(session["big"]) == [2, 3, 4]
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+def functions(data: dict[str, Any], stage: str) -> list[Any]:
+    """The functions of a stage in a catalog: identity and text."""
+    return next(s["functions"] for s in data["stages"] if s["name"] == stage)  # type: ignore[no-any-return]
+
+
+@pytest.mark.fault(43)
+@pytest.mark.parametrize("what", ["text", "both"])
+@pytest.mark.parametrize("log", ["log", "two"])
+def test_a_function_signed_for_another_place_is_not_loaded(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, what: str, log: str
+) -> None:
+    """Signed by this user, for a stage of this log or of another notebook."""
+    session = victim.opened(log=log)
+    numbers = session.input("numbers", "x int")
+    owners_of(session).definitions.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
+    ((identity, text),) = functions(inside(session).publisher.catalog, "other")  # type: ignore[arg-type]
+    session.close()
+
+    def swap(data: dict[str, Any], _: Graph) -> None:
+        odd = functions(data, "odd")
+        odd[0] = [identity if what == "both" else odd[0][0], text]
+
+    session = victim.opened()
+    described = stages(session)
+    with monkeypatch.context() as patch:
+        forged(patch, swap)
+        owners_of(session).definitions.define(described)
+    session.close()
+    victim.watch()
+    session = victim.opened()
+    assert inside(session).signer.origin.own
+    assert set(session.stale) == {"odd"}
+    assert "does not match its signature" in session.stale["odd"]
+    assert victim.loads == (1 if log == "log" else 0)  # that of `other` itself
+
+
+def test_a_function_whose_header_names_another_is_not_loaded() -> None:
+    sealed = signing.seal(len, key=b"1" * 32)
+    with pytest.raises(nosync_nb.TrustError, match="not the one it stands for"):
+        signing.unseal(sealed, key=b"1" * 32, fingerprint="another")
+
+
+def test_functions_follow_their_stage_to_another_name_and_both_stages_that_share_them(
+    victim: Victim,
+) -> None:
+    session = victim.opened()
+    halves = session.input("numbers", "x int").map(lambda row: (row.x // 2,), "y int")
+    owners_of(session).definitions.define(
+        {"small": halves.filter("y < 3"), "large": halves.filter("y >= 3")}
+    )
+    session.rename("small", "little")
+    session.inputs["numbers"].insert([(2,), (9,)])
+    session.commit()
+    for _ in range(2):
+        session.close()
+        session = victim.opened()
+        assert session.stale == {}
+        assert [values(session[name]) for name in ("little", "large")] == [[1], [4]]
+        session.rename("large", "huge")
+        session.rename("huge", "large")
+
+
+# -- what an expression of a log may call ----------------------------------------------------------
+
+REFUSED = [
+    "reflect('a', 'b')",
+    "builtin.reflect('a')",
+    "system.builtin.reflect('a')",
+    "`reflect`('a')",
+    "`builtin`.`reflect`('a')",
+    "REFLECT ('a')",
+    "Reflect\n('a')",
+    "reflect\u00a0('a')",
+    "reflect/**/('a')",
+    "/* */ reflect/* */('a')",
+    "-- \r reflect('a')\n 1",
+    "{fn reflect('a')}",
+    "identifier('reflect')('a')",
+    "identifier('a')",
+    "x + java_method('a', 'b')",
+    "case when try_reflect('a') > 1 then 1 end",
+    "filter(a, x -> reflect('a'))",
+    "array(1)[reflect('a')]",
+    "interval reflect('a') day",
+    "sum(reflect('a'))",
+    "count(x) filter (where reflect('a'))",
+    "my_udf(x)",
+    "`my``udf`(x)",
+    "spark_catalog.default.f(x)",
+    "a.upper(x)",
+    "\"reflect\"('a')",
+    "input_file_name()",
+    "xpath(x, 'a')",
+    "from_avro(x, 'a')",
+    "from_protobuf(x, 'a', 'file')",
+    "(select 1)",
+    "(table mine)",
+    "exists(select 1)",
+    "(from mine select x)",
+]
+RUN = [
+    "x > 1",
+    "count(*)",
+    "sum(x) / count(distinct y)",
+    "count(x) filter (where y > 1)",
+    "upper(s) || 'reflect (a)'",
+    "coalesce(`a (b)`, 1)",
+    "cast(x as decimal(10, 2)) in (1, 2)",
+    "not (a and (b or c))",
+    "from_json(s, 'a int').a",
+    "transform(a, x -> x + 1)[0]",
+    "-- above the mean\n x > 1",
+    "extract(year from d)",
+    "trim(both 'a' from s)",
+    "max(struct(a, b)).a",
+    "listagg(a, ',') within group (order by b)",
+]
+
+
+@pytest.mark.fault(43)
+@pytest.mark.parametrize("sql", REFUSED)
+def test_a_log_calls_nothing_that_loads_reads_or_runs_however_it_is_written(sql: str) -> None:
+    assert refusal(sql) is not None
+
+
+@pytest.mark.parametrize("sql", RUN)
+def test_a_log_calls_what_only_computes(sql: str) -> None:
+    assert refusal(sql) is None
+
+
+def test_every_expression_that_is_computed_in_process_goes_on_after_a_restart() -> None:
+    assert [case.sql for case in all_cases() if refusal(case.sql) is not None] == []
+
+
+def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One's own cell may: the stage waits for it, at every restart."""
+    with monkeypatch.context() as patch:
+        session = victim.opened()
+        filled(session)
+        forged(patch, lagging)
+        session.stage("late", session["numbers"].distinct())
+        session.close()
+    victim.watch()
+    session = victim.opened()
+    assert inside(session).signer.origin.own
+    assert set(session.stale) == {"big"}
+    assert "calls 'reflect', which is not run from a log: run the" in session.stale["big"]
+    session.inputs["numbers"].insert([(7,)])
+    session.commit()
+    assert values(session["late"]) == [1, 2, 3, 7]
+    assert REFLECT not in victim.compiled
+    assert victim.sparks == 0
+    session.stage("big", session["numbers"].filter("x > 1"))
+    assert values(session["big"]) == [2, 3, 7]
+
+
+@pytest.mark.parametrize("sql", ["(table mine)", "x + (table mine)", "coalesce((table mine), 1)"])
+def test_a_column_called_table_lets_no_subquery_in(session: Session, sql: str) -> None:
+    collection = session.input("rows", "x int, `table` int")
+    with pytest.raises(nosync_nb.ExpressionError, match="subquery looks at other rows"):
+        collection.select(f"{sql} as y")
+
+
+@pytest.mark.spark
+def test_what_sparks_own_plan_shows_as_a_subquery_is_refused(spark: Any) -> None:
+    from nosync_nb.spark import fallback
+
+    spark.range(3).createOrReplaceTempView("mine")
+    with pytest.raises(nosync_nb.ExpressionError, match="subquery looks at other rows"):
+        fallback.analysed(spark, "(select max(id) from mine)", Schema.parse("x int"))
+    assert fallback.analysed(spark, "x + 1", Schema.parse("x int")) == ("int", ())

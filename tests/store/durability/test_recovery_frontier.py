@@ -1,0 +1,242 @@
+"""Frontiers: intervals, sets of epochs, and the recovery calculus against simulated worlds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nosync_nb.errors import TimeError
+from nosync_nb.store.durability.recovery_frontier import (
+    UNBOUNDED,
+    Failure,
+    Frontier,
+    Prefixes,
+    Vertex,
+    survivals,
+)
+from nosync_nb.trace.epoch_ranges import Interval, Ranges, check_readable, inclusive, prefix
+
+LAST = 5  # epochs of the simulated worlds
+
+intervals = st.builds(Interval, st.integers(0, 9), st.integers(0, 9))
+sets = st.sets(st.integers(0, 12))
+
+
+def test_frontiers_show_inclusive_epochs_and_epoch_0_is_always_complete() -> None:
+    assert [inclusive(upper) for upper in (0, 1, 2, 8)] == [0, 0, 1, 7]
+    assert Frontier(memory=7, disk=6, replicas=0) == (7, 6, 0)
+
+
+@given(intervals, intervals)
+def test_intervals_are_sets_of_epochs(one: Interval, other: Interval) -> None:
+    def inside(interval: Interval) -> set[int]:
+        return {epoch for epoch in range(12) if epoch in interval}
+
+    assert inside(one) == set(range(one.lower, one.upper))
+    assert one.is_empty == (not inside(one))
+    assert one.covers(other) == (inside(other) <= inside(one))
+    assert inside(one.intersection(other)) == inside(one) & inside(other)
+    assert str(Interval(3, 5)) == "[3, 5)"
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, unique=True).map(sorted))
+def test_adjacent_intervals_merge_to_the_whole(cuts: list[int]) -> None:
+    parts = [Interval(a, b) for a, b in itertools.pairwise(cuts)]
+    whole = Interval(cuts[0], cuts[-1])
+    if parts:
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.merged(part)
+        assert merged == whole
+
+
+@given(st.lists(intervals))
+def test_a_prefix_ends_at_the_first_gap(found: list[Interval]) -> None:
+    held = {epoch for each in found for epoch in range(each.lower, each.upper)}
+    assert prefix(found) == next(epoch for epoch in range(11) if epoch not in held)
+
+
+@given(sets, sets, st.integers(-2, 14))
+def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) -> None:
+    made = Ranges(one)
+    assert list(made) == sorted(one)
+    assert bool(made) == bool(one)
+    assert all(a.stop < b.start for a, b in itertools.pairwise(made.ranges))
+    assert made == Ranges.of(*(range(e, e + 1) for e in one))
+    assert (epoch in made) == (epoch in one)
+    assert list(made & Ranges(other)) == sorted(one & other)
+    below = max((e for e in one if e <= epoch), default=None)
+    above = min((e for e in one if e >= epoch), default=None)
+    assert made.neighbours(epoch) == (below, above)
+
+
+def test_epochs_are_written_as_inclusive_ranges() -> None:
+    assert str(Ranges.of(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
+    assert str(Ranges()) == "none"
+    assert hash(Ranges([1])) == hash(Ranges([1]))
+
+
+def test_an_unreadable_epoch_is_an_error_that_names_its_neighbours() -> None:
+    readable = Ranges.of(range(4), range(7, 10))
+    check_readable("orders", 3, readable)
+    with pytest.raises(TimeError, match="stage 'orders': epoch 5 is not readable, only 0-3, 7-9"):
+        check_readable("orders", 5, readable)
+    with pytest.raises(TimeError) as caught:
+        check_readable("orders", 11, readable)
+    assert caught.value.hint == "read at 9"
+
+
+def both(upper: int) -> Prefixes:
+    return Prefixes(upper, upper, upper)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Vertex]:
+    """Graphs of 2 to 7 stages, a third of the edges going back."""
+    names = [f"s{i}" for i in range(draw(st.integers(2, 7)))]
+    uppers = st.integers(0, LAST).map(both)
+    nodes = {}
+    for i, name in enumerate(names):
+        near = draw(st.sets(st.sampled_from(names[:i]), max_size=3)) if i else set()
+        back = draw(st.sets(st.sampled_from(names), max_size=1)) if near else set()
+        nodes[name] = Vertex(
+            tuple(sorted(near | back)),
+            draw(uppers),
+            draw(st.booleans()),
+            draw(uppers | st.just(both(0))),
+            draw(st.integers(0, LAST)),
+            draw(uppers | st.just(both(UNBOUNDED))),
+        )
+    return nodes
+
+
+World = dict[tuple[str, int], Any]
+
+
+def fresh(nodes: Iterable[str], what: str) -> World:
+    """A different token for each stage and epoch."""
+    return {(name, epoch): (what, name, epoch) for name in nodes for epoch in range(LAST)}
+
+
+def world(
+    nodes: dict[str, Vertex], codes: World, dice: World, sources: World, known: dict[Any, int]
+) -> World:
+    """Every stage's value at every epoch: a function of its code, inputs, past and dice.
+
+    Loops settle for a fixed number of turns. `known` numbers the values of all worlds, so two
+    values are equal if their numbers are.
+    """
+    values: World = {}
+    for epoch in range(LAST):
+        now: dict[str, Any] = dict.fromkeys(nodes)
+        for turn in range(len(nodes) + 1):
+            keys = {
+                name: (
+                    (name, epoch, turn, values.get((name, epoch - 1))),
+                    tuple(now[q] for q in node.inputs),
+                    sources[name, epoch] if not node.inputs else codes[name, epoch],
+                    dice[name, epoch] if node.inputs and not node.determinate else None,
+                )
+                for name, node in nodes.items()
+            }
+            now = {name: known.setdefault(key, len(known)) for name, key in keys.items()}
+        values.update({(name, epoch): value for name, value in now.items()})
+    return values
+
+
+def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
+    """What was held below each upper; beyond it, something else."""
+    return {at: held[at] if at[1] < uppers[at[0]] else lost[at] for at in held}
+
+
+def drawn(pick: Random) -> dict[str, Vertex]:
+    """The same, each as likely as any other."""
+    names = [f"s{i}" for i in range(pick.randrange(2, 8))]
+    nodes = {}
+    for i, name in enumerate(names):
+        near = set(pick.sample(names[:i], pick.randrange(min(i, 3) + 1)))
+        back = {pick.choice(names)} if near and pick.random() < 1 / 3 else set()
+        logged, kept = (both(pick.randrange(LAST + 1)) for _ in range(2))
+        nodes[name] = Vertex(
+            tuple(sorted(near | back)),
+            logged,
+            pick.random() < 0.5,
+            kept if pick.random() < 0.5 else both(0),
+            pick.randrange(LAST + 1),
+            both(pick.choice([UNBOUNDED, UNBOUNDED, UNBOUNDED, pick.randrange(LAST + 1)])),
+        )
+    return nodes
+
+
+@pytest.mark.fault(35, 36)
+@given(graphs())
+def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Vertex]) -> None:
+    holds(nodes)
+
+
+@settings(max_examples=12 * settings.default.max_examples)
+@given(st.integers(0, 2**32))
+def test_so_it_is_on_hundreds_of_graphs(seed: int) -> None:
+    holds(drawn(Random(seed)))
+
+
+def holds(nodes: dict[str, Vertex]) -> None:
+    """Asserts that what is kept is consistent with the world after it, exact and maximal."""
+    found = survivals(nodes, Failure.POWER)
+    codes, known = fresh(nodes, "code"), dict[Any, int]()
+    dice, sources = fresh(nodes, "dice"), fresh(nodes, "source")
+    before = world(nodes, codes, dice, sources, known)
+    rolled = {p: max(n.nondeterminants.power, found[p].kept) for p, n in nodes.items()}
+    given_again = {p: max(n.logged.power, n.replayable) for p, n in nodes.items()}
+    defined = {p: n.defined.power for p, n in nodes.items()}
+    after = world(
+        nodes,
+        kept_or(fresh(nodes, "new code"), codes, defined),
+        kept_or(fresh(nodes, "new dice"), dice, rolled),
+        kept_or(fresh(nodes, "new source"), sources, given_again),
+        known,
+    )
+    for p, (exact, kept) in found.items():
+        assert kept == min(exact, nodes[p].logged.power)
+        same = [epoch for epoch in range(LAST) if before[p, epoch] == after[p, epoch]]
+        assert same == list(range(min(exact, LAST)))
+
+
+def lowest(nodes: dict[str, Vertex], failure: Failure) -> int:
+    """The upper of the epochs that all stages have again after a failure."""
+    return min(each.exact for each in survivals(nodes, failure).values())
+
+
+@given(graphs())
+def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Vertex]) -> None:
+    exact = dict.fromkeys(nodes, UNBOUNDED)
+    for _ in range(len(nodes) + 1):
+        for name, node in nodes.items():
+            own = node.own(Failure.KERNEL)
+            exact[name] = min([own, *(exact[q] for q in node.inputs)])
+    found = survivals(nodes, Failure.KERNEL)
+    assert {name: s.exact for name, s in found.items()} == exact
+    assert lowest(nodes, Failure.KERNEL) == min(exact.values())
+
+
+@pytest.mark.fault(35)
+def test_each_failure_has_its_own_prefix() -> None:
+    nodes = {"input": Vertex((), Prefixes(9, 7, 4)), "total": Vertex(("input",), Prefixes(9, 9, 2))}
+    uppers = [lowest(nodes, failure) for failure in Failure]
+    kept = [survivals(nodes, failure)["total"].kept for failure in Failure]
+    assert uppers == [9, 7, 4]
+    assert kept == [9, 7, 2]
+
+
+def test_determinate_stages_over_replayable_inputs_lose_nothing() -> None:
+    nodes = {
+        "input": Vertex((), both(0), replayable=UNBOUNDED),
+        "loop": Vertex(("input", "loop"), both(0)),
+    }
+    assert lowest(nodes, Failure.DISK) == UNBOUNDED

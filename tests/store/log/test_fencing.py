@@ -1,0 +1,189 @@
+"""Who may write a log: the shared words, the owner's file, and what a loss of power leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.faults import FakeMachine, FaultyFiles, HastyFiles
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import Log, fencing, folder, owner
+from nosync_nb.store.log.fencing import Lease, Words
+
+SEEDS = range(20)
+MAGIC, FORMAT, GENERATION, INVERSE = range(4)
+DURABLE, NOTED, OUTBID = 6, 8, 10
+MASK = (1 << 64) - 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "x.nosync")
+
+
+def taken(files: Files, path: str, *, takeover: bool = False) -> Lease:
+    """The lease of one more process."""
+    files.make_folder(path)
+    lease = fencing.claim(files, path, FakeMachine(), takeover=takeover, generation_min=0)
+    lease.take()
+    return lease
+
+
+def changed(path: str, word: int, change: Callable[[int], int]) -> None:
+    """Changes a word of the generation file."""
+    file = Path(path, "generation")
+    data = bytearray(file.read_bytes())
+    place = slice(8 * word, 8 * word + 8)
+    data[place] = change(int.from_bytes(data[place], "little")).to_bytes(8, "little")
+    file.write_bytes(data)
+
+
+def words(path: str) -> Words:
+    return Words(Files().mapped(os.path.join(path, "generation")))
+
+
+@pytest.mark.fault(12)
+def test_a_generation_file_of_something_else_is_told_and_left(path: str) -> None:
+    taken(HastyFiles(), path).close()
+    changed(path, MAGIC, lambda word: word ^ 1)
+    before = Path(path, "generation").read_bytes()
+    with pytest.raises(CorruptLogError, match=r"generation' is damaged"):
+        words(path)
+    with pytest.raises(CorruptLogError, match=r"generation' is damaged"):
+        taken(HastyFiles(), path, takeover=True)
+    assert Path(path, "generation").read_bytes() == before
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("word", [GENERATION, INVERSE])
+def test_a_generation_that_is_half_written_is_none_and_the_next_one_goes_on(
+    path: str, word: int
+) -> None:
+    taken(HastyFiles(), path).close()
+    second = taken(HastyFiles(), path, takeover=True)
+    assert second.number == 2
+    second.close()
+    changed(path, word, lambda word: word ^ 1 << 50)
+    assert words(path).generation == 0
+    assert taken(HastyFiles(), path, takeover=True).number == 3
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize(("first", "read"), [(DURABLE, Words.durable), (NOTED, Words.noted)])
+def test_a_number_that_is_half_written_is_none(
+    path: str, first: int, read: Callable[[Words, int], int | None]
+) -> None:
+    lease = taken(HastyFiles(), path)
+    lease.publish_durable(7)
+    lease.note(7)
+    assert read(words(path), 1) == 7
+    for word in (first, first + 1):
+        changed(path, word, lambda word: word ^ 1)
+        assert read(words(path), 1) is None
+        changed(path, word, lambda word: word ^ 1)
+    assert read(words(path), 1) == 7
+
+
+@pytest.mark.fault(10, 12)
+def test_a_generation_that_a_replica_is_said_to_obey_is_believed_within_bounds(path: str) -> None:
+    taken(HastyFiles(), path).close()
+    for word, told in ((1000, 1000), (1 << 40, 0), (1000, 1000)):
+        changed(path, OUTBID, lambda _, word=word: word)
+        changed(path, OUTBID + 1, lambda _, word=word: word ^ MASK)
+        assert words(path).outbid == told
+    changed(path, OUTBID, lambda word: word ^ 1)
+    assert words(path).outbid == 0
+    second = taken(HastyFiles(), path, takeover=True)
+    assert second.number == 2
+    second.close()
+    changed(path, OUTBID, lambda word: word ^ 1)
+    assert taken(HastyFiles(), path, takeover=True).number == 1001
+
+
+@pytest.mark.fault(24)
+def test_a_fenced_owner_does_not_say_that_the_log_was_left(path: str) -> None:
+    first = taken(HastyFiles(), path)
+    second = taken(HastyFiles(), path, takeover=True)
+    with pytest.raises(FencedError):
+        first.release(known=0, closed=True)
+    said = owner.read(HastyFiles(), path)
+    assert said == second.owner
+    assert said is not None
+    assert not said.released
+
+
+@pytest.mark.fault(9)
+def test_a_generation_is_given_once_though_power_fails_and_the_owners_file_is_lost(
+    tmp_path: Path,
+) -> None:
+    for seed in SEEDS:
+        path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
+        given = taken(files, path)
+        files.unlink(os.path.join(path, "owner"))
+        files.lose_power(path)
+        given.close()
+        assert taken(HastyFiles(), path).number == 2
+
+
+def test_a_file_system_whose_maps_lag_is_refused_and_the_log_stays_as_it_was(path: str) -> None:
+    class Lagging(HastyFiles):
+        """A disk on which a map shows what the file was."""
+
+        def mapped(self, path: str, *, write: bool = False) -> Any:
+            Path(f"{path}.copy").write_bytes(Path(path).read_bytes())
+            return super().mapped(f"{path}.copy", write=write)
+
+    taken(HastyFiles(), path).close()
+    before = owner.read(Files(), path)
+    lease = fencing.claim(Lagging(), path, FakeMachine(), takeover=True, generation_min=0)
+    with pytest.raises(DurabilityError, match="maps do not show what was written"):
+        lease.take()
+    lease.give_up()
+    assert owner.read(Files(), path) == before
+
+
+@pytest.mark.fault(9)
+def test_a_folder_that_was_made_by_somebody_who_died_outlasts_the_power(tmp_path: Path) -> None:
+    class Hurried(FaultyFiles):
+        """A disk whose user dies before the name of his folder is synced."""
+
+        hurries = True
+
+        def sync_folder(self, path: str) -> None:
+            if not self.hurries:
+                super().sync_folder(path)
+
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", Hurried(seed=seed)
+        files.hurries = False
+        files.make_folder(str(root))
+        files.hurries = True
+        files.make_folder(str(root / "log"))
+        files.hurries = False
+        folder.admit(files, str(root / "log"), FakeMachine(), write=True)
+        files.lose_power(str(root))
+        assert (root / "log").is_dir()
+
+
+@pytest.mark.parametrize("place", [7, ["/x"], "logs", "/logs\0", None])
+def test_an_owner_who_says_no_folder_is_damage(path: str, place: object) -> None:
+    """Where a log lies is looked at: it is a path, whoever wrote it."""
+    Log.open(path, files=HastyFiles()).close()
+    said = owner.read(HastyFiles(), path)
+    assert said is not None
+    assert said.place.path == path
+    text = (Path(path) / "owner").read_bytes().rsplit(b"\n", 2)[0]
+    fields = json.loads(text)
+    fields["place"] = {"path": place, "device": 1, "number": 1}
+    text = json.dumps(fields).encode()
+    (Path(path) / "owner").write_bytes(text + f"\n{zlib.crc32(text):08x}\n".encode())
+    with pytest.raises(CorruptLogError, match="who writes"):
+        owner.read(HastyFiles(), path)
+    Log.open(path, files=HastyFiles(), takeover=True).close()

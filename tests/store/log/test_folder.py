@@ -1,0 +1,162 @@
+"""What may stand in a log's folder: real folders of the user's own, plain files; nothing else.
+
+The folder may have come with a repository or an archive of somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import NosyncError, TrustError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.store import store
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    for place in (store, maintenance):
+        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+
+
+def write(folder: Path, *, checkpoint: bool = True) -> None:
+    """A log with parts and packs, two checkpoints and a tail."""
+    with nosync_nb.open(folder) as session:
+        rows = session.input("rows", "k int, v int")
+        for epoch in range(4):
+            rows.insert([(k, epoch) for k in range(12)])
+            session.commit()
+            if checkpoint and epoch < 3:
+                inside(session).upkeep.checkpoint()
+
+
+def below(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*")}
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("inner", ["layers", "history"])
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_a_link_in_place_of_a_folder_is_refused_and_what_it_leads_to_stays(
+    tmp_path: Path, inner: str, mode: str
+) -> None:
+    write(tmp_path / "log")
+    victim = tmp_path / "victim"
+    shutil.move(tmp_path / "log" / inner, victim)
+    (victim / "mine.arrow").write_bytes(b"mine")
+    (victim / "mine.pack").write_bytes(b"mine")
+    (tmp_path / "log" / inner).symlink_to(victim)
+    before = below(victim)
+    with pytest.raises(TrustError, match=rf"'.*{inner}' is a link"):
+        nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
+    assert below(victim) == before
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("inner", ["layers", "history"])
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
+    write(tmp_path / "log")
+    (tmp_path / "log" / inner).chmod(0o777)
+    with pytest.raises(TrustError, match="can be written by others") as caught:
+        nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
+    assert "chmod 700" in (caught.value.hint or "")
+
+
+@pytest.mark.fault(22)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("inner", ["layers", "history"])
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, inner: str) -> None:
+    write(tmp_path / "log")
+    os.chown(tmp_path / "log" / inner, 12345, 12345)
+    with pytest.raises(TrustError, match="belongs to user 12345"):
+        nosync_nb.open(tmp_path / "log")
+
+
+def test_what_is_written_into_a_log_is_the_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write(tmp_path / "above" / "log")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "above").rglob("*"):
+        wanted = 0o700 if path.is_dir() else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listening(path: Path) -> None:
+    here = os.open(path.parent, os.O_RDONLY)  # the path may be longer than a socket's may be
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/fd/{here}/{path.name}")
+    os.close(here)
+
+
+def link(path: Path) -> None:
+    (path.parent.parent / "elsewhere").write_bytes(b"12345678")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def absurd(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 42)
+
+
+STRANGERS = [pipe, listening, link, folder, endless, absurd]
+KINDS = ["checkpoint-", "segment-", "generation", "owner", "lock", "layers/", "history/"]
+
+
+@pytest.mark.fault(22)
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_plain_file_is_told_or_left_out_and_nothing_hangs(
+    tmp_path: Path, kind: str
+) -> None:
+    write(tmp_path / "whole")
+    with nosync_nb.open(tmp_path / "whole") as session:
+        wanted = session["rows"].rows()
+    log = tmp_path / "log"
+    for put in STRANGERS:
+        shutil.copytree(tmp_path / "whole", log)
+        names = sorted(str(p.relative_to(log)) for p in log.rglob("*") if p.is_file())
+        name = next(name for name in reversed(names) if name.startswith(kind))
+        (log / name).unlink()
+        put(log / name)
+        for mode in ("r", "w"):
+            error = None
+            try:
+                with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
+                    assert session["rows"].rows() == wanted
+            except NosyncError as found:
+                error = found
+            assert error is None or (str(log) in str(error) and error.hint), (put, mode)
+        shutil.rmtree(log)
+
+
+def test_a_log_may_lie_below_a_link_but_be_none(tmp_path: Path) -> None:
+    """What leads to the folder is the user's to name."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "way").symlink_to(tmp_path / "real")
+    write(tmp_path / "way" / "log", checkpoint=False)
+    assert (tmp_path / "real" / "log" / "owner").is_file()
+    assert Files().names(str(tmp_path / "real")) == ["log"]

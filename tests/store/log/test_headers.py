@@ -1,0 +1,133 @@
+"""What files of a log say of themselves: their heads hold against each bit, and against power."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from faults.faults import FakeMachine, FaultyFiles, HastyFiles
+
+from nosync_nb.errors import CorruptLogError, FencedError
+from nosync_nb.store.log import Log, checkpoint, owner, segments
+from nosync_nb.store.log.checkpoint import Checkpoint, Mark
+from nosync_nb.store.log.segments import Segment
+
+SEEDS = range(20)
+CRC_BYTES = 4
+
+
+def kept(seq: int) -> Checkpoint:
+    return Checkpoint(Mark(seq, 64 * seq, bytes(16)), 1, b"state")
+
+
+def made() -> Segment:
+    return Segment(bytes(16), 2, 3, Mark(7, 448, bytes(range(16))), (2, 2), 5)
+
+
+def flips(data: bytes) -> list[bytes]:
+    """Every version of some bytes with one bit flipped."""
+    found = []
+    for bit in range(8 * len(data)):
+        one = bytearray(data)
+        one[bit // 8] ^= 1 << bit % 8
+        found.append(bytes(one))
+    return found
+
+
+def summed(head: bytes) -> bytes:
+    """A head with its checksum, as a program would write it that makes another kind of file."""
+    return head + zlib.crc32(head).to_bytes(CRC_BYTES, "little") + bytes(CRC_BYTES)
+
+
+@pytest.mark.fault(12)
+def test_every_flipped_bit_in_the_head_of_a_checkpoint_takes_its_mark(tmp_path: Path) -> None:
+    files = HastyFiles()
+    checkpoint.write(files, str(tmp_path), kept(7))
+    data = files.read(str(tmp_path / checkpoint.file_name(7, 1)))
+    head = data[: checkpoint.HEADER_BYTES]
+    assert checkpoint.mark_of(head) == kept(7).mark
+    assert checkpoint.mark_of(head[:-1]) is None
+    own = head[:-CRC_BYTES]  # behind it comes the checksum of the payload, which no mark needs
+    for flipped in flips(own):
+        assert checkpoint.mark_of(flipped + head[-CRC_BYTES:]) is None
+
+
+@pytest.mark.fault(12)
+def test_every_flipped_bit_in_the_head_of_a_segment_is_told() -> None:
+    head = segments.encode(made())
+    assert segments.decode(head) == made()
+    assert segments.decode(head[:-1]) is None
+    own, padding = head[:-CRC_BYTES], head[-CRC_BYTES:]
+    assert all(segments.decode(flipped + padding) is None for flipped in flips(own))
+
+
+def test_what_is_no_segment_is_none_though_its_checksum_fits() -> None:
+    own = segments.encode(made())[: -2 * CRC_BYTES]
+    assert segments.decode(summed(own)) == made()
+    assert segments.decode(summed(b"OTHER" + own[5:])) is None
+
+
+@pytest.mark.fault(12)
+def test_a_flipped_bit_in_the_owners_file_is_told(tmp_path: Path) -> None:
+    Log.open(str(tmp_path), files=HastyFiles(), machine=FakeMachine()).close()
+    file = tmp_path / "owner"
+    data = file.read_bytes()
+    assert owner.read(HastyFiles(), str(tmp_path)) is not None
+    for at in range(len(data) - 1):  # all but the end of the line
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(CorruptLogError, match="cannot be told who writes this log"):
+            owner.read(HastyFiles(), str(tmp_path))
+
+
+@pytest.mark.fault(9)
+def test_a_checkpoint_that_was_removed_does_not_come_back_with_the_power(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
+        files.make_folder(path)
+        for seq in (1, 2):
+            checkpoint.write(files, path, kept(seq))
+        checkpoint.remove(files, path, [checkpoint.file_name(2, 1)])
+        files.lose_power(path)
+        assert os.listdir(path) == [checkpoint.file_name(1, 1)]
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_segment_outlasts_the_power_where_it_is_asked_to(tmp_path: Path, sync: bool) -> None:
+    seen = set()
+    for seed in SEEDS:
+        path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
+        files.make_folder(path)
+        segments.create(files, path, made(), [b"frame"], sync=sync).close()
+        files.lose_power(path)
+        file = Path(path, made().name)
+        seen.add(file.exists() and file.read_bytes() == segments.encode(made()) + b"frame")
+    assert seen == ({True} if sync else {True, False})
+
+
+def damaged(path: str) -> tuple[Log, Log, Path]:
+    """An owner who could not read the newest checkpoint, and who came after him and could."""
+    machine = FakeMachine()
+    with Log.open(path, files=HastyFiles(), machine=machine) as first:
+        for number in range(3):
+            first.append(1, b"%d" % number)
+            first.write_checkpoint(b"state %d" % number)
+    newest = max(Path(path).glob("checkpoint-*"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    zombie = Log.open(path, files=HastyFiles(), machine=machine.after())
+    assert zombie.unread == [newest.name]
+    newest.write_bytes(whole)
+    return zombie, Log.open(path, files=HastyFiles(), machine=machine, takeover=True), newest
+
+
+@pytest.mark.fault(24)
+def test_an_owner_who_was_replaced_deletes_no_checkpoint(tmp_path: Path) -> None:
+    zombie, new, newest = damaged(str(tmp_path / "log"))
+    assert new.checkpoint == b"state 2"
+    with pytest.raises(FencedError, match="taken over"):
+        zombie.write_checkpoint(b"zombie")
+    assert newest.exists()
+    new.close()

@@ -1,0 +1,169 @@
+"""The end of a log as disks leave it: sectors in any order, zeros, garbage, after false syncs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+from faults.faults import SECTOR_BYTES, FakeMachine, FaultyFiles
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.log import Log
+from nosync_nb.store.log.frames import build, genesis, scan
+
+PAYLOADS = [bytes([number]) * 700 for number in range(1, 6)]
+
+
+def opened(path: Path, boot: str) -> Log:
+    machine = FakeMachine(boot=boot)
+    return Log.open(str(path), takeover=True, machine=machine, background=False)
+
+
+def found(path: Path, boot: str) -> list[bytes]:
+    """What the next owner finds, who may append and finds that as well."""
+    with opened(path, boot) as log:
+        payloads = [frame.payload for frame in log.frames()]
+        log.append(1, b"next")
+        log.sync()
+    with opened(path, boot) as log:
+        assert [frame.payload for frame in log.frames()] == [*payloads, b"next"]
+    return payloads
+
+
+def left(path: Path) -> tuple[Path, bytes, int]:
+    """A log of which the first two frames are durable; its segment, and where the rest begins."""
+    log = opened(path, "boot-1")
+    for payload in PAYLOADS[:2]:
+        log.append(1, payload)
+    log.sync()
+    (segment,) = path.glob("segment-*.log")
+    durable = segment.stat().st_size
+    for payload in PAYLOADS[2:]:
+        log.append(1, payload)
+    return segment, segment.read_bytes(), durable
+
+
+def whole(payloads: list[bytes]) -> bool:
+    """Whether they are a beginning of what was appended, with all that was durable."""
+    return len(payloads) >= 2 and payloads == PAYLOADS[: len(payloads)]
+
+
+@pytest.mark.fault(11)
+def test_sectors_that_were_written_in_any_order_are_no_frames(tmp_path: Path) -> None:
+    path = tmp_path / "x.nosync"
+    segment, content, durable = left(path)
+    kept = {file.name: file.read_bytes() for file in path.iterdir()}
+    first = durable // SECTOR_BYTES + 1
+    sectors = range(first, len(content) // SECTOR_BYTES + 1)
+    lengths = set()
+    for missing in itertools.chain.from_iterable(
+        itertools.combinations(sectors, count) for count in (1, 2, len(sectors))
+    ):
+        for name, each in kept.items():
+            (path / name).write_bytes(each)
+        for file in path.glob("segment-*"):
+            if file != segment:
+                file.unlink()
+        damaged = bytearray(content)
+        for sector in missing:
+            where = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
+            damaged[where] = bytes(len(damaged[where]))
+        segment.write_bytes(damaged)
+        payloads = found(path, "boot-2")
+        assert whole(payloads)
+        lengths.add(len(payloads))
+    assert lengths == {2, 3, 4}
+
+
+@pytest.mark.fault(11)
+def test_a_new_header_over_old_bytes_is_no_frame(tmp_path: Path) -> None:
+    path = tmp_path / "x.nosync"
+    segment, content, durable = left(path)
+    stale = content[:durable] + content[durable : durable + 64] + PAYLOADS[0] * 3
+    segment.write_bytes(stale)
+    assert found(path, "boot-2") == PAYLOADS[:2]
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+@pytest.mark.parametrize("tail", ["zeros", "garbage", "ones", "an old frame", "a page of zeros"])
+def test_what_follows_the_last_frame_is_no_frame_and_hides_none(
+    tmp_path: Path, tail: str, boot: str
+) -> None:
+    path = tmp_path / "x.nosync"
+    segment, content, durable = left(path)
+    first = content.index(PAYLOADS[0]) - 64
+    tails = {
+        "zeros": bytes(70),
+        "garbage": random.Random(1).randbytes(5000),
+        "ones": b"\xff" * 700,
+        "an old frame": content[first:durable],
+        "a page of zeros": bytes(4096 - len(content) % 4096),
+    }
+    segment.write_bytes(content + tails[tail])
+    assert found(path, boot) == PAYLOADS
+
+
+@pytest.mark.fault(13)
+def test_zeros_in_place_of_what_was_durable_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.nosync"
+    segment, content, durable = left(path)
+    segment.write_bytes(content[: durable - 400] + bytes(len(content) - durable + 400))
+    with pytest.raises(CorruptLogError):
+        opened(path, "boot-1")
+
+
+@pytest.mark.fault(12, 13)
+def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
+    mark = genesis(bytes(16))
+    first, after = build(1, PAYLOADS[0], mark, 1, 0)
+    second, _ = build(1, PAYLOADS[1], after, 1, 1)  # the first is durable
+    early, _ = build(1, PAYLOADS[1], after, 1, 2)
+    other, _ = build(1, PAYLOADS[1], after._replace(seq=4), 1, 1)
+    assert scan(first + second, 0, mark)[1] is None
+    at = len(second) // 2
+    for frame, told in (
+        (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not fit"),
+        (second[:9] + bytes([second[9] ^ 1]) + second[10:], "the header does not fit"),
+        (second[:-1], "the frame is cut off"),
+        (second[:20], "the frame is cut off"),
+        (bytes(len(second)), "only zeros follow"),
+        (early, "the header contradicts the frame before"),
+        (other, "frame 5 stands in the place of 2"),
+    ):
+        frames, damage = scan(first + frame, 0, mark)
+        assert len(frames) == 1
+        assert damage is not None
+        assert damage.offset == len(first)
+        assert told in damage.reason
+
+
+@pytest.mark.fault(18)
+def test_a_disk_that_lied_about_syncs_leaves_a_beginning_of_the_log_or_says_that_it_lacks_some(
+    tmp_path: Path,
+) -> None:
+    """Nothing can be promised on such a disk, but nothing is made up either."""
+    outcomes = set()
+    for seed in range(120):
+        path = tmp_path / f"{seed}" / "x.nosync"
+        path.parent.mkdir()
+        disk = FaultyFiles(seed=seed)
+        log = Log.open(str(path), files=disk, machine=FakeMachine(), background=False)
+        log.append(1, PAYLOADS[0])
+        log.sync()
+        disk.lie()
+        for payload in PAYLOADS[1:]:
+            log.append(1, payload)
+            log.sync()
+        assert log.durable == len(PAYLOADS)
+        disk.lose_power(str(path))
+        try:
+            payloads = found(path, "boot-2")
+        except CorruptLogError:
+            outcomes.add("told")
+            continue
+        assert payloads == PAYLOADS[: len(payloads)]
+        outcomes.add("all" if payloads == PAYLOADS else "a part")
+    assert outcomes >= {"all", "a part"}

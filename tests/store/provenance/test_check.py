@@ -1,0 +1,194 @@
+"""Causes: what contradicts a clock is found in every frame, however its clocks are compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.provenance import check, clocks
+from nosync_nb.store.provenance.check import Following, Wrong
+from nosync_nb.store.provenance.clocks import LABEL_BYTES, NO_DIGEST, Label
+from nosync_nb.store.records import payloads
+from nosync_nb.store.records.payloads import CLOCKS, DEFINITION, EPOCH, FILES, PAST, Entry, Payload
+from nosync_nb.store.store import Store
+
+Frame = tuple[int, Payload]
+
+
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory: pytest.TempPathFactory) -> list[Frame]:
+    """Those of a log in which the next stage is made of the one before, and one comes late."""
+    path = tmp_path_factory.mktemp("causes") / "log"
+    with nosync_nb.open(path) as session:
+        edges, other = session.input("edges", "src int, dst int"), session.input("other", "x int")
+        session.stage("large", edges.filter("dst > 3"))
+        session.stage("counts", session["large"].group_by("src").agg(n="count(*)"))
+        for epoch in range(12):
+            edges.insert([(epoch % 3, epoch)])
+            if epoch % 4 == 1:
+                other.insert([(epoch,)])
+            if epoch == 6:
+                session.stage("late", session["counts"].join(other.select("x AS src"), on="src"))
+            session.commit()
+    store = Store.open(str(path), mode="r")
+    try:
+        return [(kind, payload) for _, kind, payload in store.tail]
+    finally:
+        store.close()
+
+
+def by_definition(frames: Sequence[Frame]) -> list[Wrong]:
+    """What contradicts, frame after frame, of epochs and definitions that have no replays."""
+    last: dict[int, Label] = {}
+    wrong = []
+    for kind, payload in frames:
+        every = list(payload.entries)
+        for each in payload.entries:
+            every += payloads.unpack(each.data).entries if each.kind == PAST else ()
+        batches = {each.number: each.data for each in every if each.kind <= FILES}
+        epoch = 0 if kind == DEFINITION else payload.epoch
+        stated = clocks.in_frame(payload.entries)
+        for own, _ in stated:
+            there = clocks.digest(batches[own.log]) if own.log in batches else NO_DIGEST
+            last[own.log] = own._replace(digest=there)
+            wrong += [Wrong(own.log, epoch, own.log)] * (there != own.digest)
+        for own, inputs in stated:
+            for label in inputs:
+                known = last.get(label.log, Label(label.log, 0, 0, NO_DIGEST))
+                wrong += [Wrong(own.log, epoch, label.log)] * (known != label)
+        if kind == DEFINITION:
+            logs = {n["log"] for n in payload.meta["catalog"]["nodes"] if n["name"] is not None}
+            last = {log: label for log, label in last.items() if log in logs}
+    return wrong
+
+
+def found(frames: Sequence[Frame]) -> list[Wrong]:
+    following = Following({})
+    return [wrong for frame in frames for wrong in following.wrong(*frame)]
+
+
+def changed(data: bytes | memoryview, at: int) -> bytes:
+    return bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
+
+
+def test_nothing_of_a_log_that_is_whole_contradicts(frames: list[Frame]) -> None:
+    assert sum(kind == EPOCH for kind, _ in frames) == 12
+    assert found(frames) == by_definition(frames) == []
+
+
+def test_clocks_as_the_writer_says_them_are_compared_and_not_read(
+    frames: list[Frame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    split = check.split
+    monkeypatch.setattr(check, "split", lambda data: read.append(data) or split(data))
+    assert found(frames) == []
+    shapes = {tuple(c.own.log for c in clocks.in_frame(p.entries)) for _, p in frames}
+    assert len(read) <= len(shapes) + sum(kind == DEFINITION for kind, _ in frames)
+
+
+def test_each_byte_of_each_clock_counts(frames: list[Frame]) -> None:
+    tried = 0
+    for at, (kind, payload) in enumerate(frames):
+        (place,) = [i for i, each in enumerate(payload.entries) if each.kind == CLOCKS] or [None]
+        if place is None:
+            continue
+        stated = payload.entries[place].data
+        for byte in range(len(stated)):
+            entries = list(payload.entries)
+            entries[place] = entries[place]._replace(data=changed(stated, byte))
+            other = [*frames[:at], (kind, payload._replace(entries=entries)), *frames[at + 1 :]]
+            told, expected = outcome(found, other), outcome(by_definition, other)
+            assert told == expected
+            tried += told != []
+    assert tried > 1000
+
+
+def outcome(judge: Callable[[Sequence[Frame]], list[Wrong]], frames: Sequence[Frame]) -> Any:
+    """What is found; or that a clock does not fit."""
+    try:
+        return sorted(judge(frames))
+    except CorruptLogError:
+        return "damage"
+
+
+def other_batch(rng: random.Random, payload: Payload) -> list[Entry]:
+    entries = list(payload.entries)
+    at = rng.choice([i for i, each in enumerate(entries) if each.kind <= FILES])
+    entries[at] = entries[at]._replace(data=changed(entries[at].data, 0))
+    return entries
+
+
+def no_batch(rng: random.Random, payload: Payload) -> list[Entry]:
+    at = rng.choice([i for i, each in enumerate(payload.entries) if each.kind <= FILES])
+    return [each for i, each in enumerate(payload.entries) if i != at]
+
+
+def batch_of_the_past(rng: random.Random, payload: Payload) -> list[Entry]:
+    batch = rng.choice([each for each in payload.entries if each.kind <= FILES])
+    past = payloads.pack(payload.epoch, 0.0, {}, [batch._replace(data=b"another")])
+    return [*payload.entries, payloads.past(past)]
+
+
+def clocks_twice(rng: random.Random, payload: Payload) -> list[Entry]:
+    return [*payload.entries, *(each for each in payload.entries if each.kind == CLOCKS)]
+
+
+def no_clocks(rng: random.Random, payload: Payload) -> list[Entry]:
+    return [each for each in payload.entries if each.kind != CLOCKS]
+
+
+def clocks_in_two(rng: random.Random, payload: Payload) -> list[Entry]:
+    entries = []
+    for each in payload.entries:
+        own, cut = each.data, clocks.SIZE_BYTES
+        parts = [own[:cut], own[cut:]] if each.kind == CLOCKS and len(own) > LABEL_BYTES else [own]
+        entries += [each._replace(data=part) for part in parts]
+    return entries
+
+
+WAYS = [other_batch, no_batch, batch_of_the_past, clocks_twice, no_clocks, clocks_in_two]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_frame_that_is_otherwise_made_is_judged_as_clocks_are_defined(
+    frames: list[Frame], way: Callable[[random.Random, Payload], list[Entry]]
+) -> None:
+    rng = random.Random(way.__name__)
+    places = [i for i, (kind, payload) in enumerate(frames) if kind == EPOCH and payload.entries]
+    for at in places:
+        kind, payload = frames[at]
+        made = (kind, payload._replace(entries=way(rng, payload)))
+        other = [*frames[:at], made, *frames[at + 1 :]]
+        assert outcome(found, other) == outcome(by_definition, other)
+
+
+def test_a_frame_that_is_gone_is_found_by_who_reads_its_batches(frames: list[Frame]) -> None:
+    places = [i for i, (kind, _) in enumerate(frames) if kind == EPOCH]
+    for at in places[1:-1]:
+        gone = [*frames[:at], *frames[at + 1 :]]
+        assert outcome(found, gone) == outcome(by_definition, gone)
+
+
+def test_what_was_replayed_is_believed_right_after_frames_that_are_gone_alone(
+    frames: list[Frame],
+) -> None:
+    """A definition's batches may be in those; once an epoch is there they are looked for."""
+    at = max(i for i, (kind, payload) in enumerate(frames) if kind == DEFINITION)
+    kind, payload = frames[at]
+    without = [each for each in payload.entries if each.kind > FILES and each.kind != PAST]
+    assert any(each.kind == CLOCKS for each in without)
+    for between in ([], [frames[at - 1]]):
+        following = Following({})
+        for each in frames[: at - 1]:
+            following.wrong(*each)
+        following.missed()
+        for each in between:
+            assert following.wrong(*each) == []
+        told = following.wrong(kind, payload._replace(entries=without))
+        assert bool(told) == bool(between)

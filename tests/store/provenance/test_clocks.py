@@ -1,0 +1,161 @@
+"""Clocks: which batch of a named collection each reader was made from, whatever else there is."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import CorruptLogError, Session
+from nosync_nb.errors import DurabilityError
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.provenance import clocks
+from nosync_nb.store.provenance.clocks import LABEL_BYTES, NO_DIGEST, SIZE_BYTES, Clock, Label
+from nosync_nb.store.records import payloads as journal
+from nosync_nb.store.records.payloads import Payload
+from nosync_nb.store.store import Store
+
+
+def payloads(path: Path) -> list[Payload]:
+    """The frames of a log after its checkpoint."""
+    store = Store.open(str(path), mode="r")
+    try:
+        return [each.payload for each in store.tail]
+    finally:
+        store.close()
+
+
+def told(session: Session) -> list[dict[str, Clock]]:
+    """The clocks of each frame after the checkpoint, by the names of now."""
+    session.sync()
+    names = inside(session).publisher.logs
+    frames = [clocks.in_frame(p.entries) for p in payloads(Path(session.path))]
+    return [{names[c.own.log]: c for c in frame if c.own.log in names} for frame in frames]
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    edges = session.input("edges", "src int, dst int")
+    session.input("nodes", "node int, label int")
+    joined = edges.join(session["nodes"], on={"dst": "node"})
+    session.stage("labels", joined.group_by("label").agg(n="count(*)"))
+    session.stage("large", session["labels"].filter("n > 1"))
+    edges.insert([(1, 1), (2, 1)])
+    session.inputs["nodes"].insert([(1, 7)])
+    session.commit()
+    return session
+
+
+def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(
+    session: Session,
+) -> None:
+    session.inputs["edges"].insert([(3, 1)])
+    session.commit()
+    first, second = told(session)[-2:]
+    assert list(second) == ["edges", "labels", "large"]
+    assert second["edges"].inputs == ()
+    assert second["labels"].inputs == (second["edges"].own, first["nodes"].own)
+    assert second["large"].inputs == (second["labels"].own,)
+    assert [c.own.upper for c in second.values()] == [3, 3, 3]
+    assert first["nodes"].own.upper == 2
+    assert second["labels"].own.generation == inside(session).publisher.store.log.generation
+    (frame,) = payloads(Path(session.path))[-1:]
+    entries = {e.number: e.data for e in frame.entries}
+    for clock in second.values():
+        assert clock.own.digest == clocks.digest(entries[clock.own.log])
+
+
+def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        left, right = session.input("left", "x int"), session.input("right", "x int")
+        session.stage("both", left.concat(right))
+        left.insert([(1,)])
+        session.commit()
+        both = told(session)[-1]["both"]
+        log = next(n for n, name in inside(session).publisher.logs.items() if name == "right")
+        assert both.inputs[1] == Label(log, 0, 0, NO_DIGEST)
+
+
+def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
+    session: Session,
+) -> None:
+    session.inputs["edges"].insert([(4, 1)])
+    session.commit()
+    owners_of(session).definitions.define({"late": session["edges"].filter("src > 1")})
+    edges, late = told(session)[-2]["edges"], told(session)[-1]["late"]
+    assert (late.own.upper, late.inputs) == (3, (edges.own,))
+    owners_of(session).definitions.define({"late": session["edges"].filter("src < 4")}, replay=0)
+    replayed = told(session)[-1]["late"]
+    assert (replayed.own.upper, replayed.inputs) == (2, (edges.own,))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_last_batches_are_known_again_after_opening(session: Session, checkpoint: bool) -> None:
+    path, nodes = session.path, told(session)[-1]["nodes"].own
+    if checkpoint:
+        inside(session).upkeep.checkpoint()
+    session.close()
+    with nosync_nb.open(path) as again:
+        again.inputs["edges"].insert([(5, 1)])
+        again.commit()
+        clock = told(again)[-1]["labels"]
+        assert clock.inputs[1] == nodes
+        assert clock.own.generation == nodes.generation + 1
+
+
+def test_a_frame_that_did_not_come_about_leaves_no_label(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = told(session)[-1]["edges"].own
+    log = inside(session).publisher.store.log
+
+    def refused(*_: object) -> None:
+        raise DurabilityError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "append", refused)
+        session.inputs["edges"].insert([(6, 1)])
+        with pytest.raises(DurabilityError, match="no space"):
+            session.commit()
+    session.discard()
+    session.inputs["nodes"].insert([(2, 8)])
+    session.commit()
+    session.stage("sources", session["edges"].select("src"))
+    assert told(session)[-1]["sources"].inputs == (before,)
+
+
+@pytest.mark.parametrize("stages", [4, 64])
+def test_a_clock_takes_as_many_bytes_whatever_else_there_is(tmp_path: Path, stages: int) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", "src int, dst int")
+        other = session.input("other", "src int")
+        for number in range(stages):
+            session.stage(f"s{number}", edges.join(other, on="src").filter(f"dst > {-number - 1}"))
+        other.insert([(1,)])
+        edges.insert([(1, 2)])
+        session.commit()
+        session.sync()
+        frame = payloads(Path(session.path))[-1]
+        (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
+        assert len(clocks.read(entry.data)) == stages + 2
+        each = SIZE_BYTES + 2 * LABEL_BYTES
+        assert len(entry.data) == stages * each + 2 * SIZE_BYTES
+
+
+def test_what_fits_no_clock_is_damage_and_room_for_determinants_is_passed_over(
+    session: Session,
+) -> None:
+    frame = payloads(Path(session.path))[-1]
+    (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
+    data = bytes(entry.data)
+    whole = clocks.read(data)
+    sizes = [SIZE_BYTES + LABEL_BYTES * len(each.inputs) for each in whole]
+    for cut in {*range(len(data))} - {0, *accumulate(sizes)}:
+        with pytest.raises(CorruptLogError, match="the clocks of a frame"):
+            clocks.read(data[:cut])
+    at = LABEL_BYTES + 2
+    roomy = data[:at] + (5).to_bytes(2, "little") + data[at + 2 : SIZE_BYTES] + b"seeds"
+    assert clocks.read(roomy + data[SIZE_BYTES:]) == whole

@@ -1,0 +1,79 @@
+"""What a frame or a checkpoint names is read once, however many ask, and only if it is small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.log import frames
+from nosync_nb.store.records import file_references__framed, payloads
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.payloads import Entry
+
+REFS = [[f"log1-{n}.arrow", 1, 0, 2**64, 100 + n, f"{n:032x}"] for n in range(2)]
+FILES = {name: Wanted(name, size, digest) for name, *_, size, digest in REFS}
+
+
+def frame(epoch: int, padding: int = 0) -> bytes:
+    """An epoch whose rows are in files, and others that are not."""
+    named = Entry(7, payloads.FILES, json.dumps(REFS).encode())
+    return payloads.pack(epoch, 0.0, {}, [named, Entry(8, payloads.INLINE, bytes(padding))])
+
+
+def checkpoint(epoch: int, padding: int = 0) -> bytes:
+    """A state whose layer is in files, after one owner."""
+    meta = {
+        "layers": {"7": [1, {}, [[0, epoch, REFS]]]},
+        "owners": [[1, "00" * 8, epoch]],
+        "padding": " " * padding,
+    }
+    return payloads.pack(epoch, 0.0, meta, [])
+
+
+@pytest.mark.parametrize(
+    ("made", "of"),
+    [
+        (frame, file_references__framed.of_frame),
+        (checkpoint, file_references__framed.of_checkpoint),
+    ],
+)
+def test_what_is_small_is_read_once_and_what_is_large_each_time(
+    made: Callable[..., bytes], of: Callable[[bytes], Any]
+) -> None:
+    for padding, once in ((0, True), (1 << 14, False)):
+        data = made(3 + padding, padding)
+        first, again = of(data), of(bytes(bytearray(data)))
+        assert first == again
+        assert (first is again) == once
+        assert first.epoch == 3 + padding
+        assert first.files == FILES
+        assert first.namers == {name: {7} for name in FILES}
+        assert of(made(4 + padding, padding)).epoch == 4 + padding
+
+
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
+    kind: Callable[[bytes], Any],
+) -> None:
+    data = payloads.pack(1, 0.0, {}, [Entry(7, payloads.FILES, b"[[1]]")])
+    for _ in range(2):
+        with pytest.raises(CorruptLogError):
+            file_references__framed.of_frame(kind(data))
+
+
+def test_a_stretch_of_the_log_is_scanned_once_for_all_who_follow_it() -> None:
+    before = frames.genesis(bytes(16))
+    for size, once in ((100, True), (1 << 16, False)):
+        data, end = frames.build(1, bytes(size), before, 1, 0)
+        (first, _), (again, _) = (
+            file_references__framed.scan(bytes(bytearray(data)), 0, before) for _ in range(2)
+        )
+        assert [frame.end for frame in first] == [frame.end for frame in again] == [end]
+        assert (first is again) == once
+        torn, damage = file_references__framed.scan(data[:-1], 0, before)
+        assert not torn
+        assert damage is not None

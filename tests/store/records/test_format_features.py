@@ -1,0 +1,207 @@
+"""What a later program has added to the format is passed over, or refused in one clear line."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import CorruptLogError
+from nosync_nb.store import store
+from nosync_nb.store.log import Log, checkpoint, frames, segments
+from nosync_nb.store.records import format_features, json_text__heads, payloads
+from nosync_nb.trace.parts import part_file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log with rows and a stage."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        rows = session.input("rows", "k int")
+        session.stage("some", rows.filter("k > 1"))
+        rows.insert([(1,), (2,)])
+        session.commit()
+    return tmp_path / "log"
+
+
+def added(path: Path, kind: int, payload: bytes) -> None:
+    """Writes a frame as a later program does."""
+    with Log.open(str(path)) as log:
+        log.append(kind, payload)
+
+
+def epoch(meta: dict[str, Any], entries: list[payloads.Entry] | None = None) -> bytes:
+    return payloads.pack(2, 0.0, meta, entries or [])
+
+
+def left_as_it_is(path: Path) -> Iterator[str]:
+    """What is told of a log that is refused, whoever opens it; nothing in it is changed."""
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.suffix in (".log", ".state")}
+    for mode in ("r", "w"):
+        with pytest.raises(CorruptLogError) as told:
+            nosync_nb.open(path, mode=mode)
+        assert told.value.hint == "upgrade nosync; nothing was changed"
+        assert "\n" not in str(told.value.args[0])
+        yield str(told.value.args[0])
+    assert {p: p.read_bytes() for p in before} == before
+
+
+@pytest.mark.fault(45)
+def test_a_key_that_is_not_needed_is_passed_over(path: Path) -> None:
+    added(path, payloads.EPOCH, epoch({"hue": {"of": ["rows"]}}))
+    with nosync_nb.open(path) as session:
+        assert session.now == 2
+        assert session["some"].rows() == [(2,)]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("kind", payloads.KINDS)
+def test_a_key_that_is_needed_is_refused(path: Path, kind: int) -> None:
+    added(path, kind, epoch({"hue": 1, format_features.NEEDS: ["hue"]}))
+    told = "the log has 'hue', which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+def test_a_key_that_is_needed_and_known_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(format_features, "KNOWN", frozenset({"hue"}))
+    added(path, payloads.EPOCH, epoch({"hue": 1, format_features.NEEDS: ["hue"]}))
+    with nosync_nb.open(path) as session:
+        assert session.now == 2
+
+
+@pytest.mark.fault(45)
+def test_a_checkpoint_that_needs_something_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json_text__heads.text
+
+    def later(meta: Any, needs: Any = ()) -> bytes:
+        return text({**meta, format_features.NEEDS: ["hue"]} if "layers" in meta else meta, needs)
+
+    with monkeypatch.context() as patch, nosync_nb.open(path) as session:
+        patch.setattr(json_text__heads, "text", later)
+        inside(session).upkeep.checkpoint()
+        session.inputs["rows"].insert([(3,)])
+        session.commit()
+    told = "the log has 'hue', which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+def test_a_log_needs_intervals_only_while_a_column_holds_some(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nosync_nb.open(path) as session:
+        session.stage(
+            "soon", session["rows"].filter("date '2020-01-01' + interval 1 day > date '2000-01-01'")
+        )
+        inside(session).upkeep.checkpoint()
+    with monkeypatch.context() as patch:
+        patch.setattr(format_features, "KNOWN", frozenset())
+        nosync_nb.open(path).close()
+    with nosync_nb.open(path) as session:
+        session.stage("gaps", session["rows"].select("array(k * interval 1 day) AS g"))
+        first = session["gaps"].rows()
+    told = "the log has 'intervals', which this program does not know"
+    for _ in range(2):  # by the frame of the definition, then by the checkpoint
+        with monkeypatch.context() as patch:
+            patch.setattr(format_features, "KNOWN", frozenset())
+            for mode in ("r", "w"):
+                with pytest.raises(CorruptLogError, match=told):
+                    nosync_nb.open(path, mode=mode)
+        with nosync_nb.open(path) as session:
+            assert session["gaps"].rows() == first
+            inside(session).upkeep.checkpoint()
+    with nosync_nb.open(path) as session:
+        session.drop("gaps")
+        inside(session).upkeep.checkpoint()
+        inside(session).upkeep.checkpoint()
+    monkeypatch.setattr(format_features, "KNOWN", frozenset())
+    nosync_nb.open(path).close()
+
+
+def test_a_log_needs_coded_columns_if_a_file_has_some(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_file, "CODED_ROWS", 4)
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    with nosync_nb.open(path) as session:
+        ways = session.input("ways", "n int, way string, span interval day")
+        ways.insert([(n, ("rail", "ship")[n % 2], timedelta(n)) for n in range(100)])
+        session.commit()
+        first = ways.rows()
+    for needed in ("coded", "intervals"):
+        told = f"the log has '{needed}', which this program does not know"
+        for _ in range(2):  # by the frame of the epoch, then by the checkpoint
+            with monkeypatch.context() as patch:
+                patch.setattr(format_features, "KNOWN", format_features.KNOWN - {needed})
+                for mode in ("r", "w"):
+                    with pytest.raises(CorruptLogError, match=told):
+                        nosync_nb.open(path, mode=mode)
+            with nosync_nb.open(path) as session:
+                assert session["ways"].rows() == first
+                inside(session).upkeep.checkpoint()
+
+
+@pytest.mark.fault(45)
+def test_an_entry_of_another_kind_is_refused(path: Path) -> None:
+    added(path, payloads.EPOCH, epoch({}, [payloads.Entry(1, payloads.UNDONE + 1, b"")]))
+    told = "the log has an entry of kind 8, which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+def test_a_frame_of_another_kind_is_refused(path: Path) -> None:
+    added(path, max(payloads.KINDS) + 1, epoch({}))
+    told = "the log has a frame of kind 5, which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("pattern", ["segment-*", "checkpoint-*"])
+def test_a_flag_of_a_header_is_refused(path: Path, pattern: str) -> None:
+    with nosync_nb.open(path) as session:
+        inside(session).upkeep.checkpoint()
+    file = max(path.glob(pattern))
+    data = bytearray(file.read_bytes())
+    struct.pack_into("<I", data, 12, 1)
+    end = checkpoint.HEADER_BYTES - 8 if pattern == "checkpoint-*" else segments.HEADER_BYTES - 8
+    struct.pack_into("<I", data, end, zlib.crc32(data[:end]))
+    file.write_bytes(data)
+    assert all("flags 1, is newer than this program (1)" in told for told in left_as_it_is(path))
+
+
+@pytest.mark.fault(45)
+def test_what_a_later_program_says_of_the_owner_is_passed_over(path: Path) -> None:
+    owner = path / "owner"
+    fields = json.loads(owner.read_bytes().rsplit(b"\n", 2)[0])
+    fields["hue"] = fields["identity"]["hue"] = fields["wrote"]["hue"] = fields["place"]["hue"] = 1
+    text = json.dumps(fields).encode()
+    owner.write_bytes(text + f"\n{zlib.crc32(text):08x}\n".encode())
+    with nosync_nb.open(path) as session:
+        assert session.now == 1
+        assert session.recovery.clean
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("number", [0, 2, 5, 6, 200])
+def test_any_other_number_is_refused_in_one_line(number: int) -> None:
+    with pytest.raises(CorruptLogError) as told:
+        frames.check_format(number, frames.FORMAT, "frame 7")
+    said = str(told.value.args[0])
+    assert said.startswith(f"frame 7: log format {number} is ")
+    assert said.endswith("this program (1)")
+    newer = number > 1 and number not in frames.UNRELEASED
+    assert ("newer" in said) == newer
+    assert ("first release" in said) == (number in frames.UNRELEASED)
+    assert ("upgrade" in str(told.value.hint)) == newer

@@ -1,0 +1,150 @@
+"""What copies say of themselves: neither a flipped bit nor a number beyond all bounds is believed.
+
+A checksum proves that nothing was damaged, not that a server or a store means well.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store.replication import fencing_grant
+from nosync_nb.store.replication.backends import object_manifest__records
+from nosync_nb.store.replication.backends.flight_client import ServedReplica
+from nosync_nb.store.replication.backends.object_manifest__records import (
+    CopyRecord,
+    FileChange,
+    ObjectPiece,
+)
+from nosync_nb.store.replication.fencing_grant import Promise
+from nosync_nb.store.replication.protocol import Name, Term
+
+PROMISE = Promise(Term(3, "me"), "0123456789abcdef", Name("/logs/x.nosync", "signer", 3, 2))
+RECORD = CopyRecord(
+    7,
+    "0123456789abcdef",
+    PROMISE,
+    5,
+    {
+        "log1-1-g3-ab.arrow": FileChange(
+            0, (ObjectPiece(object_manifest__records.key_of(7), 0, 4),), b"digest"
+        )
+    },
+    (1, 7),
+)
+CRC_BYTES = 4
+ONE_BIT = 1
+
+
+def changed(fields: dict[str, Any]) -> bytes:
+    """A promise with other words, and the checksum of these."""
+    said = json.loads(fencing_grant.encode(PROMISE).split(b"\n")[0])
+    assert fields.keys() <= said.keys()
+    text = json.dumps(said | fields).encode()
+    return text + f"\n{zlib.crc32(text):08x}\n".encode()
+
+
+@pytest.mark.fault(12)
+def test_a_flipped_bit_of_a_promise_is_told() -> None:
+    data = fencing_grant.encode(PROMISE)
+    assert fencing_grant.decode(data, "copy") == PROMISE
+    for at in range(len(data) - 1):  # all but the end of the line
+        flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
+        with pytest.raises(CorruptLogError, match="the promise of 'copy' is damaged"):
+            fencing_grant.decode(flipped, "copy")
+
+
+@pytest.mark.fault(43)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"generation": -1},
+        {"generation": 1 << 63},  # the next owner's would be beyond it
+        {"generation": True},
+        {"generation": 3.0},
+        {"generation": "3"},
+        {"owner": 7},
+        {"incarnation": None},
+        {"path": ["/logs"]},
+        {"signer": {}},
+        {"replicas": 0},
+        {"replicas": True},
+        {"quorum": 1 << 40},
+    ],
+    ids=str,
+)
+def test_a_promise_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
+    assert fencing_grant.decode(changed({}), "copy") == PROMISE
+    with pytest.raises(CorruptLogError, match="the promise of 'copy' is damaged"):
+        fencing_grant.decode(changed(fields), "copy")
+
+
+def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
+    """A record with other words, and the checksum of these."""
+    made = object_manifest__records.encode(RECORD, data)
+    head = len(made) - len(data)
+    start = made.index(b"{")
+    said = json.loads(made[start:head])
+    assert fields.keys() <= said.keys()
+    words = json.dumps(said | fields).encode()
+    sizes = (len(words), zlib.crc32(words))
+    numbers = b"".join(each.to_bytes(CRC_BYTES, "little") for each in sizes)
+    return made[: start - len(numbers)] + numbers + words + data
+
+
+@pytest.mark.fault(12)
+def test_a_flipped_bit_of_a_record_is_told() -> None:
+    data = object_manifest__records.encode(RECORD, b"")
+    plain = RECORD._replace(changes=object_manifest__records.decode(data, "copy").changes)
+    assert object_manifest__records.decode(data, "copy") == plain
+    for at in range(len(data)):
+        flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
+        with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
+            object_manifest__records.decode(flipped, "copy")
+
+
+@pytest.mark.fault(43)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"slot": -1},
+        {"slot": 1 << 63},
+        {"seq": "5"},
+        {"bytes": 5},
+        {"writer": "0123456789ABCDEF"},
+        {"writer": "../../../../../x"},
+        {"writer": 7},
+        {"reigns": [-1]},
+        {"files": {"../key": None}},
+    ],
+    ids=str,
+)
+def test_a_record_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
+    assert object_manifest__records.decode(record({}), "copy").writer == RECORD.writer
+    with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
+        object_manifest__records.decode(record(fields), "copy")
+
+
+class Saying:
+    """A line to a server that answers each call alike."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = json.dumps(answer).encode()
+
+    def call(self, *_: Any, **__: Any) -> bytes:
+        return self.answer
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 70), True, 1.0, "1", None])
+def test_no_server_is_believed_that_has_files_of_no_size(size: Any) -> None:
+    def told(files: Any) -> Any:
+        line: Any = Saying(["0123456789abcdef", files])
+        return ServedReplica(line, "grpc://here", bytes(16)).held().files
+
+    assert told({"a": 0, "b": 7}) == {"a": 0, "b": 7}
+    with pytest.raises(CorruptLogError, match="answers what makes no sense"):
+        told({"a": 0, "b": size})

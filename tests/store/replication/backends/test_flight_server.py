@@ -1,0 +1,896 @@
+"""Replica servers: real processes on this machine, and what they refuse, survive and give back."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from machines.replica_servers import ReplicaServer
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaError, TrustError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import segments
+from nosync_nb.store.replication import consistency, fencing_grant
+from nosync_nb.store.replication.address import parse
+from nosync_nb.store.replication.backends import (
+    flight_client,
+    flight_connections,
+    flight_protocol,
+    flight_protocol__wire,
+)
+from nosync_nb.store.replication.backends import (
+    flight_server as server,
+)
+from nosync_nb.store.replication.backends.flight_client import Line, ServedReplica
+from nosync_nb.store.replication.backends.flight_connections import Connections
+from nosync_nb.store.replication.backends.flight_server__copies import LOGS_MAX, Copies
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.fencing_grant import Promise
+from nosync_nb.store.replication.protocol import Name, Term
+
+WAIT_S = 120.0
+NAME = Name("/logs/x.nosync", "me")
+TERM = Term(1, "me")
+ID = bytes(range(16))
+PART = "log1-1-g3-ab.arrow"
+SEGMENT = segments.file_name(1, 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    key = tmp_path_factory.mktemp("keys") / "key"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOSYNC_KEY_FILE", str(key))
+        yield key
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaServer]:
+    """A server that no test ends."""
+    with ReplicaServer(tmp_path_factory.mktemp("served") / "copies") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ReplicaServer]]:
+    """Three servers, which each test leaves running."""
+    folder = tmp_path_factory.mktemp("three")
+    with ExitStack() as ended:
+        yield [ended.enter_context(ReplicaServer(folder / str(i))) for i in range(3)]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients in this process wait for half a second."""
+    monkeypatch.setattr(flight_client, "CALL_S", 0.5)
+
+
+def replica_at(url: str, log_id: bytes | None = None) -> ServedReplica:
+    """The copy of some log at a server."""
+    replica = connect(parse(url), Files()).replica(log_id or os.urandom(16))
+    assert isinstance(replica, ServedReplica)
+    return replica
+
+
+def failure(url: str) -> DurabilityError:
+    """What a client is told that asks there."""
+    replica = replica_at(url)
+    try:
+        with pytest.raises(DurabilityError) as caught:
+            replica.promised()
+    finally:
+        replica.close()
+    assert caught.value.hint
+    return caught.value
+
+
+# -- who is let in, and who is trusted -----------------------------------------------------------
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("grpc://127.0.0.1", "no port"),
+        ("grpc://:7461", "no port"),
+        ("grpc://127.0.0.1:99999", "no port"),
+        ("grpc://127.0.0.1:7461/folder", "no port"),
+        ("grpc://host name:7461", "no port"),
+        ("grpc://me:secret@127.0.0.1:7461", "no user and no password"),
+        ("grpc://far.example:7461", "read on the way"),
+        ("grpc://10.0.0.7:7461", "read on the way"),
+    ],
+)
+def test_what_is_no_server_is_refused_by_name(url: str, told: str) -> None:
+    with pytest.raises(SchemaError, match=told) as caught:
+        parse(url)
+    assert caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+def test_one_server_has_one_address() -> None:
+    hosts = {parse(f"grpc://{name}:7461/").host for name in ("localhost", "LOCALHOST", "127.0.0.1")}
+    assert hosts == {"127.0.0.1:7461"}
+    assert parse("grpc://[::1]:7461").host == "[::1]:7461"
+    assert parse("grpc+tls://far.example:7461").host == "far.example:7461"
+    with pytest.raises(SchemaError, match="one place"):
+        nosync_nb.open("/nowhere", replicas=["grpc://localhost:1", "grpc://127.0.0.1:1"])
+
+
+@pytest.mark.fault(44)
+def test_a_client_with_another_token_gets_and_gives_nothing(
+    running: ReplicaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    error = failure(running.url)
+    assert "another token" in str(error)
+    assert flight_protocol.KNOWN in str(error.hint)
+    own = (tmp_path / flight_protocol.OWN).read_bytes()
+    assert (tmp_path / flight_protocol.OWN).stat().st_mode & 0o777 == 0o600
+    (tmp_path / flight_protocol.OWN).chmod(0o644)
+    assert "others may use it" in str(failure(running.url))
+    (tmp_path / flight_protocol.OWN).chmod(0o600)
+    known = tmp_path / flight_protocol.KNOWN
+    given_there = Path(os.environ["NOSYNC_KEY_FILE"]).parent
+    assert given_there == tmp_path
+    known.write_bytes(b"# servers\n" + parse(running.url).host.encode() + b" nonsense\n")
+    known.chmod(0o600)
+    assert "is no token" in str(failure(running.url))
+    known.write_bytes(parse(running.url).host.encode() + b" " + own)
+    assert "another token" in str(failure(running.url))
+
+
+def test_a_token_is_found_by_host_and_port(
+    own_key: Path, running: ReplicaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = flight_protocol.own(Files())
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    known = tmp_path / flight_protocol.KNOWN
+    known.write_text(f"other:1 {'00' * 32}\n{parse(running.url).host}  {token.hex()}\n")
+    known.chmod(0o600)
+    replica = replica_at(running.url)
+    assert replica.promised() is None
+    replica.close()
+    error = failure("grpc+tls://far.example:7461")
+    assert "no token is known for 'far.example:7461'" in str(error)
+    assert str(known) in str(error.hint)
+    known.chmod(0o640)
+    with pytest.raises(TrustError, match="others may use it"):
+        flight_protocol.of(Files(), parse(running.url))
+
+
+class Squatter(flight.FlightServerBase):  # type: ignore[misc]
+    """A process that took a server's port, and notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self.told: list[tuple[str, bytes]] = []
+
+    def do_action(self, _context: Any, action: Any) -> list[Any]:
+        self.told.append((action.type, action.body.to_pybytes()))
+        return [flight.Result(pa.py_buffer(bytes(64)))]
+
+
+@pytest.mark.fault(44)
+def test_who_took_the_port_of_a_server_is_told_nothing() -> None:
+    with Squatter() as squatter:
+        replica = replica_at(f"grpc://127.0.0.1:{squatter.port}")
+        with pytest.raises(DurabilityError, match="another token"):
+            replica.promise(TERM, NAME)
+        ((what, said),) = squatter.told
+        assert what == "hello"
+        assert len(said) == flight_protocol__wire.NONCE_BYTES
+
+
+@pytest.mark.fault(29)
+def test_why_a_server_cannot_be_reached_is_said_in_plain_words(hasty: None) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert str(failure(f"grpc://127.0.0.1:{port}")).endswith(": nothing listens there")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            while True:
+                with suppress(OSError), other.accept()[0] as asked:
+                    asked.recv(10)
+                    asked.sendall(b"HTTP/1.1 200 OK" + bytes(64))
+                if other.fileno() < 0:
+                    return
+
+        threading.Thread(target=answer, daemon=True).start()
+        told = str(failure(f"grpc://127.0.0.1:{port}"))
+        assert told.endswith(": what listens there is no replica server")
+        other.shutdown(socket.SHUT_RDWR)
+    unknown = "Flight returned unavailable error, with message: failed to connect to all addresses;"
+    unknown += " last error: UNKNOWN: ipv4:10.0.0.7:99: the cat sleeps. Detail: Unavailable"
+    assert flight_client.plain(unknown) == "the cat sleeps"
+
+
+@pytest.mark.fault(29)
+def test_what_does_not_answer_is_given_up(hasty: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert "did not answer within 0.5 s" in str(failure(f"grpc://127.0.0.1:{port}"))
+    assert "cannot be reached" in str(failure(f"grpc://127.0.0.1:{port}"))
+
+
+def test_another_kind_of_server_is_none_of_ours(hasty: None) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
+        thread = threading.Thread(target=web.handle_request)
+        thread.start()
+        assert "'grpc://127.0.0.1" in str(failure(f"grpc://127.0.0.1:{web.server_port}"))
+        web.server_close()
+        thread.join()
+
+
+def test_no_proxy_is_asked_for_this_machine(
+    running: ReplicaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    replica = replica_at(running.url)
+    assert replica.promised() is None
+    replica.close()
+
+
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate of this machine, which is its own root, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl, which makes the certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    command = f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key"
+    made = [*command.split(), "-out", "cert", "-addext", names]
+    subprocess.run(made, cwd=folder, check=True, capture_output=True)
+    (folder / "key").chmod(0o600)
+    (folder / "token").write_text(f"{'5a' * 32}\n")
+    (folder / "token").chmod(0o600)
+    return folder
+
+
+@pytest.mark.fault(44)
+def test_beyond_this_machine_it_takes_tls_and_a_token(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ("--tls-cert", certificate / "cert", "--tls-key", certificate / "key")
+    options = ("--host", "0.0.0.0", "--token-file", certificate / "token", *tls)
+    with ReplicaServer(tmp_path / "copies", *options) as beyond:
+        url = f"grpc+tls://127.0.0.1:{beyond.port}"
+        monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
+        (tmp_path / "home").mkdir()
+        known = tmp_path / "home" / flight_protocol.KNOWN
+        known.write_text(f"127.0.0.1:{beyond.port} {'5a' * 32}\n")
+        known.chmod(0o600)
+        assert "cannot be reached" in str(failure(url))  # nobody has signed its certificate
+        shutil.copy(certificate / "cert", tmp_path / "home" / flight_protocol.ROOTS)
+        replica = replica_at(url)
+        assert dict(replica.promise(TERM, NAME).files) == {}
+        replica.close()
+        assert "'grpc://" in str(failure(f"grpc://127.0.0.1:{beyond.port}"))
+
+
+@pytest.mark.fault(44)
+def test_a_server_says_why_it_does_not_start(
+    running: ReplicaServer,
+    certificate: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    open_token, short = tmp_path / "open", tmp_path / "short"
+    open_token.write_text(f"{'5a' * 32}\n")
+    short.write_text("5a")
+    short.chmod(0o600)
+    (tmp_path / "writable").mkdir()
+    (tmp_path / "writable").chmod(0o777)
+    copies, nowhere = str(tmp_path / "copies"), str(tmp_path / "not" / "there")
+    tls = ["--tls-cert", str(certificate / "cert"), "--tls-key", str(certificate / "key")]
+    open_key = str(shutil.copy(certificate / "key", tmp_path / "key"))
+    os.chmod(open_key, 0o644)
+    token = ["--token-file", str(certificate / "token")]
+    for arguments, told in (
+        ([nowhere, "--host", "0.0.0.0"], "heard beyond this machine"),
+        ([nowhere, "--host", "0.0.0.0", *tls], "heard beyond this machine"),
+        ([nowhere, "--host", "0.0.0.0", *token], "heard beyond this machine"),
+        ([nowhere, *tls[:2]], "go together"),
+        ([nowhere, *tls[:3], open_key], "others may use it"),
+        ([copies, "--token-file", str(open_token)], "others may use it"),
+        ([copies, "--token-file", str(short)], "damaged"),
+        ([copies, "--token-file", str(tmp_path / "none")], "look at"),
+        ([nowhere], "is not there"),
+        ([nowhere, "--port", "65535"], "is not there"),
+        ([str(tmp_path / "writable")], "written by others"),
+        ([str(running.folder)], "another server keeps"),
+        ([copies, "--port", str(running.port)], "cannot listen"),
+    ):
+        port = [] if "--port" in arguments else ["--port", "0"]
+        assert server.main([*arguments, *port]) == 2, arguments
+        said = capfd.readouterr().err
+        assert told in said
+        assert "Hint: " in said or "look at" in said
+    with pytest.raises(SystemExit):
+        server.main([copies, "--port", "70000"])
+
+
+def test_a_server_ends_with_a_signal_and_comes_back_at_its_port(tmp_path: Path) -> None:
+    with ReplicaServer(tmp_path / "copies") as first:
+        replica = replica_at(first.url, ID)
+        replica.promise(TERM, NAME)
+        replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+        first.send(signal.SIGTERM)
+        assert first.wait() == 0
+        with pytest.raises(DurabilityError, match="cannot be reached"):
+            replica.sync(TERM, 1)
+        first.start()
+        with pytest.raises(DurabilityError, match="not the copy any more"):
+            replica.sync(TERM, 1)
+        assert dict(replica.promise(TERM, NAME).files) == {SEGMENT: 5}
+        first.kill()
+        first.start()
+        with pytest.raises(DurabilityError, match="was started again"):
+            replica.sync(TERM, 1)
+        assert dict(replica.promise(TERM, NAME).files) == {SEGMENT: 5}
+        replica.close()
+
+
+# -- what strangers and the hostile send ---------------------------------------------------------
+
+
+def memory_bytes(pid: int) -> int:
+    """What a process has in memory of its own."""
+    resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+    return (resident - shared) * resource.getpagesize()
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes.fromhex("000000040000000000")
+
+
+@pytest.mark.fault(44)
+def test_garbage_at_the_port_harms_nobody(running: ReplicaServer) -> None:
+    before = memory_bytes(running.pid)
+    random = Random(44)
+    frames = [random.randbytes(1 << random.randrange(16)) for _ in range(40)]
+    lies = [
+        bytes.fromhex("ffffff0000000000010000000000"),
+        bytes.fromhex("00000500000000000101ffffff"),
+    ]
+    for sent in (b"", b"GET / HTTP/1.1\r\n\r\n", *frames, *lies):
+        for begin in (b"", PREFACE + SETTINGS):
+            stranger = socket.create_connection(("127.0.0.1", running.port))
+            with stranger, suppress(OSError):  # it is hung up on
+                stranger.sendall(begin + sent)
+    assert memory_bytes(running.pid) - before < 64 << 20
+    replica = replica_at(running.url)
+    assert replica.promised() is None
+    replica.close()
+
+
+@pytest.mark.fault(44)
+def test_flight_itself_gives_strangers_nothing(running: ReplicaServer) -> None:
+    schema = pa.schema([("a", pa.int64())])
+    ticket, path = flight.Ticket(b"x"), flight.FlightDescriptor.for_path("x")
+    with flight.FlightClient(running.url) as client:
+        for what, body in (
+            ("call", b""),
+            ("call", bytes(200)),
+            ("call", bytes(flight_protocol__wire.CALL_BYTES_MAX + 1)),
+            ("hello", b""),
+            ("hello", bytes(33)),
+            ("other", bytes(32)),
+        ):
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                list(client.do_action(flight.Action(what, body)))
+        for asked in (
+            lambda: list(client.list_flights()),
+            lambda: client.do_get(ticket),
+            lambda: client.get_flight_info(path),
+            lambda: client.do_put(path, schema)[0].close(),
+            lambda: list(client.list_actions()),
+        ):
+            with pytest.raises((NotImplementedError, pa.ArrowException, flight.FlightError)):
+                asked()
+    replica = replica_at(running.url)
+    assert replica.promised() is None
+    replica.close()
+
+
+GROWN = """
+import sys
+from nosync_nb.store.replication.backends import flight_server as server
+server.MEMORY_BYTES_MAX = 120 << 20
+sys.exit(server.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.fault(44)
+def test_a_server_that_was_sent_too_much_starts_again_and_has_lost_nothing(
+    tmp_path: Path,
+) -> None:
+    with ReplicaServer(tmp_path / "copies", program=GROWN) as small:
+        replica = replica_at(small.url, ID)
+        replica.promise(TERM, NAME)
+        replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+        with flight.FlightClient(small.url) as client:
+            flood = flight.Action("call", bytes(128 << 20))
+            with pytest.raises((flight.FlightError, pa.ArrowException)):
+                list(client.do_action(flood, flight.FlightCallOptions(timeout=WAIT_S)))
+        assert small.line().split()[0] == small.url
+        ends = time.monotonic() + WAIT_S
+        while memory_bytes(small.pid) > 120 << 20:  # gRPC may have sent it to the new one as well
+            assert time.monotonic() < ends
+        with pytest.raises(DurabilityError):
+            replica.sync(TERM, 1)
+        assert dict(replica.promise(TERM, NAME).files) == {SEGMENT: 5}
+        replica.close()
+
+
+WORDS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.sampled_from(["../../etc/passwd", "promise", PART, SEGMENT, ID.hex(), "/", "\0", "a" * 300]),
+    st.lists(st.one_of(st.integers(), st.text(), st.sampled_from([PART, "../x"]))),
+)
+ASKED = ["promise", "promised", "held", "store", "append", "sync", "acknowledged", "digest", "read"]
+
+
+@pytest.mark.fault(44)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
+    tmp_path: Path, no_disk: None, data: st.DataObject
+) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir(exist_ok=True)
+    copies = Copies(str(folder))
+    log = {"log": ID.hex(), "term": [1, "me"]}
+    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    copies.call(b"session", {"do": "promise", **log}, said)
+    header = data.draw(st.dictionaries(st.sampled_from(["name", "offset", "size", "seq"]), WORDS))
+    other = data.draw(st.dictionaries(st.sampled_from(["log", "term", "last", "names"]), WORDS))
+    asked = data.draw(st.sampled_from([*ASKED, "discard", "logs", "nonsense"]))
+    body = data.draw(st.one_of(st.just(said), st.binary(max_size=100)))
+    with suppress(NosyncError):
+        copies.call(b"session", {"do": asked, **log, **header, **other}, body)
+    copies.close()
+    assert os.listdir(tmp_path) == ["copies"]
+    assert len(Copies(str(folder)).call(b"other", {"do": "held", **log}, b"")) > 0
+    mine = {"promise", "lock", "acknowledged", "layers", "history"}
+    assert {name.split(".")[0] for name in os.listdir(folder / ID.hex())} <= {
+        *mine,
+        SEGMENT.split(".")[0],
+    }
+
+
+@pytest.mark.fault(44)
+def test_what_was_changed_on_the_way_is_not_believed() -> None:
+    token, other = bytes(range(32)), bytes(32)
+    greeter, greeting = flight_protocol__wire.Greeter(token), flight_protocol__wire.Greeting(token)
+    assert not flight_protocol__wire.Greeting(token).proved(
+        flight_protocol__wire.Greeter(other).hello(bytes(32))
+    )
+    assert not greeting.proved(b"")
+    assert greeting.proved(greeter.hello(greeting.nonce))
+    body = greeting.call({"do": "held"}, b"data")
+    call = greeter.opened(body)
+    assert (call.header, call.data, call.nonce) == ({"do": "held"}, b"data", greeting.nonce)
+    for at in range(len(body)):
+        changed = bytearray(body)
+        changed[at] ^= 1
+        with pytest.raises(flight_protocol__wire.ForeignError):
+            greeter.opened(bytes(changed))
+    for size in range(len(body)):
+        with pytest.raises(flight_protocol__wire.ForeignError):
+            greeter.opened(body[:size])
+    with pytest.raises(flight_protocol__wire.ForeignError):  # the server was started again
+        flight_protocol__wire.Greeter(token).opened(body)
+    answer = flight_protocol__wire.joined(flight_protocol__wire.answered(call, b"x" * 100))
+    assert greeting.read(body, answer) == b"x" * 100
+    for at in range(len(answer)):
+        changed = bytearray(answer)
+        changed[at] ^= 1
+        with pytest.raises(flight_protocol__wire.ForeignError):
+            greeting.read(body, bytes(changed))
+    with pytest.raises(flight_protocol__wire.ForeignError):  # the answer to another call
+        greeting.read(greeting.call({"do": "held"}, b"date"), answer)
+    fenced = flight_protocol__wire.joined(
+        flight_protocol__wire.answered(call, FencedError("taken\x1b", hint="go"))
+    )
+    with pytest.raises(FencedError, match="taken") as caught:
+        greeting.read(body, fenced)
+    assert caught.value.hint == "go"
+
+
+@pytest.mark.fault(44)
+def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    copies = Copies(str(folder))
+    said = fencing_grant.encode(Promise(TERM, "", NAME))
+
+    def promise(number: int, data: bytes = said) -> bytes:
+        log_id = number.to_bytes(16, "big").hex()
+        return copies.call(b"session", {"do": "promise", "log": log_id}, data)
+
+    long = fencing_grant.encode(Promise(TERM, "", Name("/" * 40_000, "")))
+    with pytest.raises(DurabilityError, match="'name'"):
+        promise(1, long)
+    for number in range(LOGS_MAX):
+        (folder / number.to_bytes(16, "big").hex()).mkdir(mode=0o700)
+    promise(1)
+    with pytest.raises(DurabilityError, match=f"copies of {LOGS_MAX} logs"):
+        promise(LOGS_MAX + 1)
+    monkeypatch.setattr(
+        "nosync_nb.store.replication.backends.flight_server__copies.SESSIONS_MAX", 1
+    )
+    with pytest.raises(DurabilityError, match="ship to the server already"):
+        promise(2)
+    promise(1)
+    copies.close()
+
+
+@pytest.mark.fault(24)
+def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path))
+    first, second = ({"log": ID.hex(), "term": [number, "me"]} for number in (3, 4))
+    for said in (first, second):
+        word = fencing_grant.encode(Promise(Term(*said["term"]), "", NAME))
+        copies.call(b"session", {"do": "promise", **said}, word)
+    for session in (b"session", b"another"):
+        with pytest.raises(FencedError, match="generation 4"):
+            copies.call(session, {"do": "sync", **first}, b"")
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        copies.call(b"another", {"do": "sync", **second}, b"")
+    copies.close()
+
+
+def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path))
+    log = {"log": ID.hex(), "term": list(TERM)}
+    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    copies.call(b"session", {"do": "promise", **log}, said)
+    copies.call(b"session", {"do": "sync", **log}, b"")
+    assert copies.drop_idle() == 0
+    assert copies.drop_idle(0.0) == 1
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        copies.call(b"session", {"do": "sync", **log}, b"")
+    copies.call(b"session", {"do": "promise", **log}, said)
+    copies.call(b"session", {"do": "sync", **log}, b"")
+    copies.close()
+
+
+@pytest.mark.fault(21)
+def test_who_asks_without_a_promise_leaves_nothing_open(tmp_path: Path) -> None:
+    copies, log = Copies(str(tmp_path)), {"log": ID.hex()}
+    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, said)
+    closed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FolderReplica, "close", lambda replica: closed.append(replica))
+        for _ in range(3):
+            copies.call(b"another", {"do": "held", **log}, b"")
+    assert len(closed) == 3
+    copies.close()
+
+
+class SlowFiles(Files):
+    """A disk that takes its time to rename."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(PART):
+            self.begun.set()
+            assert self.go_on.wait(WAIT_S)
+        super().rename(source, target)
+
+
+@pytest.mark.fault(30)
+def test_a_call_that_its_client_gave_up_is_over_before_the_next_session(tmp_path: Path) -> None:
+    slow = SlowFiles()
+    copies = Copies(str(tmp_path), slow)
+    log = {"log": ID.hex(), "term": list(TERM)}
+    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    copies.call(b"first", {"do": "promise", **log}, said)
+    store = {"do": "store", **log, "name": PART, "offset": 0, "last": True}
+    given_up = threading.Thread(target=copies.call, args=(b"first", store, b"abc"))
+    given_up.start()
+    assert slow.begun.wait(WAIT_S)
+    done: list[bytes] = []
+
+    def again() -> None:
+        done.append(copies.call(b"second", {"do": "promise", **log}, said))
+
+    next_ = threading.Thread(target=again)
+    next_.start()
+    assert not done
+    slow.go_on.set()
+    given_up.join()
+    next_.join()
+    assert PART.encode() in done[0]
+    with pytest.raises(DurabilityError):
+        copies.call(b"first", {**store, "last": False}, b"abc")
+    copies.call(b"second", {"do": "sync", **log, "seq": 3}, b"")
+    copies.close()
+
+
+@pytest.mark.fault(20)
+def test_a_full_disk_is_told_and_the_server_lives(running: ReplicaServer) -> None:
+    replica = replica_at(running.url, ID)
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    hard = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(DurabilityError, match="EFBIG"):
+            replica.store(TERM, PART, 0, bytes(8192), last=True)
+        replica.append(TERM, SEGMENT, 5, bytes(8192))
+        with pytest.raises(DurabilityError, match="EFBIG"):
+            replica.sync(TERM, 1)
+    finally:
+        resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    held = dict(replica.promise(TERM, NAME).files)
+    assert PART not in held
+    replica.store(TERM, PART, 0, bytes(8192), last=True)
+    replica.close()
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+def begun(path: Path, servers: list[ReplicaServer]) -> Session:
+    """A session with a stage, and an epoch on a quorum of servers."""
+    session = nosync_nb.open(path, replicas=[each.url for each in servers], quorum=2)
+    edges = session.input("edges", "src int, dst int")
+    session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+    edges.insert([(1, 2), (1, 3)])
+    session.commit(wait="replicas", timeout=WAIT_S)
+    return session
+
+
+def until(session: Session, holds: Callable[[list[int]], bool]) -> list[int]:
+    """Waits until the epochs that replicas have are as a test wants them."""
+    replication = owners_of(session).replication
+
+    def epochs() -> list[int]:
+        return [each.epoch for each in replication.status()]
+
+    with replication.heard:
+        assert replication.heard.wait_for(lambda: holds(epochs()), WAIT_S), replication.status()
+    return epochs()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a log in a folder."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.name.endswith((".log", ".arrow", ".pack")) or path.name.startswith("checkpoint")
+    }
+
+
+@pytest.mark.fault(33, 35)
+def test_what_was_safe_at_servers_is_there_after_disk_and_server_are_lost(
+    tmp_path: Path, three: list[ReplicaServer]
+) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, three) as session:
+        for i in range(20):
+            session.inputs["edges"].insert([(i, i)])
+            session.commit()
+        session.inputs["edges"].insert([(i, i) for i in range(70_000)])  # a part, not in a frame
+        safe = session.commit(wait="replicas", timeout=WAIT_S)
+        rows = session["degrees"].rows()
+    shutil.rmtree(path)
+    three[1].kill()
+    urls = [each.url for each in three]
+    with nosync_nb.open(path, replicas=urls, quorum=2) as session:
+        assert session.now == safe
+        assert session["degrees"].rows() == rows
+        assert session.recovery.recomputed == 0
+        assert any("made anew from grpc://" in note for note in session.recovery.notes)
+        three[1].start()
+        until(session, lambda epochs: epochs == [safe] * 3)
+
+
+@pytest.mark.fault(27)
+def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
+    tmp_path: Path, three: list[ReplicaServer]
+) -> None:
+    path = tmp_path / "x.nosync"
+    random = Random(27)
+    with begun(path, three) as session:
+        log_id = owners_of(session).publisher.store.log.id
+        for life in range(4):
+            for i in range(30):
+                session.inputs["edges"].insert([(life, i)])
+                session.commit()
+            session.commit(wait="replicas", timeout=WAIT_S)
+            for i in range(random.randrange(20)):
+                session.inputs["edges"].insert([(life, -i)])
+                session.commit()
+            number = life % 3
+            known = owners_of(session).replication.status()[number].epoch
+            three[number].kill()
+            copy = FolderReplica(str(three[number].folder), log_id)
+            assert known <= copy.acknowledged()  # a frame each, and one for what is defined
+            consistency.examined(Files(), "killed", copy)
+            copy.close()
+            three[number].start()
+        last = session.commit(wait="replicas", timeout=WAIT_S)
+        until(session, lambda epochs: epochs == [last] * 3)
+    for each in three:
+        held = contents(each.folder / log_id.hex())
+        assert held == {name: contents(path)[name] for name in held}
+        assert set(held) == set(contents(path))
+
+
+@pytest.mark.fault(28)
+def test_epochs_go_on_while_servers_are_stopped_and_are_safe_when_they_go_on(
+    tmp_path: Path, three: list[ReplicaServer]
+) -> None:
+    with begun(tmp_path / "x.nosync", three) as session:
+        until(session, lambda epochs: epochs == [1, 1, 1])
+        stopped = three[:2]
+        for each in stopped:
+            each.send(signal.SIGSTOP)
+        try:
+            for i in range(50):
+                session.inputs["edges"].insert([(i, i)])
+                session.commit()
+            assert session.sync() is None
+            until(session, lambda epochs: epochs[2] == 51)
+            assert session.frontiers["degrees"] == (51, 51, 1)
+            with pytest.raises(DurabilityError, match="1 of 2 replicas"):
+                session.sync("replicas", timeout=0.1)
+            status = owners_of(session).replication
+            with status.heard:  # no call waits for longer than some seconds
+                status.heard.wait_for(
+                    lambda: all(one.state == "failing" for one in status.status()[:2]), WAIT_S
+                )
+            assert "did not answer within" in status.status()[0].why
+        finally:
+            for each in stopped:
+                each.send(signal.SIGCONT)
+        until(session, lambda epochs: epochs == [51, 51, 51])
+        assert session.frontiers["degrees"] == (51, 51, 51)
+
+
+def test_what_is_small_takes_one_call_for_an_epoch(
+    running: ReplicaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    call = Line.call
+
+    def counted(line: Line, header: dict[str, Any], data: bytes = b"", **more: Any) -> bytes:
+        calls.append(header["do"])
+        return call(line, header, data, **more)
+
+    monkeypatch.setattr(Line, "call", counted)
+    replica = replica_at(running.url)
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(3):
+        replica.append(TERM, SEGMENT, 5 + i, b"x")
+        replica.sync(TERM, i)
+    assert calls == ["promise", "store", "sync", "sync", "sync"]
+    assert replica.read(SEGMENT, 0, 100) == b"beginxxx"
+    replica.close()
+
+
+def test_flight_is_loaded_when_a_server_is_named(tmp_path: Path) -> None:
+    program = (
+        "import sys, nosync_nb, nosync_nb.store.replication.endpoints\n"
+        "import nosync_nb.store.replication.agent.keeper\n"
+        "assert 'pyarrow._flight' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from nosync_nb.store.replication.backends.flight_server import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def idle_at(port: int, count: int) -> list[socket.socket]:
+    """Connections of clients that say nothing."""
+    return [socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) for _ in range(count)]
+
+
+@pytest.mark.fault(21, 44)
+def test_idle_connections_without_a_token_keep_no_client_from_a_server_without_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    with ReplicaServer(tmp_path / "copies", program=FEW_DESCRIPTORS) as server:
+        known = connect(parse(server.url), Files()).replica(ID)
+        known.promise(TERM, NAME)
+        known.store(TERM, SEGMENT, 0, b"begin", last=True)
+        idle = idle_at(server.port, 400)
+        try:
+            for each in idle[:100]:
+                each.settimeout(WAIT_S)
+                while each.recv(4096):  # what Flight says first; then the server ends it
+                    pass
+            # The session that has made calls before goes on, on its connection.
+            assert tried(lambda: known.sync(TERM, 1)) is None
+            other = connect(parse(server.url), Files()).replica(bytes(16))
+            assert tried(lambda: other.promise(TERM, NAME)).files == {}
+            other.close()
+        finally:
+            for each in idle:
+                each.close()
+        assert known.acknowledged() == 1
+        known.close()
+
+
+def tried(call: Callable[[], Any]) -> Any:
+    """What a call gives, as soon as the server has a descriptor for it."""
+    for _ in range(30):
+        try:
+            return call()
+        except DurabilityError as error:
+            last = error
+    raise last
+
+
+def test_connections_that_prove_nothing_are_shut_down_if_there_are_many() -> None:
+    with ExitStack() as ends:
+        listening = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = listening.getsockname()[1]
+        own = Connections(port)
+        clients, accepted = [], []
+        for _ in range(flight_connections.UNPROVED_MAX + 80):
+            clients.append(ends.enter_context(socket.create_connection(("127.0.0.1", port))))
+            accepted.append(ends.enter_context(listening.accept()[0]))
+        for each in clients[::2]:
+            own.prove("ipv4:{}:{}".format(*each.getsockname()))
+        assert own.limit(now=5.0) == 0
+        assert own.limit(now=5.0 + flight_connections.PROOF_S / 2) == 0
+        silent = len(clients[1::2])
+        assert own.limit(now=5.0 + flight_connections.PROOF_S) == (silent if silent > 64 else 0)
+        for number, each in enumerate(clients):
+            accepted[number].setblocking(False)
+            if number % 2:
+                assert each.recv(1) == b""
+            else:
+                accepted[number].setblocking(True)
+                accepted[number].send(b"x")
+                assert each.recv(1) == b"x"

@@ -1,0 +1,250 @@
+"""Copies in folders: what one took outlasts the power, and a shipper who was replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults.faults import FaultyFile, FaultyFiles
+
+from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import segments
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.protocol import Name, Term
+
+NAME = Name("/logs/x.nosync", "me", 3, 2)
+FIRST, SECOND = Term(3, "first"), Term(4, "second")
+PART, SEGMENT = "log1-1-g3-ab.arrow", segments.file_name(1, 1)
+ID = bytes(range(16))
+SEEDS = range(20)
+
+
+class Watched(FaultyFiles):
+    """A disk that loses its power by a seed, where something may happen between two steps."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.before_creating: Callable[[], None] | None = None
+        self.after_syncing: Callable[[str], None] | None = None
+        self.forgets = False
+
+    def create(self, path: str) -> FaultyFile:
+        act, self.before_creating = self.before_creating, None
+        if act is not None:
+            act()
+        return super().create(path)
+
+    def sync_folder(self, path: str) -> None:
+        if not self.forgets:
+            super().sync_folder(path)
+        if self.after_syncing is not None:
+            self.after_syncing(path)
+
+
+def begun(root: Path, files: Files) -> FolderReplica:
+    """A copy that has promised itself to the first, with a segment."""
+    files.make_folder(str(root))
+    replica = FolderReplica(str(root), ID, files=files)
+    replica.promise(FIRST, NAME)
+    replica.store(FIRST, SEGMENT, 0, b"begin", last=True)
+    return replica
+
+
+def again(root: Path, files: Files) -> FolderReplica:
+    return FolderReplica(str(root), ID, files=files)
+
+
+@pytest.mark.fault(8, 9, 27)
+def test_what_was_stored_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", Watched(seed=seed)
+        replica = begun(root, files)
+        replica.store(FIRST, PART, 0, b"a part", last=True)
+        files.lose_power(str(root))
+        assert dict(again(root, Files()).held().files) == {SEGMENT: 5, PART: 6}
+        assert again(root, Files()).read(PART, 0, 9) == b"a part"
+
+
+@pytest.mark.fault(8, 9, 27)
+def test_what_a_killed_shipper_left_unsynced_is_on_disk_before_it_counts(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", Watched(seed=seed)
+        killed = begun(root, files)
+        killed.append(FIRST, SEGMENT, 5, b" and more")
+        files.forgets = True
+        killed.store(FIRST, PART, 0, b"a part", last=True)
+        files.forgets = False
+        held = again(root, files).promise(SECOND, NAME)
+        assert dict(held.files) == {SEGMENT: 14, PART: 6}
+        files.lose_power(str(root))
+        assert again(root, Files()).held() == held
+        assert again(root, Files()).read(SEGMENT, 0, 99) == b"begin and more"
+
+
+@pytest.mark.fault(8, 24, 28)
+def test_what_a_shipper_adds_while_a_copy_is_promised_anew_does_not_count(tmp_path: Path) -> None:
+    """He has the segment open, and looks at the promise with his next sync only."""
+    root, files = tmp_path / "copies", Watched()
+    zombie = begun(root, files)
+    zombie.append(FIRST, SEGMENT, 5, b"!")
+    left = [b"x", b"y"]
+
+    def add(path: str) -> None:
+        if left and path.endswith("layers"):
+            zombie.append(FIRST, SEGMENT, 8 - len(left), left.pop(0))
+
+    files.after_syncing = add
+    held = again(root, files).promise(SECOND, NAME)
+    assert left == [b"y"]
+    assert dict(held.files) == {SEGMENT: 6}
+    with pytest.raises(FencedError, match="generation 4"):
+        zombie.sync(FIRST, 3)
+
+
+@pytest.mark.fault(24, 28)
+def test_a_shipper_who_was_replaced_begins_nothing_and_goes_on_with_nothing(
+    tmp_path: Path,
+) -> None:
+    root, files = tmp_path / "copies", Watched()
+    zombie = begun(root, files)
+    again(root, files).promise(SECOND, NAME)
+    before = sorted(root.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(FencedError, match="generation 4"):
+            zombie.append(FIRST, SEGMENT, 5, b"more")
+        with pytest.raises(FencedError, match="generation 4"):
+            zombie.store(FIRST, PART, 0, b"a part", last=False)
+        with pytest.raises(FencedError, match="generation 4"):
+            zombie.discard(FIRST, [SEGMENT])
+    assert sorted(root.rglob("*")) == before
+    assert dict(again(root, files).held().files) == {SEGMENT: 5}
+
+
+@pytest.mark.fault(24, 28)
+def test_a_file_that_was_begun_before_the_takeover_does_not_appear_after_it(
+    tmp_path: Path,
+) -> None:
+    root, files = tmp_path / "copies", Watched()
+    zombie = begun(root, files)
+    taken: list[int] = []
+
+    def take_over() -> None:
+        taken.append(len(again(root, files).promise(SECOND, NAME).files))
+
+    files.before_creating = take_over
+    with pytest.raises(FencedError, match="generation 4"):
+        zombie.store(FIRST, PART, 0, b"a part", last=True)
+    assert taken == [1]
+    assert dict(again(root, files).held().files) == {SEGMENT: 5}
+
+
+@pytest.mark.fault(41)
+def test_a_segment_that_was_deleted_under_a_shipper_is_not_acknowledged(tmp_path: Path) -> None:
+    root, files = tmp_path / "copies", Watched()
+    replica = begun(root, files)
+    replica.append(FIRST, SEGMENT, 5, b"more")
+    os.unlink(root / ID.hex() / SEGMENT)
+    with pytest.raises(DurabilityError, match="was deleted"):
+        replica.sync(FIRST, 2)
+    assert replica.acknowledged() == 0
+
+
+@pytest.mark.fault(31)
+def test_what_was_appended_to_a_folder_that_was_moved_away_is_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    root, files = tmp_path / "copies", Watched()
+    replica = begun(root, files)
+    replica.sync(FIRST, 1)
+    replica.append(FIRST, SEGMENT, 5, b"more")
+    folder, moved = root / ID.hex(), tmp_path / "moved"
+    folder.rename(moved)
+    shutil.copytree(moved, folder)  # equal names and sizes, none of it on the disk
+    with pytest.raises(DurabilityError, match="is not the copy any more"):
+        replica.sync(FIRST, 2)
+    assert again(root, files).acknowledged() == 1
+
+
+@pytest.mark.fault(31)
+def test_a_segment_that_was_cut_in_place_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, files = tmp_path / "copies", Watched()
+    replica = begun(root, files)
+    replica.append(FIRST, SEGMENT, 5, b"more")
+    later = time.time_ns() + 10**10  # the times of the folders' last changes can be relied on
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    replica.sync(FIRST, 1)
+    os.truncate(root / ID.hex() / SEGMENT, 5)  # no name in the folder has changed
+    with pytest.raises(DurabilityError, match="is not the copy any more"):
+        replica.sync(FIRST, 2)
+    assert again(root, files).acknowledged() == 1
+
+
+@pytest.mark.fault(8, 11)
+def test_power_leaves_no_later_acknowledgement_than_the_last(tmp_path: Path) -> None:
+    seen = set()
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", Watched(seed=seed)
+        replica = begun(root, files)
+        for seq in (5, 9, 3):
+            replica.sync(FIRST, seq)
+        files.lose_power(str(root))
+        seen.add(again(root, Files()).acknowledged())
+    assert seen == {3}
+
+
+@pytest.mark.fault(8, 11, 31)
+def test_power_does_not_take_that_a_replica_has_acknowledged(tmp_path: Path) -> None:
+    seen = set()
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", Watched(seed=seed)
+        replica = begun(root, files)
+        for seq in (0, 5, 9):
+            replica.sync(FIRST, seq)
+        files.lose_power(str(root))
+        seen.add(again(root, Files()).acknowledged())
+    assert seen == {5, 9}
+    note = root / ID.hex() / "acknowledged"
+    note.write_bytes(note.read_bytes()[:8] + bytes(8))  # torn
+    assert again(root, Files()).acknowledged() == 1
+
+
+class Asked(Files):
+    """A disk that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def names(self, path: str) -> list[str]:
+        self.asked.append(("names", path))
+        return super().names(path)
+
+    def exists(self, path: str) -> bool:
+        self.asked.append(("exists", path))
+        return super().exists(path)
+
+
+def test_a_promise_lists_each_folder_once_and_looks_for_nothing_that_it_reads(
+    tmp_path: Path,
+) -> None:
+    """On a mounted volume each of these is a journey."""
+    files = Asked()
+    begun(tmp_path, files).store(FIRST, PART, 0, b"rows", last=True)
+    copy = str(tmp_path / ID.hex())
+    files.asked.clear()
+    held = again(tmp_path, files).promise(SECOND, NAME)
+    assert {*held.files} == {SEGMENT, PART}
+    listed = [path for what, path in files.asked if what == "names"]
+    inner = [os.path.join(copy, each) for each in ("layers", "history")]
+    assert sorted(listed) == sorted([copy, copy, *inner])  # again for what is to be synced
+    assert [path for what, path in files.asked if what == "exists" and path.startswith(copy)] == []
+    files.asked.clear()
+    again(tmp_path, files).acknowledged()
+    assert again(tmp_path, files).promised() == SECOND
+    assert files.asked == []

@@ -1,0 +1,930 @@
+"""Replicas in object stores: one writer at a time, whatever fails, in few requests and objects."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+from machines.object_server import ObjectServer, with_bucket
+from obstore.store import MemoryStore
+
+import nosync_nb
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.durability import replication as replicating
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import segments
+from nosync_nb.store.replication import address
+from nosync_nb.store.replication.backends import object_manifest__records
+from nosync_nb.store.replication.backends import object_requests as buckets
+from nosync_nb.store.replication.backends.object_requests import Bucket
+from nosync_nb.store.replication.backends.object_store import (
+    EMBEDDED_BYTES,
+    ObjectReplica,
+    ObjectSite,
+)
+from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.protocol import Name, Term
+
+ID = bytes(range(16))
+NAME = Name("/logs/x.nosync", "me")
+TERM = Term(1, "me")
+SEGMENT, NEXT = segments.file_name(1, 1), segments.file_name(2, 1)
+PART, OTHER = "log1-1-g3-ab.arrow", "log1-2-g3-ab.arrow"
+WAIT_S = 120.0
+
+
+pytestmark = pytest.mark.usefixtures("own_key")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    with with_bucket() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: ObjectServer, tmp_path: Path) -> Bucket:
+    return Bucket("s3", "bucket", tmp_path.name)
+
+
+def test_folders_are_listed_page_by_page_and_no_more_than_a_bucket_of_copies_has(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "a!", "a!0", "a0", "a00", "b", "b0"]
+    for name in names:
+        for key in range(7):
+            bucket.put(f"{name}/{key}/x", b"1")
+    for key in range(5):
+        bucket.put(f"a{key}", b"1")
+    assert bucket.folders() == sorted(names)
+    monkeypatch.setattr(buckets, "_PAGE", 3)
+    before = bucket.requests
+    assert bucket.folders() == sorted(names)
+    assert bucket.requests - before <= len(names) + 5
+    monkeypatch.setattr(buckets, "_FOLDERS_MAX", 4)
+    with pytest.raises(DurabilityError, match="more than 4 folders"):
+        bucket.folders()
+
+
+class Late:
+    """A request that nobody waits for any more; it is done so many requests later, or never."""
+
+    def __init__(self, after: int | None) -> None:
+        self._after = after
+        self._request: Callable[[], Any] | None = None
+
+    def give_up(self, request: Callable[[], Any]) -> None:
+        """Has it done later; at once if that is after no other."""
+        self._request = request
+        self.passed(0)
+
+    def passed(self, count: int = 1) -> None:
+        """Other requests were made meanwhile."""
+        if self._request is None or self._after is None:
+            return
+        self._after -= count
+        if self._after <= 0:
+            request, self._request = self._request, None
+            with suppress(Exception):  # what it says is not heard
+                request()
+
+
+class Failing(Bucket):
+    """A bucket in memory whose `at`th request is not answered.
+
+    Args:
+        late: when that is done; of all who ask this store.
+        then: is called in its place, before the request is done; without it the request fails.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        at: int = -1,
+        *,
+        late: Late | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__("s3", "bucket", "", client=store)
+        self._left, self._late, self._then = at, late or Late(None), then
+        self.made = 0
+
+    def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
+        self.made += 1
+        self._left -= 1
+        self._late.passed()
+        if self._left == -1:
+            if self._then is None:
+                ask = super()._ask
+                self._late.give_up(lambda: ask(request, large=large))
+                raise DurabilityError("the request is not answered")
+            self._then()
+        return super()._ask(request, large=large)
+
+
+def begun(bucket: Bucket, term: Term = TERM) -> ObjectReplica:
+    replica = ObjectReplica(bucket, ID)
+    replica.promise(term, NAME)
+    return replica
+
+
+def contents(replica: ObjectReplica) -> dict[str, bytes]:
+    """What is read back of a copy, held against the sizes and digests that it tells."""
+    files = {}
+    for name, size in replica.held().files.items():
+        files[name] = replica.read(name, 0, size + 1)
+        assert len(files[name]) == size
+        assert replica.digest(name, size) == hashlib.blake2b(files[name], digest_size=16).digest()
+    return files
+
+
+def test_a_url_names_a_bucket_and_what_keys_begin_with() -> None:
+    for url, place in {
+        "s3://logs": ("s3", "logs", ""),
+        "gs://my.logs/a/b/": ("gs", "my.logs", "a/b"),
+        "az://logs/a%2Db": ("az", "logs", "a-b"),
+    }.items():
+        assert address.parse(url)[1:4] == place
+    for url, told in {
+        "s3://key:secret@logs/a": "no user and no password",
+        "s3://logs/a?X-Amz-Signature=secret": "behind a ?",
+        "s3:///a": "no bucket",
+        "s3://Logs": "no bucket",
+        "s3://logs/../a": "empty steps",
+        "s3://logs/a//b": "empty steps",
+        "s3://logs/a%00b": "a prefix has",
+    }.items():
+        with pytest.raises(SchemaError, match=told.replace("?", r"\?")) as caught:
+            address.parse(url)
+        assert "secret" not in str(caught.value)
+        assert caught.value.hint
+
+
+def test_files_are_as_they_were_sent_however_they_are_cut(bucket: Bucket) -> None:
+    random = Random(3)
+    replica = begun(bucket)
+    model = {SEGMENT: b"begin", PART: random.randbytes(5 << 20), OTHER: b""}
+    for name, data in model.items():
+        for at in range(0, max(1, len(data)), 1 << 20):
+            piece = data[at : at + (1 << 20)]
+            replica.store(TERM, name, at, piece, last=at + len(piece) == len(data))
+    for size in (1, 700, EMBEDDED_BYTES, EMBEDDED_BYTES + 1, 3 << 20):
+        more = random.randbytes(size)
+        replica.append(TERM, SEGMENT, len(model[SEGMENT]), more)
+        model[SEGMENT] += more
+        assert replica.read(SEGMENT, 3, 1 << 30) == model[SEGMENT][3:]
+        assert ObjectReplica(bucket, ID).held().files[SEGMENT] == len(model[SEGMENT]) - size
+        replica.sync(TERM, size)
+    for reader in (replica, ObjectReplica(bucket, ID)):
+        assert contents(reader) == model
+        for _ in range(20):
+            start, size = random.randrange(5 << 20), random.randrange(3 << 20)
+            assert reader.read(PART, start, size) == model[PART][start : start + size]
+        some = hashlib.blake2b(model[SEGMENT][:800], digest_size=16).digest()
+        assert reader.digest(SEGMENT, 800) == some
+        assert reader.acknowledged() == 3 << 20
+    read = bucket.bytes_read
+    assert begun(bucket).digest(PART, 5 << 20) == replica.digest(PART, 5 << 20)
+    assert bucket.bytes_read - read < 1 << 20  # what was stored is not read back for its digest
+
+
+@pytest.mark.fault(46)
+def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer) -> None:
+    del server  # the counts are the same on any store
+    store = MemoryStore()
+    bucket = Bucket("s3", "bucket", "", client=store)
+    replica = begun(bucket)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    model, count = b"begin", 3000
+    asked, sent = bucket.requests, bucket.bytes_sent
+    for i in range(count):
+        more = b"%06d" % i * (1 + i % 50)
+        replica.append(TERM, SEGMENT, len(model), more)
+        model += more
+        replica.sync(TERM, i)
+    asked, sent = bucket.requests - asked, bucket.bytes_sent - sent
+    assert contents(ObjectReplica(bucket, ID)) == {SEGMENT: model}
+    objects = [each["path"] for each in store.list().collect()]
+    assert len(objects) < 3 * 15 + 2 * object_manifest__records.FAN
+    # one that makes the record, one that sees that the copy is there; deletions, merges of merges
+    assert asked < count * 2.2
+    assert sent < 3 * len(model) + 1200 * count
+
+
+def test_a_sync_is_two_requests_and_none_of_them_lists(
+    bucket: Bucket, server: ObjectServer
+) -> None:
+    replica = begun(bucket)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    asked, told = bucket.requests, server.settled()
+    for i in range(10):
+        replica.append(TERM, SEGMENT, 5 + i, b"x")
+        replica.sync(TERM, i)
+    assert bucket.requests - asked <= 21  # with one that deletes, after a record that says all
+    replica.sync(TERM, 9)
+    made = server.requests[told : server.settled() - 1]
+    assert Counter(method for method, _ in made)["PUT"] == 10
+    assert not [path for method, path in made if method == "GET"]
+
+
+def shapes(store: MemoryStore) -> set[str]:
+    return {each["path"].partition("/")[2] for each in store.list().collect()}
+
+
+def workload(replica: ObjectReplica, *, told: list[dict[str, bytes]]) -> None:
+    """Brings a copy to a goal from wherever it is; `told` gets what is there for sure."""
+    held = replica.promise(TERM, NAME).files
+    goal = {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
+
+    def store(name: str) -> None:
+        data = goal[name][:5] if name == SEGMENT else goal[name]
+        for at in range(0, len(data), 40_000):
+            piece = data[at : at + 40_000]
+            replica.store(TERM, name, at, piece, last=at + len(piece) == len(data))
+
+    for name in (OTHER, *goal):
+        if name not in held and (name in goal or SEGMENT not in held):
+            goal.setdefault(name, b"o")
+            store(name)
+    start = held.get(SEGMENT, 5)
+    for at in range(start, 60, 3):
+        replica.append(TERM, SEGMENT, at, goal[SEGMENT][at : at + 1])
+        replica.append(TERM, SEGMENT, at + 1, goal[SEGMENT][at + 1 : min(at + 3, 60)])
+        replica.sync(TERM, at)
+        told.append({SEGMENT: goal[SEGMENT][: min(at + 3, 60)], PART: goal[PART]})
+    if OTHER in replica.held().files:
+        replica.discard(TERM, [OTHER])
+    replica.sync(TERM, 99)
+
+
+@pytest.mark.fault(16, 20, 30)
+@pytest.mark.parametrize(
+    ("after", "same"),
+    [(None, True), (0, True), (3, True), (3, False), (25, False)],
+    ids=["never", "unheard", "late", "late, another process", "very late, another process"],
+)
+def test_a_request_that_fails_anywhere_leaves_all_or_nothing_of_a_step(
+    after: int | None, same: bool
+) -> None:
+    counted = Failing(MemoryStore())
+    workload(ObjectReplica(counted, ID), told=[])
+    assert counted.made > 50
+    goal = {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
+    for at in range(counted.made):
+        store, told, late = MemoryStore(), [], Late(after)
+        failing = ObjectReplica(Failing(store, at, late=late), ID)
+        with pytest.raises(DurabilityError, match="not answered"):
+            workload(failing, told=told)
+        there = contents(ObjectReplica(Failing(store), ID))
+        for name, data in (told[-1] if told else {}).items():
+            assert there[name][: len(data)] == data
+        another = ObjectReplica(Failing(store, late=late), ID)
+        for who in (failing, another) if same else (another,):
+            again(who)
+            assert who.acknowledged() == 99
+            assert contents(ObjectReplica(Failing(store), ID)) == goal
+        last = begun(Failing(store), Term(2, "next"))
+        assert contents(last) == goal
+        assert sum(shape.startswith("data/") for shape in shapes(store)) == 1  # that of the part
+        assert len(shapes(store)) < 2 * object_manifest__records.FAN
+
+
+def again(replica: ObjectReplica) -> None:
+    """Brings a copy to the goal; a request of before that is done meanwhile may stop it once."""
+    for _ in range(3):
+        with suppress(DurabilityError):
+            return workload(replica, told=[])
+    raise AssertionError("it was stopped again and again")
+
+
+class Twice(Bucket):
+    """A bucket in memory whose client makes each request again, for want of an answer."""
+
+    def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
+        with suppress(Exception):
+            super()._ask(request)
+        return super()._ask(request, large=large)
+
+
+@pytest.mark.fault(30)
+def test_requests_that_are_made_twice_do_what_they_do_once() -> None:
+    store = MemoryStore()
+    replica = ObjectReplica(Twice("s3", "bucket", "", client=store), ID)
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(40):
+        replica.append(TERM, SEGMENT, 5 + i, b"x")
+        replica.sync(TERM, i)
+    assert contents(ObjectReplica(Failing(store), ID)) == {SEGMENT: b"begin" + b"x" * 40}
+    with pytest.raises(FencedError):
+        begun(Failing(store), Term(1, "another"))
+
+
+def test_after_a_request_that_failed_it_is_not_gone_on_without_a_look() -> None:
+    store = MemoryStore()
+    replica = ObjectReplica(failing := Failing(store, 102), ID)
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+
+    def more() -> None:
+        while failing.made < 200:
+            replica.append(TERM, SEGMENT, replica.held().files[SEGMENT], b"x")
+            replica.sync(TERM, 1)
+
+    with pytest.raises(DurabilityError, match="not answered"):
+        more()
+    for step in (
+        lambda: replica.sync(TERM, 1),
+        lambda: replica.store(TERM, PART, 0, b"p", last=True),
+        lambda: replica.discard(TERM, [SEGMENT]),
+    ):
+        with pytest.raises(DurabilityError, match="promised anew"):
+            step()
+    size = replica.promise(TERM, NAME).files[SEGMENT]
+    replica.append(TERM, SEGMENT, size, b"y")
+    replica.sync(TERM, 2)
+    assert contents(replica)[SEGMENT] == b"begin" + b"x" * (size - 5) + b"y"
+
+
+def test_no_name_of_an_object_is_used_again() -> None:
+    store, names = MemoryStore(), set()
+    replica = begun(Failing(store))
+    for _ in range(3):  # the same bytes each time: what deletes them late deletes the old ones
+        replica.store(TERM, PART, 0, b"p" * 70_000, last=True)
+        names |= {shape for shape in shapes(store) if shape.startswith("data/")}
+        replica.discard(TERM, [PART])
+    assert len(names) == 3
+
+
+@pytest.mark.fault(24)
+def test_an_owner_who_is_overtaken_at_any_request_changes_nothing_any_more() -> None:
+    counted = Failing(MemoryStore())
+    workload(ObjectReplica(counted, ID), told=[])
+    refused = [overtaken(at) for at in range(counted.made)]
+    assert sum(refused) >= counted.made - 1
+
+
+def overtaken(at: int) -> bool:
+    """Has a later owner come at a request of an earlier one; returns whether that was refused."""
+    store, term = MemoryStore(), Term(2, "later")
+    later = ObjectReplica(Failing(store), ID)
+    told: list[dict[str, bytes]] = []
+    before: list[int] = []
+
+    def overtake() -> None:
+        before.append(len(told))
+        later.promise(term, NAME)
+        later.store(term, NEXT, 0, b"later", last=True)
+        later.sync(term, 7)
+
+    zombie = ObjectReplica(Failing(store, at, then=overtake), ID)
+    refused = False
+    try:
+        workload(zombie, told=told)
+    except FencedError:
+        refused = True
+    assert len(told) <= before[0] + 1  # a record that was made before the promise, which has it
+    there = contents(later)
+    assert there[NEXT] == b"later"
+    for data in told[-1:]:
+        assert {name: there[name] for name in data} == data
+    with pytest.raises(FencedError, match="generation 2"):
+        zombie.promise(TERM, NAME)
+    for i in range(40):  # records of then are merged and deleted: still no place is free
+        later.append(term, NEXT, 5 + i, b"!")
+        later.sync(term, 8 + i)
+    for step in (
+        lambda: zombie.sync(TERM, 1),
+        lambda: zombie.store(TERM, PART, 0, b"zombie", last=True),
+        lambda: zombie.discard(TERM, [NEXT]),
+    ):
+        with pytest.raises(FencedError, match="generation 2"):
+            step()
+    there[NEXT] += b"!" * 40
+    assert contents(ObjectReplica(Failing(store), ID)) == contents(later) == there
+    return refused
+
+
+@pytest.mark.fault(24)
+def test_one_who_slept_finds_his_place_taken_though_records_were_deleted() -> None:
+    store = MemoryStore()
+    sleeper = begun(Failing(store))
+    sleeper.store(TERM, SEGMENT, 0, b"begin", last=True)
+    later = begun(Failing(store), Term(2, "later"))
+    for i in range(100):
+        later.append(Term(2, "later"), SEGMENT, 5 + i, b"!")
+        later.sync(Term(2, "later"), i)
+    there = contents(later)
+    sleeper.append(TERM, SEGMENT, 5, b"?")
+    with pytest.raises(FencedError, match="generation 2"):
+        sleeper.sync(TERM, 1)
+    assert contents(later) == there
+
+
+@pytest.mark.fault(23)
+def test_of_many_who_want_one_generation_one_has_it() -> None:
+    count = 6
+    bucket = Failing(MemoryStore())  # which looks and makes in one step, as moto's server does not
+    for generation in range(1, 6):
+        ready = threading.Barrier(count)
+
+        def ask(who: int, generation: int = generation, ready: Any = ready) -> int | None:
+            replica = ObjectReplica(bucket, ID)
+            term = Term(generation, f"owner {who}")
+            ready.wait()
+            try:
+                replica.promise(term, NAME)
+                replica.store(term, f"log{generation}-{who}-g1-ab.arrow", 0, b"x", last=True)
+            except FencedError:
+                return None
+            return who
+
+        with ThreadPoolExecutor(count) as pool:
+            won = [who for who in pool.map(ask, range(count)) if who is not None]
+        assert len(won) == 1
+        state = ObjectReplica(bucket, ID)
+        assert state.promised() == Term(generation, f"owner {won[0]}")
+        assert f"log{generation}-{won[0]}-g1-ab.arrow" in state.held().files
+        assert len(state.held().files) == generation
+
+
+@pytest.mark.fault(31)
+def test_a_copy_that_was_deleted_is_begun_anew_and_acknowledges_nothing_meanwhile() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store))
+    first = replica.held().incarnation
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    replica.append(TERM, SEGMENT, 5, b"x")
+    store.delete([each["path"] for each in store.list().collect()])
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        replica.sync(TERM, 7)
+    assert replica.promised() is None
+    again = replica.promise(TERM, NAME)
+    assert (again.files, replica.acknowledged()) == ({}, 0)
+    assert again.incarnation != first
+
+
+def test_who_promises_himself_a_copy_that_is_begun_anew_meanwhile_has_what_it_holds_then() -> None:
+    """The place of his record is taken by one that follows nothing of what he has read."""
+    later = Term(2, "later")
+
+    def old() -> MemoryStore:
+        store = MemoryStore()
+        begun(Failing(store)).store(TERM, PART, 0, b"old", last=True)
+        return store
+
+    counted = Failing(old())
+    begun(counted, later)
+    for at in range(counted.made - 1):  # the last one looks what is left over, and is after it
+        store = old()
+
+        def anew(store: MemoryStore = store) -> None:
+            store.delete([each["path"] for each in store.list().collect()])
+            other = begun(Failing(store))
+            other.store(TERM, SEGMENT, 0, b"begin", last=True)
+            for i in range(5):
+                other.append(TERM, SEGMENT, 5 + i, b"x")
+                other.sync(TERM, i)
+
+        replica = ObjectReplica(Failing(store, at, then=anew), ID)
+        assert replica.promise(later, NAME).files == {SEGMENT: 10}
+        assert contents(ObjectReplica(Failing(store), ID)) == {SEGMENT: b"beginxxxxx"}
+
+
+@pytest.mark.fault(12, 14)
+def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store))
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(20):
+        replica.append(TERM, SEGMENT, 5 + i, b"x")
+        replica.sync(TERM, i)
+    before = replica.held()
+    path = max(each["path"] for each in store.list(f"{ID.hex()}/state").collect())
+    whole = bytes(store.get(path).bytes())
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        store.put(path, bytes(damaged))
+        copy = ObjectReplica(Failing(store), ID)
+        if at < len(whole) - 1:  # the last byte is the segment's, and frames have checksums
+            with pytest.raises(CorruptLogError, match="damaged"):
+                copy.held()
+    store.put(path, whole)
+    missing = f"{ID.hex()}/{object_manifest__records.key_of(object_manifest__records.FAN)}"
+    store.delete(missing)
+    copy = ObjectReplica(Failing(store), ID)
+    assert copy.held().files == {}
+    assert copy.promise(Term(2, "next"), NAME).incarnation != before.incarnation
+    with pytest.raises(FencedError, match="generation 2"):
+        begun(Failing(store), TERM)
+
+
+def test_a_piece_that_is_lost_is_told_and_not_read_as_nothing() -> None:
+    store = MemoryStore()
+    bucket = Failing(store)
+    replica = begun(bucket)
+    replica.store(TERM, PART, 0, b"p" * 70_000, last=True)
+    (piece,) = (each["path"] for each in store.list(f"{ID.hex()}/data").collect())
+    store.delete(piece)
+    asked = bucket.made
+    with pytest.raises(DurabilityError, match="has lost the object"):
+        replica.read(PART, 0, 10)
+    assert bucket.made - asked == 1  # nobody else writes there: there is no other piece to ask for
+    assert replica.digest(PART, 70_000) == b""  # which is that of no file: it is stored anew
+    with pytest.raises(DurabilityError, match="holds nothing of"):
+        replica.read(OTHER, 0, 10)
+
+
+def test_who_only_reads_asks_once_and_again_if_the_copy_has_gone_on() -> None:
+    store = MemoryStore()
+    writer, bucket = begun(Failing(store)), Failing(store)
+    writer.store(TERM, PART, 0, b"p" * 70_000, last=True)
+    writer.store(TERM, SEGMENT, 0, b"begin", last=True)
+    reader = ObjectReplica(bucket, ID)
+    assert reader.read(SEGMENT, 0, 9) == b"begin"
+    asked = bucket.made
+    for at in range(0, 70_000, 10_000):
+        assert reader.read(PART, at, 10_000) == b"p" * 10_000
+    assert bucket.made - asked == 7
+    for i in range(40):  # what the reader knows is merged, and deleted
+        writer.append(TERM, SEGMENT, 5 + i, b"x")
+        writer.sync(TERM, i)
+    assert reader.read(SEGMENT, 0, 99)[:5] == b"begin"
+    writer.store(TERM, OTHER, 0, b"new", last=True)
+    assert reader.read(OTHER, 0, 9) == b"new"
+    assert contents(reader) == contents(writer)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers each request with the same status and code."""
+
+    status: ClassVar[int] = 200
+    code: ClassVar[str] = ""
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = f"<Error><Code>{self.code}</Code><Message>secret</Message></Error>".encode()
+        self.send_response(self.status)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.command != "HEAD" else b"")
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _answer  # noqa: N815  (as the base class asks)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
+    """A server of which each test says what it answers."""
+
+    class Own(Answer):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+    yield Own
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.fault(29, 44)
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (403, "AccessDenied", "refuses: 403 AccessDenied; the credentials are those"),
+        (403, "SignatureDoesNotMatch", "refuses: 403 SignatureDoesNotMatch"),
+        (401, "", "refuses: 401"),
+        (404, "NoSuchBucket", "there is no bucket 'bucket'"),
+        (507, "InsufficientStorage", "answers 507"),
+    ],
+)
+def test_a_store_that_refuses_is_told_without_a_secret(
+    answering: type[Answer], status: int, code: str, told: str
+) -> None:
+    answering.status, answering.code = status, code
+    with pytest.raises(DurabilityError) as caught:
+        begun(Bucket("s3", "bucket", "logs"))
+    assert told in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    text = f"{caught.value}{caught.value.__notes__ if hasattr(caught.value, '__notes__') else ''}"
+    for secret in ("secret", "never-told", "tester", "127.0.0.1", "Signature="):
+        assert secret not in text
+
+
+def test_a_store_that_makes_objects_twice_is_no_replica(answering: type[Answer]) -> None:
+    answering.status = 200
+    with pytest.raises(DurabilityError, match="no owner can be kept from writing") as caught:
+        begun(Bucket("s3", "bucket", "logs"))
+    assert caught.value.hint
+
+
+@pytest.mark.fault(29)
+def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+        bucket = Bucket("s3", "bucket", "logs")
+        with pytest.raises(DurabilityError, match="cannot be reached"):
+            begun(bucket)
+        assert bucket.requests == 1
+
+
+def test_the_client_is_loaded_when_a_url_asks_for_it_and_its_lack_is_told(tmp_path: Path) -> None:
+    code = """
+import sys
+import nosync_nb
+from nosync_nb.errors import DurabilityError
+assert "obstore" not in sys.modules
+sys.modules["obstore"] = None
+try:
+    nosync_nb.open("log", replicas=["s3://bucket/logs"])
+except DurabilityError as error:
+    assert "pip install 'nosync[cloud]'" in str(error), error
+else:
+    raise AssertionError
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("obstore", "obstore.store", "obstore.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for step in (
+        lambda bucket: bucket.create("key", b""),
+        lambda bucket: bucket.put("key", b""),
+        lambda bucket: bucket.get("key", most=9),
+        lambda bucket: bucket.listed(""),
+        lambda bucket: ObjectSite(bucket).prepare(),
+    ):
+        bucket = Bucket("s3", "bucket", "")
+        with pytest.raises(DurabilityError, match=r"pip install 'nosync\[cloud\]'"):
+            step(bucket)
+        assert bucket.requests == 0
+
+
+@pytest.mark.fault(24)
+def test_a_copy_that_is_promised_takes_nothing_of_an_earlier_term_of_its_own_either() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store), TERM)
+    replica.promise(Term(2, "me"), NAME)
+    before = contents(replica)
+    for step in (
+        lambda: replica.store(TERM, PART, 0, b"part", last=True),
+        lambda: replica.append(TERM, SEGMENT, 0, b"more"),
+        lambda: replica.sync(TERM, 3),
+        lambda: replica.discard(TERM, [PART]),
+    ):
+        with pytest.raises(FencedError, match="generation 2"):
+            step()
+    assert contents(replica) == before
+
+
+def _not_started(*_: Any) -> Any:
+    raise OSError("none is asked for")
+
+
+@pytest.mark.fault(33)
+def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, urls = tmp_path / "x.nosync", [f"s3://bucket/{tmp_path.name}-e2e"]
+    with nosync_nb.open(path, replicas=urls) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        edges.insert([(i, i) for i in range(70_000)])  # a part of its own
+        session.commit()
+        owners_of(session).upkeep.checkpoint()
+        session.commit(wait="replicas", timeout=WAIT_S)
+        told = server.settled()
+        for i in range(20):
+            edges.insert([(i, i + 1)])
+            session.commit(wait="replicas", timeout=WAIT_S)
+        asked = Counter(method for method, _ in server.requests[told : server.settled()])
+        assert asked["PUT"] <= 30, asked
+        assert sum(asked.values()) <= 200, asked
+        now = session.now
+        rows = {at: session["degrees"].rows(at=at) for at in (1, 5, now)}
+        assert session.recovery_frontier("disk", lost=0) == now
+        own = owners_of(session).replication
+        with own.heard:
+            assert own.heard.wait_for(
+                lambda: [each[1:3] for each in own.status()] == [("level", now)], WAIT_S
+            ), own.status()
+    shutil.rmtree(path)
+    # What a keeper asks besides is as much as it gets to before the session ends.
+    monkeypatch.setattr(replicating, "start_keeper", _not_started)
+    told = server.settled()
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session.now == now
+        assert {at: session["degrees"].rows(at=at) for at in rows} == rows
+        assert session.recovery.recomputed == 0
+    asked = Counter(method for method, _ in server.requests[told : server.settled()])
+    assert sum(asked.values()) < 120, asked
+    site = connect(address.parse(urls[0]), Files())
+    assert isinstance(site, ObjectSite)
+    assert [said.name.path for said in site.logs().values()] == [str(path)]
+
+
+def test_a_bucket_that_is_not_there_keeps_nobody_waiting_and_is_told(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    del server
+    path, urls = tmp_path / "x.nosync", ["s3://missing/logs"]
+    with pytest.raises(DurabilityError, match="there is no bucket 'missing'"):
+        nosync_nb.open(path, replicas=urls)  # it may have had the log
+    with nosync_nb.open(path) as session:
+        session.input("a", "n int")
+    with nosync_nb.open(path, replicas=urls) as session:
+        session.inputs["a"].insert([(1,)])
+        session.commit(wait="disk")
+        replication = owners_of(session).replication
+        with replication.heard:
+            assert replication.heard.wait_for(
+                lambda: replication.status()[0].state == "failing", WAIT_S
+            )
+        assert "there is no bucket 'missing'" in replication.status()[0].why
+
+
+# -- bounds --------------------------------------------------------------------------------------
+
+
+def test_a_process_that_ships_leaves_no_list_of_all_files() -> None:
+    """However many files there are and processes were, and what is read stays little."""
+    store = MemoryStore()
+    bucket = Failing(store)
+    replica = begun(bucket)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(200):
+        replica.store(TERM, f"log1-{i}-g3-ab.arrow", 0, b"rows", last=True)
+    before = contents(replica)
+
+    def kept() -> int:
+        return sum(each["size"] for each in store.list(f"{ID.hex()}/state").collect())
+
+    start = kept()
+    for generation in range(2, 66):
+        begun(bucket, Term(generation, "me"))
+    assert kept() - start < 64 * 600
+    made = bucket.made
+    assert contents(ObjectReplica(bucket, ID)).keys() == before.keys()
+    bucket.made = made
+    last = begun(bucket, Term(66, "me"))
+    last.store(Term(66, "me"), OTHER, 0, b"more", last=True)
+    asked = bucket.made
+    reader = ObjectReplica(bucket, ID)
+    assert len(reader.held().files) == len(before)
+    assert bucket.made - asked <= 1 + object_manifest__records.FAN
+    assert contents(reader) == {**before, OTHER: b"more"}
+
+
+class Hostile(Answer):
+    """Announces one size and sends as much as it is let."""
+
+    announced: ClassVar[int | None] = None
+    sent: ClassVar[int] = 0
+
+    def _much(self) -> None:
+        self.send_response(206 if self.headers.get("Range") else 200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 05:00:00 GMT")
+        if wanted := self.headers.get("Range"):
+            said = wanted.removeprefix("bytes=")
+            self.send_header("Content-Range", f"bytes {said}/{1 << 40}")
+        self.send_header("Content-Length", str(self.announced))
+        self.end_headers()
+        with suppress(OSError):  # whoever asked has had enough
+            while type(self).sent < 1 << 30:
+                self.wfile.write(bytes(1 << 16))
+                type(self).sent += 1 << 16
+
+    do_GET = _much  # noqa: N815  (as the base class asks)
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_object_larger_than_it_may_be_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    class Own(Hostile):
+        announced = 1 << 40
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+        bucket = Bucket("s3", "bucket", "logs")
+        if whole:
+            assert bucket.get("state/1", most=1 << 20) == b""
+        else:
+            with pytest.raises(DurabilityError):
+                bucket.read("data/1", 5, 1000)
+        assert bucket.bytes_read == 0
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert Own.sent < 64 << 20
+
+
+def test_a_record_that_nobody_could_read_again_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_manifest__records, "RECORD_BYTES_MAX", 2000)
+    replica = begun(Failing(MemoryStore()))
+    with pytest.raises(DurabilityError, match="cannot say of") as caught:
+        replica.store(TERM, PART, 0, b"x" * 3000, last=True)
+    assert caught.value.hint
+
+
+class Slow(Answer):
+    """Takes what it is sent, and answers when the test says so."""
+
+    answer: ClassVar[threading.Event]
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.answer.wait()
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = _answer  # noqa: N815  (as the base class asks)
+
+
+@pytest.mark.fault(30)
+def test_much_is_given_the_time_that_it_takes_on_a_slow_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a deadline for a word would refuse goes through; a word has the short one still."""
+
+    class Own(Slow):
+        answer = threading.Event()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+        monkeypatch.setattr(buckets, "TIMEOUT_S", 1)
+        bucket = Bucket("s3", "bucket", "logs")
+        ended: list[BaseException | None] = []
+
+        def send() -> None:
+            try:
+                bucket.put("data/1", bytes(2 << 20))
+                ended.append(None)
+            except DurabilityError as error:
+                ended.append(error)
+
+        large = threading.Thread(target=send)
+        large.start()
+        with pytest.raises(DurabilityError, match="cannot be reached"):
+            bucket.put("data/2", b"little")
+        assert ended == [], "it was begun before, and is still under way"
+        Own.answer.set()
+        large.join(WAIT_S)
+        assert ended == [None]
+    finally:
+        Own.answer.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,159 @@
+"""What an opening asks replicas for: frames that the last owner wrote and his disk has lost."""
+
+from __future__ import annotations
+
+import pytest
+from faults.faults import Crash, FakeMachine
+from machines.replica_world import World
+
+from nosync_nb.store.log import Log, segments
+from nosync_nb.store.log.catch_up import Regained
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.segments import Segment
+from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.restore import catch_up
+
+SEED = 1
+
+
+@pytest.fixture
+def world() -> World:
+    """A log of three epochs, the last of them with a file of rows, of which one is on its disk."""
+    made = World(SEED)
+    made.append()
+    made.sync()
+    made.append_file()
+    made.append()
+    return made
+
+
+def shipped(world: World, number: int = 0) -> None:
+    """The keeper ships what a dead owner has written."""
+    world.ship(number, written=True)
+
+
+def asked(world: World, machine: FakeMachine) -> tuple[Log, list[Mark]]:
+    """The log as another process opens it, and after which marks it asks for more."""
+    marks = []
+
+    def ask(head: Segment, end: Mark) -> Regained | None:
+        marks.append(end)
+        return catch_up.furthest(world.quiet, world.replicas.replicas, head, end)
+
+    log = Log.open(world.path, files=world.files, machine=machine, background=False, further=ask)
+    return log, marks
+
+
+def next_one(world: World, boot: str | None = None) -> FakeMachine:
+    """Another process, after this one died."""
+    world.machine.die()
+    return world.machine.after(boot=boot)
+
+
+@pytest.mark.fault(8)
+def test_what_the_power_took_comes_back_from_who_was_shipped_to(world: World) -> None:
+    shipped(world)
+    world.darken()
+    log, marks = asked(world, next_one(world, "boot-2"))
+    assert [mark.seq for mark in marks] == [1]
+    assert [frame.payload for frame in log.frames()] == world.appended
+    (note,) = (text for text in log.notes if "had lost" in text)
+    url = world.replicas.replicas[0].url
+    assert note == f"this disk had lost epochs 2 to 3: taken from {url}, which had it"
+    assert log.durable == 3
+    log.close()
+    assert not any("had lost" in text for text in asked(world, next_one(world))[0].notes)
+
+
+@pytest.mark.fault(5, 8)
+def test_a_crash_at_any_step_of_such_an_opening_leaves_what_can_be_taken_again(
+    world: World,
+) -> None:
+    shipped(world)
+    world.darken()
+    machine, crashes = world.machine, 0
+    while True:
+        machine.die()
+        machine = machine.after(boot=f"boot-{crashes + 2}")
+        world.files.crash_in(crashes + 1, "after")
+        try:
+            log, _ = asked(world, machine)
+            break
+        except Crash:
+            crashes += 1
+            world.files.go_on()
+            world.darken()
+    assert crashes > 3
+    assert [frame.payload for frame in log.frames()] == world.appended
+
+
+@pytest.mark.fault(1, 7)
+def test_nobody_is_asked_where_the_disk_has_all_that_was_written(world: World) -> None:
+    shipped(world)
+    killed, marks = asked(world, next_one(world))
+    assert marks == []
+    killed.close()
+    after_close, marks = asked(world, next_one(world, "boot-2"))
+    assert marks == []
+    assert [frame.payload for frame in after_close.frames()] == world.appended
+
+
+@pytest.mark.fault(14, 32)
+def test_frames_whose_files_a_copy_lacks_are_not_taken(world: World) -> None:
+    shipped(world)
+    world.darken()
+    address = world.replicas.replicas[0]
+    copy = connect(address, world.quiet).replica(world.log.id)
+    (name,) = (name for name in copy.held().files if name.endswith(".arrow"))
+    world.quiet.unlink(f"{address.path}/{world.log.id.hex()}/layers/{name}")
+    log, _ = asked(world, next_one(world, "boot-2"))
+    assert [frame.payload for frame in log.frames()] == world.appended[:1]
+
+
+@pytest.mark.fault(24, 32)
+def test_nothing_is_taken_of_another_owner(world: World) -> None:
+    """He went on elsewhere: he is fenced, or this one is, and neither takes what is the other's."""
+    shipped(world)
+    world.darken()
+    address = world.replicas.replicas[0]
+    folder = f"{address.path}/{world.log.id.hex()}"
+    copy = connect(address, world.quiet).replica(world.log.id)
+    (name,) = (name for name in copy.held().files if name.startswith("segment-"))
+    data = world.quiet.read(f"{folder}/{name}")
+    head = segments.decode(data[: segments.HEADER_BYTES])
+    assert head is not None
+    other = segments.encode(head._replace(word=b"somebody"))
+    world.quiet.unlink(f"{folder}/{name}")
+    world.quiet.replace(f"{folder}/{name}", other + data[len(other) :])
+    log, marks = asked(world, next_one(world, "boot-2"))
+    assert len(marks) == 1
+    assert [frame.payload for frame in log.frames()] == world.appended[:1]
+
+
+@pytest.mark.fault(31, 35)
+def test_of_several_copies_the_one_that_goes_furthest_is_taken(world: World) -> None:
+    shipped(world, 0)
+    world.append()
+    shipped(world, 1)
+    world.darken()
+    log, _ = asked(world, next_one(world, "boot-2"))
+    assert [frame.payload for frame in log.frames()] == world.appended
+    assert any(world.replicas.replicas[1].url in text for text in log.notes)
+
+
+@pytest.mark.fault(27)
+def test_what_a_copy_has_not_acknowledged_is_not_taken(world: World) -> None:
+    shipped(world)
+    address = world.replicas.replicas[0]
+    copy = connect(address, world.quiet).replica(world.log.id)
+    term = copy.promised()
+    assert isinstance(term, Term)
+    world.append()
+    shipped(world)
+    assert copy.acknowledged() == 4
+    copy.promise(term, Name(world.path, "me", 3, 2))
+    copy.sync(term, 2)
+    world.darken()
+    log, _ = asked(world, next_one(world, "boot-2"))
+    assert [frame.payload for frame in log.frames()] == world.appended[:2]

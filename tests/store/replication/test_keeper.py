@@ -1,0 +1,70 @@
+"""The keeper's owner: whether he is there is read from his file, whoever else has his pipe."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+
+import pytest
+
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import owner
+from nosync_nb.store.log.owner import Owner, Wrote
+from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.replication.agent import keeper
+
+WAIT_S = 60.0
+
+
+def written(folder: Path) -> Owner:
+    """An owner who lives: this process."""
+    own = Owner(
+        Machine().identity(), 3, 0, "pytest", 0, closed=False, released=False, wrote=Wrote()
+    )
+    owner.write(Files(), str(folder), own)
+    return own
+
+
+def left(folder: Path) -> None:
+    owner.write(Files(), str(folder), written(folder)._replace(released=True))
+
+
+def replaced(folder: Path) -> None:
+    owner.write(Files(), str(folder), written(folder)._replace(generation=4))
+
+
+def gone(folder: Path) -> None:
+    written(folder)
+    (folder / "owner").unlink()
+
+
+@pytest.mark.fault(24, 26)
+@pytest.mark.parametrize("end", [left, replaced, gone])
+def test_an_owner_who_is_none_any_more_is_not_waited_for_though_his_pipe_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Path], None]
+) -> None:
+    """A child of his may have the other end."""
+    monkeypatch.setattr(keeper, "_LOOK_S", 0.01)
+    read, write = os.pipe()
+    said: list[bool] = []
+    with FileIO(read) as news:
+
+        def ask() -> None:
+            said.append(keeper.lives(Files(), str(tmp_path), 3, news))
+
+        written(tmp_path)
+        os.write(write, b"!")
+        ask()
+        assert said == [True]
+        end(tmp_path)
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        waiting.join(WAIT_S)
+        try:
+            assert said == [True, False]
+        finally:
+            os.close(write)
+            waiting.join()

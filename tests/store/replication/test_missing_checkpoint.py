@@ -1,0 +1,301 @@
+"""A replica that has the frames before a checkpoint, and not the checkpoint: who shipped has died.
+
+The files that those frames name are gone, so that they cannot be read back; they were never
+acknowledged. They hide nothing that was, and hold nobody up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from faults.faults import Crash
+from faults.memory_disk import Inode
+from machines.replica_world import World
+
+from nosync_nb import open as open_session
+from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import Log
+from nosync_nb.store.records import payloads
+from nosync_nb.store.replication.address import parse
+from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.shipper import Shipper
+from nosync_nb.store.replication.agent.takeover import AheadError, Poll, UndecidedError, Vote
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.restore import restore
+
+NAME = Name("/logs/x.nosync", "me")
+
+
+def begun() -> World:
+    """Four epochs of a log that all replicas have, and two with files that two of them have."""
+    world = World(7)
+    for _ in range(4):
+        world.append()
+    world.sync()
+    for number in range(3):
+        world.ship(number)
+    world.append_file()
+    world.append_file()
+    world.sync()
+    for number in (1, 2):
+        world.ship(number)
+    return world
+
+
+def dropped(world: World) -> None:
+    """A checkpoint that needs none of the files, and an epoch after it."""
+    while world.live:
+        world.checkpoint()
+    world.append()
+    world.sync()
+
+
+def emptied(world: World, number: int) -> None:
+    """A replica comes back empty."""
+    world.clear(number)
+    world.acks[number] = world.holds[number] = 0
+    world.wiped.add(number)
+
+
+def cut_at_each_step(prepared: Callable[[], World]) -> Iterator[World]:
+    """Worlds in which who ships to the first replica died at one step, from the first one on."""
+    for step in range(1, 100):
+        world = prepared()
+        world.disks[0].crash_in(step, "before")
+        try:
+            world.ship(0)
+        except Crash:
+            world.shippers[0] = None
+            world.disks[0].go_on()
+            yield world
+        else:
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.fault(27, 33)
+def test_a_copy_that_a_later_owner_has_not_brought_level_hides_no_longer_one() -> None:
+    def prepared() -> World:
+        world = begun()
+        dropped(world)
+        for number in (1, 2):
+            world.ship(number)
+        world.take_over()
+        world.append_file()
+        world.sync()
+        for number in (1, 2):
+            try:
+                world.poll.ask(number, Vote("", 1))
+            except UndecidedError:
+                assert number == 1
+        return world
+
+    seen = set()
+    for world in cut_at_each_step(prepared):
+        assert world.announced == 7
+        seen.add((len(world.segments(0)), world.readable(0)))
+        emptied(world, 2)
+        world.lose_disk()  # which asserts that what was announced is there
+        assert len(world.appended) >= 7
+        world.level()
+        assert world.announced == len(world.appended)
+    assert (2, 4) in seen  # frames of the later owner, and nothing of them can be read
+
+
+@pytest.mark.fault(27, 32, 33)
+def test_frames_that_cannot_be_read_back_hold_no_log_up_for_ever() -> None:
+    def prepared() -> World:
+        world = begun()
+        world.ship(0)
+        world.append_file()
+        dropped(world)
+        return world
+
+    unread = 0
+    for world in cut_at_each_step(prepared):
+        before = world.readable(0)
+        emptied(world, 1)
+        sizes = [len(world.quiet.read(path)) for path in world.segments(0)]
+        unread += before == 6 and sum(sizes) > len(world.quiet.read(world.segments(2)[0]))
+        world.lose_disk()
+        assert len(world.appended) >= world.announced == 6
+        world.level()
+        assert world.announced == len(world.appended)
+    assert unread
+
+
+@pytest.mark.fault(31, 33, 34)
+def test_a_replica_that_is_filled_again_counts_for_what_was_safe_when_it_acknowledges() -> None:
+    def prepared() -> World:
+        world = begun()
+        world.ship(0)
+        world.append_file()
+        world.append()
+        world.sync()
+        for number in (0, 1):
+            world.ship(number)
+        assert world.announced == 8
+        emptied(world, 0)
+        return world
+
+    half = 0
+    for world in cut_at_each_step(prepared):
+        named = tuple(each._replace(log_id=world.log.id) for each in world.replicas.replicas)
+        there, known = bool(world.segments(0)), world.acknowledged(0)
+        half += there and not known
+        world.tree.put(world.path, None)
+        with world.hidden([1]):
+            if known:
+                restored = world.restored(world.replicas._replace(replicas=named))
+                assert restored is not None
+                assert restored.seq == 8
+            else:
+                with pytest.raises(restore.MissingError, match="1 of its 3 replicas"):
+                    world.restored(world.replicas._replace(replicas=named))
+    assert half
+
+
+def half_damaged() -> World:
+    """Four frames that two replicas have, and a later owner's third, of which the last is bad.
+
+    He began after a loss of power, and has written them again.
+    """
+    world = World(8)
+    for _ in range(3):
+        world.append()
+    world.keep_copy()
+    world.append()
+    world.sync()
+    for number in (0, 1):
+        world.ship(number)
+    world.power()
+    assert world.log.heads[-1].start.seq < 4  # the rest was not known to be synced
+    for number in (0, 1, 2):
+        with suppress(UndecidedError):
+            world.poll.ask(number, Vote("", 1))
+    world.ship(2)
+    assert world.announced == 4
+    inode = world.tree.find(world.segments(2)[-1])
+    assert isinstance(inode, Inode)
+    inode.flip(8 * len(inode.content) - 1)
+    noted = f"{world.replicas.replicas[2].path}/{world.log.id.hex()}/acknowledged"
+    world.quiet.replace(noted, b"torn")  # by a loss of power, which it is not synced against
+    world.holds[2] = 0
+    assert world.readable(2) == 3
+    return world
+
+
+@pytest.mark.fault(12, 33)
+def test_a_damaged_copy_of_a_later_owner_hides_nothing_that_it_is_a_part_of() -> None:
+    world = half_damaged()
+    world.lose_disk()  # which asserts that what was announced is there
+    world.level()
+    assert world.announced == len(world.appended) == 5
+
+
+@pytest.mark.fault(12, 32)
+def test_a_damaged_copy_is_no_witness_that_an_old_copy_of_the_disk_lacks_nothing() -> None:
+    world = half_damaged()
+    before = world.put_back(alone=True)
+    assert (before.last, before.announced) == (3, 4)
+    world.outrank()
+    world.refuted(before)  # which asserts that what was announced is not written over
+    assert world.appended == before.appended
+
+
+class Unsure(FolderReplica):
+    """A replica that dies when it has one segment."""
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        if self.held().files:
+            raise DurabilityError("it has died")
+        super().sync(term, seq)
+
+
+@pytest.mark.fault(27, 32)
+def test_an_emptied_replica_is_no_witness_before_it_acknowledges_again(tmp_path: Path) -> None:
+    path, backup = tmp_path / "x.nosync", tmp_path / "backup"
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+
+    def ship(log: Log, poll: Poll, number: int, kind: type[FolderReplica] = FolderReplica) -> None:
+        source = Source(str(path), log.generation)
+        replica = kind(str(places[number]), source.log_id)
+        Shipper(source, replica, NAME, lambda vote: poll.ask(number, vote)).ship()
+
+    def write(log: Log, label: str) -> None:
+        log.append(payloads.EPOCH, payloads.pack(1, 0.0, {"label": label}, []))
+        log.sync()
+
+    with Log.open(path) as log:
+        write(log, "one")
+    shutil.copytree(path, backup)
+    with Log.open(path) as log:
+        write(log, "two")
+        for number in (0, 1):
+            ship(log, Poll(1, 1), number)
+        shutil.rmtree(places[1])
+        places[1].mkdir()
+        with pytest.raises(DurabilityError, match="has died"):
+            ship(log, Poll(1, 1), 1, Unsure)
+    assert len(list(places[1].glob("*/segment-*"))) == 1  # of two
+    shutil.rmtree(path)
+    os.rename(backup, path)
+    Log.open(path).close()  # of a generation that the replicas have promised themselves to
+    with Log.open(path) as log:
+        write(log, "another")
+        poll = Poll(2, 2)
+        with pytest.raises(UndecidedError):
+            ship(log, poll, 1)
+        with pytest.raises(AheadError):
+            ship(log, poll, 0)
+
+
+@pytest.mark.fault(14, 32)
+def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    path, backup, place = tmp_path / "x.nosync", tmp_path / "backup", tmp_path / "r"
+    place.mkdir()
+
+    def shipper(source: Source) -> Shipper:
+        replica = FolderReplica(str(place), source.log_id)
+        return Shipper(source, replica, Name(str(path), "me"), lambda vote: Poll(1, 1).ask(0, vote))
+
+    with open_session(path) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.commit(wait="disk")
+        shutil.copytree(path, backup)
+        edges.insert([(i, i) for i in range(70_000)])
+        session.commit(wait="disk")
+        shipper(Source(session.path, owners_of(session).publisher.store.log.generation)).ship()
+    (part,) = place.glob("*/layers/*.arrow")
+    part.unlink()
+    shutil.rmtree(path)
+    os.rename(backup, path)
+    with open_session(path) as session:
+        session.inputs["edges"].insert([(1, 2)])
+        session.commit(wait="disk")
+        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        with pytest.raises(FencedError, match="lacks"):
+            shipper(source).ship()
+
+
+def test_another_quorum_counts_when_as_many_know_it_or_hold_the_log_as_it_takes() -> None:
+    three = tuple(parse(f"file:///replicas/{number}") for number in range(3))
+    fewer = Replicas(three, 2).changed(Replicas(three, 1), 10)
+    assert not fewer.settles([True, False, False], [10, 10, 10])
+    assert fewer.settles([True, True, False], [10, 0, 0])
+    more = Replicas(three, 1).changed(Replicas(three, 2), 10)
+    assert not more.settles([True, True, True], [10, 9, 0])
+    assert more.settles([False, False, False], [10, 10, 0])

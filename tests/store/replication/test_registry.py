@@ -1,0 +1,126 @@
+"""Which replicas logs have, in the file beside the key: who asks of one log pays for none else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.replication import config, registry
+
+LOG_ID = bytes(range(16))
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Folders of logs that have replicas; the file that says so is this test's own."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "own" / "key"))
+    folders = [str(tmp_path / f"log{i}") for i in range(30)]
+    for folder in folders:
+        note(folder)
+    return folders
+
+
+def note(folder: str) -> None:
+    asked = config.checked([f"file://{folder}-copy"], None, log=folder)
+    registry.remember(Files(), folder, LOG_ID, asked)
+
+
+def calls(run: Any) -> int:
+    """How many functions of ours a call runs."""
+    count = 0
+
+    def seen(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and "nosync_nb" in frame.f_code.co_filename
+
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_log_without_replicas_costs_the_same_whatever_others_have(
+    others: list[str], tmp_path: Path
+) -> None:
+    def opened() -> None:
+        registry.remember(Files(), str(tmp_path / "plain"), LOG_ID, config.Replicas())
+
+    many = calls(opened)
+    for folder in others[1:]:
+        assert registry.forget(Files(), folder)
+    assert calls(opened) == many
+
+
+def test_a_log_with_replicas_costs_the_same_whatever_others_have(
+    others: list[str], tmp_path: Path
+) -> None:
+    asked = config.checked([f"file://{others[0]}-copy"], None, log=others[0])
+
+    def opened() -> None:
+        registry.remember(Files(), others[0], LOG_ID, asked)
+
+    many = calls(opened)
+    for folder in others[1:]:
+        assert registry.forget(Files(), folder)
+    assert calls(opened) == many
+    assert registry.look(Files(), others[0]) == ([asked.replicas[0].url + f"#{LOG_ID.hex()}"], 1)
+
+
+def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None:
+    path = Path(registry.path())
+    known = json.loads(path.read_text())
+    said: Any
+    for number, said in enumerate(
+        ([["ftp://x"], 1], [["file:///x"], 5], [["file:///x"]], 7, None, [7, 1], [[7], 1], {})
+    ):
+        known[others[number]] = said
+    path.write_text(json.dumps(known))
+    parent = os.path.dirname(others[0])
+    asked = [registry.look(Files(), folder) for folder in others]
+    assert [each is None for each in asked] == [True] * 8 + [False] * 22
+    assert registry.gone(Files(), parent) == others[8:]
+    note(others[0])
+    assert registry.look(Files(), others[0]) is not None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 10_000])
+def test_a_file_that_makes_no_sense_says_nothing_and_is_written_anew(
+    others: list[str], text: str
+) -> None:
+    Path(registry.path()).write_text(text)
+    assert registry.look(Files(), others[0]) is None
+    assert not registry.gone(Files(), os.path.dirname(others[0]))
+    note(others[1])
+    assert registry.look(Files(), others[0]) is None
+    assert registry.look(Files(), others[1]) is not None
+
+
+def test_a_file_that_was_cut_is_written_anew_though_the_log_stands_in_it(others: list[str]) -> None:
+    path = Path(registry.path())
+    path.write_bytes(path.read_bytes()[:-20])
+    note(others[0])
+    assert registry.look(Files(), others[0]) is not None
+
+
+def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[str]) -> None:
+    note(f"{others[0]}/inner")
+    assert registry.forget(Files(), others[0])
+    assert not registry.forget(Files(), others[0])
+    assert registry.look(Files(), others[0]) is None
+    kept = registry.look(Files(), f"{others[0]}/inner")
+    assert kept is not None
+    assert kept[1] == 1
+
+
+def test_a_file_that_others_can_write_says_nothing(others: list[str]) -> None:
+    os.chmod(registry.path(), 0o622)
+    assert not registry.forget(Files(), others[0])
+    assert registry.look(Files(), others[0]) is None

@@ -1,0 +1,87 @@
+"""Mending, step by step: who may not change a log changes nothing, and what is brought stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from faults.faults import FaultyFiles
+
+from nosync_nb.errors import FencedError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication.address import parse
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.restore import lazy_fetch__bringing, repair
+from nosync_nb.store.replication.restore.repair import Mended
+from nosync_nb.store.verification.inventory import Item
+
+ID = bytes(range(16))
+TERM, NAME = Term(1, "me"), Name("/logs/x.nosync", "me")
+PART = "log1-1-g3-ab.arrow"
+SEEDS = range(20)
+
+
+def prove(files: Files, path: str, _counted: object) -> str:
+    return "" if files.read(path) == b"whole" else "it is not whole"
+
+
+def damaged(root: Path, files: Files) -> str:
+    """A log's folder with a bad file, whose replica lies beside it."""
+    folder = str(root / "log")
+    for each in (root, root / "log", root / "copies", *file_layout.FOLDERS.values()):
+        files.make_folder(os.path.join(folder, each))
+    replica = FolderReplica(str(root / "copies"), ID)
+    replica.promise(TERM, NAME)
+    replica.store(TERM, PART, 0, b"whole", last=True)
+    files.replace(file_layout.path_of(folder, PART), b"bad")
+    return folder
+
+
+def mended(files: Files, root: Path, folder: str, error: Exception | None = None) -> Mended | None:
+    def check() -> None:
+        if error is not None:
+            raise error
+
+    item = Item(PART, None, prove, True, 0)
+    address = parse(f"file://{root}/copies")
+    return repair.mend(files, folder, item, "bad", [address], ID, check=check)
+
+
+@pytest.mark.fault(24)
+def test_who_was_replaced_mends_nothing(tmp_path: Path) -> None:
+    folder = damaged(tmp_path, Files())
+    before = {path: path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
+    with pytest.raises(FencedError):
+        mended(Files(), tmp_path, folder, FencedError("taken over"))
+    assert {p: p.is_file() and p.read_bytes() for p in Path(folder).rglob("*")} == before
+    assert mended(Files(), tmp_path, folder) is not None
+    assert Path(file_layout.path_of(folder, PART)).read_bytes() == b"whole"
+
+
+@pytest.mark.fault(9, 12)
+def test_what_was_mended_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
+        folder = damaged(root, files)
+        assert mended(files, root, folder) is not None
+        files.lose_power(folder)
+        assert Path(file_layout.path_of(folder, PART)).read_bytes() == b"whole"
+
+
+@pytest.mark.fault(9, 33)
+def test_what_was_brought_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+    def whole(files: Files, path: str, _wanted: Wanted) -> None:
+        assert prove(files, path, None) == ""
+
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
+        folder = damaged(root, files)
+        replica = FolderReplica(str(root / "copies"), ID)
+        size = lazy_fetch__bringing.bring(files, folder, Wanted(PART, 5), replica, prove=whole)
+        assert size == 5
+        files.lose_power(folder)
+        assert Path(file_layout.path_of(folder, PART)).read_bytes() == b"whole"

@@ -1,0 +1,571 @@
+"""What is shipped while owners change, disks fail and copies are of another history."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.faults import FakeMachine, FaultyFiles
+
+from nosync_nb import open as open_session
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.filesystem import File, Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.log import checkpoint, fencing, owner, segments, writer
+from nosync_nb.store.log.segments import HEADER_BYTES
+from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication.agent import log_source as source
+from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.shipper import Shipper
+from nosync_nb.store.replication.agent.takeover import Vote
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.consistency import examined
+from nosync_nb.store.replication.protocol import Holdings, Name, Term
+
+NAME = Name("/logs/x.nosync", "me")
+SEEDS = range(10)
+
+
+pytestmark = pytest.mark.usefixtures("own_key")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A log of three epochs that was closed."""
+    path = str(tmp_path / "x.nosync")
+    with open_session(path) as session:
+        session.input("edges", "src int, dst int")
+    go_on(path, 3)
+    return path
+
+
+def go_on(path: str, epochs: int, *, checkpoint: bool = False) -> None:
+    """Opens the log once more; the next generation writes."""
+    with open_session(path) as session:
+        for i in range(epochs):
+            session.inputs["edges"].insert([(owners_of(session).publisher.store.log.generation, i)])
+            session.commit(wait="disk")
+        if checkpoint:
+            owners_of(session).upkeep.checkpoint()
+
+
+def now(path: str) -> int:
+    """The generation that wrote last."""
+    said = owner.read(Files(), path)
+    assert said is not None
+    return said.generation
+
+
+def take_over(path: str) -> None:
+    """Somebody else becomes the owner, and publishes."""
+    lease = fencing.claim(Files(), path, FakeMachine(), takeover=True, generation_min=0)
+    lease.take()
+    lease.publish(64)
+    lease.publish_durable(1)
+    lease.close()
+
+
+class Recorded(FolderReplica):
+    """A copy in a folder that notes what is asked of it, and where something may happen."""
+
+    def __init__(self, root: Path, log_id: bytes, *, files: Files | None = None) -> None:
+        root.mkdir(exist_ok=True)
+        super().__init__(str(root), log_id, files=files)
+        self.calls: list[tuple[str, object]] = []
+        self.after: Callable[[str, object], None] = lambda call, about: None
+
+    def _did(self, call: str, about: object) -> None:
+        self.calls.append((call, about))
+        self.after(call, about)
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        super().store(term, name, offset, data, last=last)
+        self._did("store", name)
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        super().append(term, name, offset, data)
+        self._did("append", name)
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        super().sync(term, seq)
+        self._did("sync", seq)
+
+    def digest(self, name: str, size: int) -> bytes:
+        self._did("digest", name)
+        return super().digest(name, size)
+
+
+def shipper_of(
+    path: str, replica: FolderReplica, ask: Callable[[Vote], None] = lambda vote: None
+) -> Shipper:
+    return Shipper(Source(path, now(path)), replica, NAME, ask)
+
+
+def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
+    return Recorded(root, Source(path, now(path)).log_id, files=files)
+
+
+# -- owners ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(24, 32)
+def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: str) -> None:
+    number, said = now(path), Path(path, "owner").read_bytes()
+    first = owner.read(Files(), path)
+    assert first is not None
+    owner.write(Files(), path, first._replace(generation=number + 1))  # he has not promised yet
+    with pytest.raises(FencedError):
+        Source(path, number)
+    take_over(path)
+    Path(path, "owner").write_bytes(said)  # an old copy of it
+    with pytest.raises(FencedError):
+        Source(path, number)
+
+
+def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) -> None:
+    with open_session(path) as session:
+        source = Source(path, now(path))
+        before = source.look()
+        assert before is not None
+        assert source.look() is before
+        session.inputs["edges"].insert([(7, 7)])
+        session.commit(wait="disk")
+        after = source.look()
+        assert after is not None
+        assert after.epoch == before.epoch + 1
+        assert source.look() is after
+        owners_of(session).upkeep.checkpoint()
+        checkpointed = source.look()
+        assert checkpointed is not None
+        assert (checkpointed.end, checkpointed.state is None) == (after.end, False)
+        source.close()
+
+
+@pytest.mark.fault(24)
+def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
+    before = Source(path, now(path))
+    assert before.look() is not None
+    take_over(path)
+    with pytest.raises(FencedError):
+        before.look()
+
+
+@pytest.mark.fault(24)
+def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None:
+    class Overtaken(Files):
+        """A disk whose log somebody takes while its segments are read."""
+
+        armed = False
+
+        def open(self, path_: str, *, write: bool = False) -> File:
+            if file_layout.is_segment(os.path.basename(path_)) and self.armed:
+                self.armed = False
+                take_over(path)
+            return super().open(path_, write=write)
+
+    files = Overtaken()
+    before = Source(path, now(path), files=files)
+    files.armed = True
+    with pytest.raises(FencedError):
+        before.look()
+    assert not files.armed
+
+
+@pytest.mark.fault(24, 28)
+def test_what_was_sent_for_an_owner_who_is_replaced_meanwhile_is_not_acknowledged(
+    path: str, tmp_path: Path
+) -> None:
+    replica = begun(path, tmp_path / "copies")
+    taken = []
+
+    def overtake(call: str, about: object) -> None:
+        if call == "store" and not taken:
+            taken.append(about)
+            take_over(path)
+
+    replica.after = overtake
+    shipper = shipper_of(path, replica)
+    with pytest.raises(FencedError):
+        shipper.ship()
+    assert taken
+    assert shipper.acknowledged is None
+    assert replica.acknowledged() == 0
+
+
+# -- what a look tells -----------------------------------------------------------------------------
+
+
+@pytest.mark.fault(21)
+def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch names a file of rows
+    go_on(path, 2)
+    made, count = source.Increment, []
+    monkeypatch.setattr(source, "Increment", lambda *said: count.append(1) or made(*said))
+    whole = Source(path, now(path)).look()
+    assert whole is not None
+    assert whole.files
+    for number in range(len(count)):
+        left = [*[True] * number, False]
+
+        def refused(*said: Any, left: list[bool] = left) -> object:
+            if left and not left.pop(0):
+                raise MemoryError
+            return made(*said)
+
+        looked = Source(path, now(path))
+        monkeypatch.setattr(source, "Increment", refused)
+        with pytest.raises(MemoryError):
+            looked.look()
+        assert looked.look() == whole
+
+
+# -- what is sent ----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(8)
+def test_what_is_acknowledged_of_a_segment_that_grew_outlasts_the_power(
+    path: str, tmp_path: Path
+) -> None:
+    with open_session(path) as session:
+        copies = []
+        for seed in SEEDS:
+            files = FaultyFiles(seed=seed)
+            replica = begun(path, tmp_path / f"{seed}", files=files)
+            copies.append((files, replica, shipper_of(path, replica)))
+        for shipper in (each for _, _, each in copies):
+            while shipper.ship():
+                pass
+        session.inputs["edges"].insert([(7, 7)])
+        session.commit(wait="disk")
+        for files, replica, shipper in copies:
+            assert shipper.ship()
+            assert ("append", replica.calls[-2][1]) == replica.calls[-2]
+            held = replica.held()
+            files.lose_power(replica.folder)
+            left = FolderReplica(
+                os.path.dirname(replica.folder), bytes.fromhex(os.path.basename(replica.folder))
+            )
+            assert left.held() == held
+
+
+@pytest.mark.fault(8, 27)
+def test_a_segment_is_whole_on_disk_before_the_one_behind_it_is_there(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        """The shipper ends here."""
+
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 800)
+    with open_session(path) as session:
+        copies = []
+        for seed in SEEDS:
+            files = FaultyFiles(seed=seed)
+            replica = begun(path, tmp_path / f"{seed}", files=files)
+            copies.append((files, replica, shipper_of(path, replica)))
+        for shipper in (each for _, _, each in copies):
+            while shipper.ship():
+                pass
+        for i in range(8):
+            session.inputs["edges"].insert([(7, i)])
+            session.commit(wait="disk")
+        for files, replica, shipper in copies:
+            seen: list[tuple[str, object]] = []
+
+            def kill(call: str, about: object, seen: list[tuple[str, object]] = seen) -> None:
+                seen.append((call, about))
+                if call == "store" and "append" in dict(seen):
+                    raise KilledError
+
+            replica.after = kill
+            with pytest.raises(KilledError):
+                shipper.ship()
+            grown = Path(replica.folder, str(dict(seen)["append"]))
+            whole = grown.read_bytes()
+            files.lose_power(replica.folder)
+            assert grown.read_bytes() == whole
+
+
+def test_what_a_replica_refuses_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
+    class Refusing(Recorded):
+        def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+            raise DurabilityError("full")
+
+    shipper = shipper_of(path, Refusing(tmp_path / "copies", Source(path, now(path)).log_id))
+    with pytest.raises(DurabilityError, match="full"):
+        shipper.ship()
+    assert shipper.bytes_sent == 0
+
+
+@pytest.mark.fault(31)
+def test_a_copy_that_is_gone_is_seen_though_nothing_is_new_and_made_again(
+    path: str, tmp_path: Path
+) -> None:
+    replica = begun(path, tmp_path / "copies")
+    shipper = shipper_of(path, replica)
+    assert shipper.ship()
+    assert not shipper.ship()
+    held = replica.held().files
+    shutil.rmtree(replica.folder)
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        shipper.ship()
+    assert shipper.ship()
+    assert replica.held().files == held
+
+
+@pytest.mark.fault(41)
+def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
+    path: str, tmp_path: Path
+) -> None:
+    go_on(path, 1, checkpoint=True)
+    replica = begun(path, tmp_path / "copies")
+    (newest,) = sorted(Path(path).glob("checkpoint-*"))[-1:]
+
+    def replace(call: str, about: object) -> None:
+        if call == "store" and not file_layout.is_checkpoint(str(about)) and not replaced:
+            replaced.append(about)
+            shutil.copy(newest, f"{newest}.copy")
+            os.replace(f"{newest}.copy", newest)
+
+    replaced: list[object] = []
+    replica.after = replace
+    shipper = shipper_of(path, replica)
+    while shipper.ship():
+        pass
+    assert replaced
+    assert replica.calls.count(("store", newest.name)) == 1
+
+
+# -- the first look at a replica -------------------------------------------------------------------
+
+
+@pytest.mark.fault(32)
+def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_path: Path) -> None:
+    def ask(vote: Vote) -> None:
+        raise AssertionError(vote)
+
+    path = str(tmp_path / "new.nosync")
+    with open_session(path) as session:
+        session.input("edges", "src int, dst int").insert([(1, 2)])
+        session.commit(wait="disk")
+        shipper = shipper_of(path, begun(path, tmp_path / "copies"), ask)
+        while shipper.ship():
+            pass
+        assert shipper.acknowledged.seq == owners_of(session).publisher.store.log.head.seq
+
+
+@pytest.mark.fault(32)
+def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
+    votes: list[Vote] = []
+    path = str(tmp_path / "new.nosync")
+    with open_session(path) as session:
+        edges = session.input("edges", "src int, dst int")
+        for i in range(9):
+            edges.insert([(1, i)])
+            session.commit(wait="disk")
+            if i % 3 == 2:
+                owners_of(session).upkeep.checkpoint()
+        assert now(path) == 1
+        shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+        while shipper.ship():
+            pass
+    assert len(votes) == 1
+
+
+@pytest.mark.fault(32)
+def test_a_replica_of_a_log_without_an_epoch_has_nothing_that_it_lacks(tmp_path: Path) -> None:
+    path = str(tmp_path / "empty.nosync")
+    votes: list[Vote] = []
+    for _ in range(3):
+        open_session(path).close()
+        shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+        while shipper.ship():
+            pass
+    assert [vote.ahead for vote in votes] == ["", ""]
+
+
+@pytest.mark.fault(32)
+def test_a_copy_that_begins_where_its_checkpoint_was_made_can_be_read(
+    path: str, tmp_path: Path
+) -> None:
+    go_on(path, 2, checkpoint=True)
+    go_on(path, 2)
+    replica = begun(path, tmp_path / "copies")
+    shipper = shipper_of(path, replica)
+    while shipper.ship():
+        pass
+    (name,) = filter(file_layout.is_segment, replica.held().files)
+    (state,) = filter(file_layout.is_checkpoint, replica.held().files)
+    header = replica.read(state, 0, checkpoint.HEADER_BYTES)
+    assert checkpoint.mark_of(header) == segments.decode(replica.read(name, 0, HEADER_BYTES)).start
+    assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
+
+
+@pytest.mark.fault(10, 32)
+@pytest.mark.parametrize(("checkpoint", "short"), [(True, 1), (True, -2), (False, 1)])
+def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, checkpoint: bool, short: int
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
+    with open_session(path) as session:
+        replica = begun(path, tmp_path / "copies")
+        shipper = shipper_of(path, replica)
+        for i in range(20):
+            session.inputs["edges"].insert([(99, i)])
+            session.commit(wait="disk")
+            while shipper.ship():
+                pass
+        if checkpoint:
+            with monkeypatch.context() as patch:
+                patch.setattr(FolderReplica, "discard", lambda *_: None)
+                owners_of(session).upkeep.checkpoint()
+                while shipper.ship():
+                    pass
+        held = replica.held().files
+        names = sorted(filter(file_layout.is_segment, held))
+        assert len(names) > 3
+        os.truncate(file_layout.path_of(replica.folder, names[short]), held[names[short]] - 10)
+        if checkpoint:
+            assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
+            return
+        with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
+            examined(Files(), "copy", replica)
+
+
+def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_path: Path) -> None:
+    replica = begun(path, tmp_path / "copies")
+    while shipper_of(path, replica).ship():
+        break
+    again = begun(path, tmp_path / "copies")
+    shipper_of(path, again).ship()
+    asked = [about for call, about in again.calls if call == "digest"]
+    own = [name for name in asked if name == asked[-1]]
+    assert now(path) > 1
+    assert len(own) == 1
+
+
+@pytest.mark.fault(32)
+def test_frames_of_another_log_in_the_place_of_a_copy_are_told_and_left(
+    path: str, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other.nosync")
+    with open_session(other) as session:
+        session.input("edges", "src int, dst int")
+    go_on(other, 1)
+    theirs, own = begun(other, tmp_path / "copies"), begun(path, tmp_path / "copies")
+    assert shipper_of(other, theirs).ship()
+    os.rename(theirs.folder, own.folder)
+    before = own.held()
+    with pytest.raises((CorruptLogError, FencedError), match="another"):
+        shipper_of(path, own).ship()
+    go_on(path, 1)  # of a later generation than the one that the copy obeys
+    with pytest.raises(CorruptLogError, match="holds frames of log"):
+        shipper_of(path, begun(path, tmp_path / "copies")).ship()
+    assert own.held() == before
+
+
+@pytest.mark.fault(32, 35)
+def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
+    path: str, tmp_path: Path
+) -> None:
+    shutil.copytree(path, f"{path}.old")
+    go_on(path, 2)
+    replica = begun(path, tmp_path / "copies")
+    assert shipper_of(path, replica).ship()
+    assert replica.acknowledged() > 0
+    shutil.rmtree(path)
+    os.rename(f"{path}.old", path)
+    for _ in range(2):  # of a later generation than the one that the replica has
+        go_on(path, 1)
+    votes: list[Vote] = []
+
+    class KilledError(Exception):
+        """The shipper ends when it has begun."""
+
+    def kill(call: str, about: object) -> None:
+        if call in ("store", "append"):
+            raise KilledError
+
+    again = begun(path, tmp_path / "copies")
+    again.after = kill
+    with pytest.raises(KilledError):
+        shipper_of(path, again, votes.append).ship()
+    assert [(bool(vote.ahead), vote.damage) for vote in votes] == [(True, "")]
+    assert again.acknowledged() == 1  # that it ever did is known
+
+
+@pytest.mark.fault(12, 32)
+def test_a_replica_that_is_ahead_and_damaged_says_so(path: str, tmp_path: Path) -> None:
+    shutil.copytree(path, f"{path}.old")
+    go_on(path, 2)
+    replica = begun(path, tmp_path / "copies")
+    assert shipper_of(path, replica).ship()
+    held, folder = replica.held().files, replica.folder
+    assert folder is not None
+    newest = max(name for name in held if name.startswith("segment-"))
+    shutil.rmtree(path)
+    os.rename(f"{path}.old", path)
+    for _ in range(2):
+        go_on(path, 1)
+    with open(os.path.join(folder, newest), "r+b") as file:
+        file.seek(held[newest] - 30)  # within its last frame, which it has acknowledged
+        file.write(b"spoilt")
+    votes: list[Vote] = []
+    shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+    with suppress(CorruptLogError, FencedError):
+        shipper.ship()
+    assert [bool(vote.ahead) for vote in votes] == [True]
+    assert "is damaged: it had frame" in votes[0].damage
+
+
+# -- what waits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(28, 29)
+def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
+    path: str, tmp_path: Path
+) -> None:
+    """Its shipper knows the frames since the last checkpoint, and nothing is kept beside them."""
+
+    class Dead(FolderReplica):
+        def promise(self, term: Term, name: Name) -> Holdings:
+            raise DurabilityError("it is dead")
+
+    def steps() -> int:
+        gc.collect()
+        return sum(type(each) is source.Increment for each in gc.get_objects())
+
+    counts, lacks = [], []
+    with open_session(path) as session:
+        log = owners_of(session).publisher.store.log
+        shipper = Shipper(
+            Source(path, log.generation),
+            Dead(str(tmp_path / "no"), log.id),
+            NAME,
+            lambda vote: None,
+        )
+        for _ in range(6):
+            for i in range(200):
+                session.inputs["edges"].insert([(1, i)])
+                session.commit()
+            session.sync()
+            with pytest.raises(DurabilityError, match="dead"):
+                shipper.ship()
+            counts.append(steps())
+            lacks.append(shipper.backlog_bytes)
+            owners_of(session).upkeep.checkpoint()
+            owners_of(session).upkeep.checkpoint()  # what the one before keeps is trimmed
+    assert 200 <= max(counts) <= 2 * 200
+    assert all(lacks)
+    assert shipper.bytes_sent == 0

@@ -1,0 +1,592 @@
+"""Replicas: what may be named, who is believed, what a copy refuses, when an owner may ship."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.memory_disk import MemoryFiles, Tree
+
+from nosync_nb import Session
+from nosync_nb import open as open_session
+from nosync_nb.errors import (
+    CorruptLogError,
+    DurabilityError,
+    FencedError,
+    SchemaError,
+    TrustError,
+)
+from nosync_nb.files.filesystem import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import Log
+from nosync_nb.store.records import payloads
+from nosync_nb.store.replication import config, consistency, file_layout
+from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.shipper import Shipper
+from nosync_nb.store.replication.agent.takeover import (
+    AheadError,
+    Claims,
+    Poll,
+    TwiceError,
+    UndecidedError,
+    Vote,
+)
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.restore import restore
+
+ID = bytes(range(16))
+NAME = Name("/logs/x.nosync", "me")
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Session]:
+    """A session with three epochs on disk."""
+    with open_session(tmp_path / "x.nosync") as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        for i in range(3):
+            edges.insert([(i, i), (i, i + 1)])
+            session.commit()
+        session.sync()
+        yield session
+
+
+def source_of(session: Session) -> Source:
+    return Source(session.path, owners_of(session).publisher.store.log.generation)
+
+
+def made(path: Path) -> str:
+    """A folder for copies, as naming it makes one."""
+    path.mkdir(exist_ok=True)
+    return str(path)
+
+
+def name_of(session: Session) -> Name:
+    return Name(session.path, config.signer(Files()))
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize(
+    ("urls", "told"),
+    [
+        (["s4://bucket"], "kind 's4'"),
+        (["/mnt/b"], "kind ''"),
+        (["file://host/mnt"], "no folder of this machine"),
+        (["file://user:secret@host/mnt"], "no user and no password"),
+        (["file:///"], "root"),
+        (["file:relative"], "no folder of this machine"),
+        (["file:///mnt/a#xyz"], "no id of a log"),
+        ([7], "no URL"),
+        (["file:///mnt/a", "file:///mnt/b/../a"], "one place"),
+        (["grpc://[::1]:7", "grpc://[0:0:0:0:0:0:0:1]:7"], "one place"),
+        (["grpc://127.0.0.1:7", "grpc://[::ffff:127.0.0.1]:7"], "one place"),
+        (["file:///logs/x.nosync/inside"], "lie in each other"),
+        (["file:///logs"], "lie in each other"),
+        ("file:///mnt/a", "no list"),
+        ([f"file:///mnt/{i}" for i in range(17)], "more than 16"),
+    ],
+)
+def test_what_is_no_replica_is_refused_by_name(urls: Any, told: str) -> None:
+    with pytest.raises(SchemaError, match=told) as caught:
+        config.checked(urls, None, log="/logs/x.nosync")
+    assert "secret" not in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_quorum_is_one_of_the_replicas_and_more_than_half_unless_told() -> None:
+    urls = [f"file:///mnt/{i}" for i in range(3)]
+    assert config.checked(urls, None, log="/x").quorum == 2
+    assert config.checked(urls, 3, log="/x").quorum == 3
+    for wrong in (0, 4, True, "2"):
+        with pytest.raises(SchemaError, match="quorum"):
+            config.checked(urls, wrong, log="/x")  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="of no replicas"):
+        config.checked([], 1, log="/x")
+
+
+def test_an_epoch_is_safe_when_a_quorum_has_it_and_readers_meet_each_quorum() -> None:
+    assert [config.safe([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
+    for count in range(1, 6):
+        for needed in range(1, count + 1):
+            assert config.readers(count, needed) + needed == count + 1
+
+
+def test_replicas_are_believed_if_this_user_named_them_for_this_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, folder = Files(), str(tmp_path / "log")
+    files.make_folder(folder)
+    assert config.read(files, folder, ID) == config.Replicas()
+    named = config.checked([f"file://{tmp_path}/r"], 1, log=folder)
+    config.write(files, folder, ID, named)
+    assert config.read(files, folder, ID) == named
+    with pytest.raises(TrustError, match="none of them is asked"):
+        config.read(files, folder, bytes(16))
+    path = Path(folder, config.FILE)
+    path.write_bytes(path.read_bytes().replace(b"/r", b"/s"))
+    with pytest.raises(TrustError):
+        config.read(files, folder, ID)
+    config.write(files, folder, ID, named)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
+    with pytest.raises(TrustError):
+        config.read(files, folder, ID)
+
+
+def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
+    replica = FolderReplica(str(tmp_path / "mnt" / "b" / "logs"), ID)
+    with pytest.raises(DurabilityError, match="is not there"):
+        replica.promise(Term(1, "me"), NAME)
+    assert not (tmp_path / "mnt").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"generation": 1}\n00000000\n', b"\xff" * 9000])
+def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
+    replica = FolderReplica(made(tmp_path / "r"), ID)
+    replica.promise(Term(1, "me"), NAME)
+    Path(replica.folder, "promise").write_bytes(text)
+    with pytest.raises((CorruptLogError, DurabilityError), match="promise"):
+        replica.held()
+
+
+LEVEL, AHEAD, EMPTY = Vote("", 4), Vote("it has frame 9", 4), Vote("", 0)
+
+
+def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> None:
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, LEVEL)
+    with pytest.raises(UndecidedError):
+        poll.ask(1, AHEAD)
+    poll.ask(2, LEVEL)
+    poll.ask(1, AHEAD)  # it was on one replica alone: nobody was told of it
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, AHEAD)
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(1, AHEAD)
+    with pytest.raises(UndecidedError):
+        poll.ask(2, LEVEL)
+    with pytest.raises(AheadError):
+        Poll(1, 1).ask(0, AHEAD)
+
+
+def test_a_torn_replica_is_no_witness_against_one_that_is_ahead() -> None:
+    torn = LEVEL._replace(generation=5, torn=True)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, AHEAD)
+    with pytest.raises(UndecidedError):
+        poll.ask(1, torn)
+    with pytest.raises(UndecidedError, match="1 of 2"):
+        poll.ask(2, LEVEL)
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(0, AHEAD)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, torn)
+    poll.ask(1, LEVEL)  # nobody is ahead
+
+
+def test_who_is_ahead_and_cannot_be_read_is_not_recommended_to_restore_from() -> None:
+    damaged = AHEAD._replace(damage="'the replica' ends at 7")
+    with pytest.raises(AheadError, match="frame 9") as caught:
+        Poll(1, 1).ask(0, damaged)
+    hint = str(caught.value.hint)
+    assert hint.startswith("its copy cannot be read back ('the replica' ends at 7)")
+    assert "move the log's folder away" not in hint
+    poll = Poll(2, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, damaged)
+    with pytest.raises(AheadError) as caught:
+        poll.ask(1, AHEAD)
+    assert "move the log's folder away" in str(caught.value.hint), "the other one can be read"
+
+
+def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more() -> None:
+    poll = Poll(2, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, EMPTY)  # it may have been emptied
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(1, AHEAD)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, EMPTY)
+    poll = Poll(3, 2)
+    for number in (0, 1):
+        with pytest.raises(UndecidedError):
+            poll.ask(number, EMPTY)
+    poll.ask(2, EMPTY)  # all are new
+    poll.ask(0, EMPTY)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, LEVEL)
+    with pytest.raises(UndecidedError):
+        poll.ask(1, EMPTY)
+    poll.ask(2, LEVEL)
+    poll.ask(1, EMPTY)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, Vote("it has frame 9", 3))
+    poll.ask(1, LEVEL)  # its owner had all that was safe, and went on over that
+    poll.ask(0, Vote("it has frame 9", 3))
+
+
+def test_an_empty_replica_is_not_shipped_to_while_a_silent_one_may_hold_more() -> None:
+    poll = Poll(3, 1)
+    for number in (0, 1):
+        with pytest.raises(UndecidedError, match=f"tells nothing while {2 - number}") as caught:
+            poll.ask(number, EMPTY)
+        assert "%dd replicas remove URL" in str(caught.value.hint)
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(2, AHEAD)  # a quorum of one may have been told of it
+    poll = Poll(2, 1)  # without the one that did not answer
+    with pytest.raises(UndecidedError):
+        poll.ask(0, EMPTY)
+    poll.ask(1, EMPTY)
+    poll.ask(0, EMPTY)
+
+
+def test_a_copy_counts_once_whatever_leads_to_it() -> None:
+    claims = Claims(["file:///d", "grpc://127.0.0.1:7"])
+    claims.claim(0, "a")
+    claims.claim(0, "a")
+    with pytest.raises(TwiceError, match="leads to the copy that 'file:///d' keeps"):
+        claims.claim(1, "a")
+    claims.claim(1, "b")
+    claims.claim(0, "c")
+    claims.claim(1, "a")
+
+
+def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_path: Path) -> None:
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, NAME, lambda why: None)
+    assert shipper.ship()
+    assert not shipper.ship()
+    sent = []
+    for i in range(4):
+        before = shipper.bytes_sent
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+        assert shipper.ship()
+        sent.append(shipper.bytes_sent - before)
+    assert max(sent) < 600
+    known = shipper.acknowledged
+    assert known is not None
+    assert known.epoch == written.now
+
+
+@pytest.mark.fault(33)
+def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path: Path) -> None:
+    path = written.path
+    url = f"file://{tmp_path}/r"
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
+    owners_of(written).upkeep.checkpoint()
+    written.inputs["edges"].insert([(9, 9)])
+    written.commit(wait="disk")
+    while shipper.ship():
+        pass
+    rows = {at: written["degrees"].rows(at=at) for at in range(5)}
+    written.close()
+    os.rename(path, f"{path}.lost")
+    restored = restore.restore(path, config.checked([url], None, log=path))
+    assert restored is not None
+    with open_session(path) as session:
+        assert {at: session["degrees"].rows(at=at) for at in range(5)} == rows
+        assert session.recovery.recomputed == 0
+        session.inputs["edges"].insert([(9, 9)], once="again")
+        session.commit()
+        assert session["degrees"].rows()[-1].n == 2
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".restoring")]
+
+
+@pytest.mark.fault(8, 9, 33)
+def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: Path) -> None:
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
+    owners_of(written).upkeep.checkpoint()
+    while shipper.ship():
+        pass
+    told = config.checked([f"file://{tmp_path}/r"], None, log=written.path)
+    seen = []
+    for seed in range(10):
+        files = MemoryFiles(Tree(), seed)
+        files.make_folder(str(tmp_path))
+        for path in sorted(
+            each for name in ("r", "keys") for each in tmp_path.glob(f"{name}/**/*")
+        ):
+            if path.is_dir():
+                files.make_folder(str(path))
+            else:
+                files.make_folder(str(path.parent))
+                files.replace(str(path), path.read_bytes())
+        assert restore.restore(written.path, told, files) is not None
+        before = files.tree.files(written.path)
+        files.lose_power(str(tmp_path))
+        assert files.tree.files(written.path) == before
+        seen.append(sorted(before))
+    assert "generation" in seen[0]
+    assert any(map(file_layout.is_segment, seen[0]))
+
+
+@pytest.mark.fault(34)
+def test_too_few_answers_restore_nothing_and_say_who_is_silent(
+    written: Session, tmp_path: Path
+) -> None:
+    path = written.path
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
+    shipper.ship()
+    written.close()
+    os.rename(path, f"{path}.lost")
+    urls = [f"file://{tmp_path}/r", f"file://{tmp_path}/away/1", f"file://{tmp_path}/away/2"]
+    named = config.checked(urls, 2, log=path)
+    with pytest.raises(DurabilityError, match="1 of its 3 replicas") as caught:
+        restore.restore(path, named)
+    assert "away/1" in str(caught.value)
+    assert caught.value.hint
+    assert not os.path.exists(path)
+    term = replica.promised()
+    for number in (1, 2):  # of those that hold nothing it is not known whether they ever did
+        (tmp_path / "away" / str(number)).mkdir(parents=True)
+    with pytest.raises(DurabilityError, match="holds nothing of the log"):
+        restore.restore(path, named)
+    assert restore.restore(path, config.checked(urls[:1], 1, log=path)) is not None
+    assert term is not None
+    now = replica.promised()
+    assert now is not None
+    assert now.generation > term.generation
+
+
+def test_the_log_that_is_meant_is_the_one_of_this_path_and_key_or_is_named(
+    written: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log_id = written.path, source_of(written).log_id
+    replica = FolderReplica(made(tmp_path / "r"), log_id)
+    Shipper(source_of(written), replica, name_of(written), lambda why: None).ship()
+    written.close()
+    os.rename(path, f"{path}.lost")
+    url = f"file://{tmp_path}/r"
+
+    def named(*urls: str) -> config.Replicas:
+        return config.checked(urls, None, log=path)
+
+    elsewhere = str(tmp_path / "elsewhere" / "x.nosync")
+    assert restore.restore(elsewhere, named(url)) is None
+    with pytest.raises(SchemaError, match="00000000") as caught:
+        restore.restore(elsewhere, named(f"{url}#{bytes(16).hex()}"))
+    assert log_id.hex() in str(caught.value.hint)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
+    with pytest.raises(SchemaError, match="another key") as caught:
+        restore.restore(path, named(url))
+    assert log_id.hex() in str(caught.value)
+    assert not os.path.exists(path)
+    assert restore.restore(elsewhere, named(f"{url}#{log_id.hex()}")) is not None
+    with open_session(elsewhere, mode="r") as session:
+        assert session.now == 3
+    assert named(f"{url}#{log_id.hex()}").replicas[0].url == url
+
+
+@pytest.mark.fault(14)
+def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
+    written: Session, tmp_path: Path
+) -> None:
+    edges = written.inputs["edges"]
+    edges.insert([(i, i) for i in range(70_000)])
+    written.commit(wait="disk")
+    source = source_of(written)
+    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+    Shipper(source, replica, NAME, lambda why: None).ship()
+    files = Files()
+    consistency.examined(files, "url", replica)
+    parts = sorted(Path(replica.folder, "layers").iterdir())
+    assert parts
+    parts[0].unlink()
+    with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
+        consistency.examined(files, "url", replica)
+
+
+def shipped(session: Session, replica: FolderReplica, poll: Poll) -> None:
+    shipper = Shipper(source_of(session), replica, NAME, lambda why: poll.ask(0, why))
+    while shipper.ship():
+        pass
+
+
+@pytest.mark.fault(15, 32)
+def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has(
+    tmp_path: Path,
+) -> None:
+    path, backup = tmp_path / "x.nosync", tmp_path / "backup"
+    replica = None
+    for opening in range(3):
+        with open_session(path) as session:
+            edges = session.input("edges", "src int, dst int")
+            for i in range(5):
+                edges.insert([(opening, i)])
+                session.commit()
+            if opening == 2:
+                owners_of(session).upkeep.checkpoint()
+            session.sync()
+            source = source_of(session)
+            replica = replica or FolderReplica(made(tmp_path / "r"), source.log_id)
+            shipped(session, replica, Poll(1, 1))
+        if not backup.exists():
+            shutil.copytree(path, backup)
+    assert replica is not None
+    held = dict(replica.held().files)
+    shutil.rmtree(path)
+    shutil.copytree(backup, path)
+    for opening in range(4):  # the last of these is of a later generation than the replica knows
+        with open_session(path) as session:
+            session.inputs["edges"].insert([(90 + opening, 9)])
+            session.commit(wait="disk")
+            with pytest.raises(FencedError):
+                shipped(session, replica, Poll(1, 1))
+    assert dict(replica.held().files) == held
+
+
+@pytest.mark.fault(32)
+def test_a_copy_of_the_disk_from_before_the_first_epoch_hides_nothing(tmp_path: Path) -> None:
+    path, backup = tmp_path / "x.nosync", tmp_path / "backup"
+    with Log.open(path) as log:
+        shutil.copytree(path, backup)
+        log.append(payloads.EPOCH, payloads.pack(1, 0.0, {"label": "one"}, []))
+        log.sync()
+        source = Source(str(path), log.generation)
+        replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+        Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
+    held = dict(replica.held().files)
+    shutil.rmtree(path)
+    shutil.copytree(backup, path)
+    for owner in range(3):  # also who begins behind what the replica has
+        with Log.open(path, takeover=True) as log:
+            for label in ("another", "one more"):
+                log.append(payloads.EPOCH, payloads.pack(owner + 1, 0.0, {"label": label}, []))
+            log.sync()
+            source = Source(str(path), log.generation)
+            with pytest.raises(FencedError):
+                Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
+        assert dict(replica.held().files) == held
+
+
+@pytest.mark.fault(10)
+def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is_there(
+    written: Session, tmp_path: Path
+) -> None:
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipped(written, replica, Poll(1, 1))
+    whole = consistency.examined(Files(), "url", replica).end
+    (segment,) = Path(replica.folder).glob("segment-*")
+    acknowledged = segment.stat().st_size
+    note = Path(replica.folder, "acknowledged").read_bytes()
+    for i in range(40):  # each says how far the log was on its own disk
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+    shipped(written, replica, Poll(1, 1))
+    data = bytearray(segment.read_bytes())
+    data[acknowledged : acknowledged + 512] = bytes(512)
+    segment.write_bytes(data)
+    with pytest.raises(CorruptLogError, match="is damaged"):
+        consistency.examined(Files(), "url", replica)
+    Path(replica.folder, "acknowledged").write_bytes(note)
+    assert consistency.examined(Files(), "url", replica).end == whole
+
+
+@pytest.mark.fault(32)
+def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
+    path, copy = tmp_path / "x.nosync", tmp_path / "y.nosync"
+    with open_session(path) as session:
+        log_id = source_of(session).log_id
+    named = config.checked([f"file://{tmp_path}/r"], 1, log=str(path))
+    config.write(Files(), str(path), log_id, named)
+    shutil.copytree(path, copy)
+    with pytest.raises(TrustError, match="may be a copy"):
+        config.read(Files(), str(copy), log_id)
+    path.rename(tmp_path / "moved.nosync")
+    assert config.read(Files(), str(tmp_path / "moved.nosync"), log_id) == named
+
+
+@pytest.mark.fault(44)
+def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> None:
+    path = tmp_path / "x.nosync"
+    with open_session(path) as session:
+        session.input("a", "n int")
+    said = {"replicas": [f"file://{tmp_path}/theirs"], "quorum": 1}
+    Path(path, config.FILE).write_bytes(json.dumps(said).encode() + b"\n" + b"0" * 64 + b"\n")
+    with open_session(path) as session:
+        assert any("none of them is asked" in note for note in session.recovery.notes)
+        assert owners_of(session).replication.status() == []
+    assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.fault(12)
+def test_what_is_bad_here_is_not_shipped_and_takes_no_good_copys_place(
+    written: Session, tmp_path: Path
+) -> None:
+    written.inputs["edges"].insert([(i, i) for i in range(70_000)])
+    written.commit(wait="disk")
+    owners_of(written).upkeep.checkpoint()
+    for i in range(5):
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+    source, name = source_of(written), name_of(written)
+    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+    shipped(written, replica, Poll(1, 1))
+    shipper = Shipper(source, replica, name, lambda why: None)
+    while shipper.ship():
+        pass
+    good = {path.name: path.read_bytes() for path in Path(replica.folder).rglob("*.*")}
+    for path in sorted(Path(written.path).rglob("*.*")):
+        if path.name not in good or path.suffix not in (".log", ".state", ".arrow", ".pack"):
+            continue
+        data = path.read_bytes()
+        at = min(len(data), len(good[path.name])) - 20
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        other = FolderReplica(made(tmp_path / path.name), source.log_id)
+        fresh = Shipper(source, other, name, lambda why: None)
+        shipper.doubt([path.name])
+        for each in (shipper, fresh):
+            with pytest.raises(CorruptLogError, match=path.name):
+                each.ship()
+            assert each.acknowledged is None or each.acknowledged.seq == 0
+        assert path.name not in other.held().files
+        path.write_bytes(data)
+        now = {each.name: each.read_bytes() for each in Path(replica.folder).rglob("*.*")}
+        assert {each: now[each] for each in good} == good
+    while shipper.ship():
+        pass
+    assert shipper.acknowledged is not None
+
+
+def test_what_is_appended_to_a_copy_is_proven_before(written: Session, tmp_path: Path) -> None:
+    source = source_of(written)
+    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+    shipper = Shipper(source, replica, NAME, lambda why: None)
+    while shipper.ship():
+        pass
+    known = shipper.acknowledged
+    for i in range(3):
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+    view = source.look()
+    assert view is not None
+    segment, size = view.extents[-1]
+    path = Path(source.folder, segment.name)
+    data = path.read_bytes()
+    path.write_bytes(data[: size - 30] + bytes([data[size - 30] ^ 1]) + data[size - 29 :])
+    with pytest.raises(CorruptLogError, match="is damaged here"):
+        shipper.ship()
+    assert shipper.acknowledged == known
+    copy = Path(replica.folder, segment.name).read_bytes()
+    assert copy == data[: len(copy)]
+    assert len(copy) < size

@@ -1,0 +1,247 @@
+"""A background thread is started once, wherever the call that starts it is interrupted."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checks.logs import everything
+from faults.every_opcode import Struck, count, strike
+from faults.faults import FakeMachine, HastyFiles
+
+from nosync_nb.session.state.worker import Worker
+from nosync_nb.store.background_thread import SingleThread
+from nosync_nb.store.log import Log
+
+PATIENCE_S = 60
+
+Launch = Callable[..., int]
+
+
+class Begun:
+    """A thread that runs until it may end, and how often it was begun."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.single = SingleThread("single")
+
+    def run(self) -> None:
+        self.times += 1
+        self.begun.set()
+        self.go.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        self.go.set()
+        self.single.join()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Threads that sessions of other tests have left are not counted."""
+    OTHERS[:] = threading.enumerate()
+
+
+OTHERS: list[threading.Thread] = []
+
+
+def named(name: str) -> int:
+    return sum(each.name == name for each in threading.enumerate() if each not in OTHERS)
+
+
+@pytest.fixture
+def begun() -> Iterator[Begun]:
+    made = Begun()
+    yield made
+    made.end()
+    assert named("single") == 0
+
+
+def test_a_thread_is_started_once_and_joined(begun: Begun) -> None:
+    for _ in range(3):
+        begun.single.start(begun.run)
+    assert begun.begun.wait(PATIENCE_S)
+    assert (named("single"), begun.single.alive, begun.single.ended) == (1, True, False)
+    begun.end()
+    assert (begun.times, begun.single.alive, begun.single.ended) == (1, False, True)
+    begun.single.start(begun.run)
+    assert begun.times == 1
+
+
+def test_a_thread_that_was_joined_before_it_was_started_is_not_started(begun: Begun) -> None:
+    begun.single.join()
+    begun.single.start(begun.run)
+    assert (begun.times, begun.single.ended) == (0, False)
+
+
+def test_a_thread_that_the_system_refuses_is_an_error_and_started_later(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            begun.single.start(begun.run)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            begun.single.start(begun.run)
+    begun.single.start(begun.run)
+    assert begun.begun.wait(PATIENCE_S)
+    assert begun.times == 1
+
+
+class Interrupts:
+    """Interrupts the main thread once, right before or after the system has made a thread.
+
+    A thread that was made does not run before `release`.
+    """
+
+    def __init__(self, moment: str, patch: pytest.MonkeyPatch) -> None:
+        self._real: Launch = _thread.start_new_thread
+        self._moment, self._released = moment, threading.Event()
+        self.came = 0
+        patch.setattr(_thread, "start_new_thread", self)
+
+    def __call__(self, run: Callable[..., Any], given: tuple[Any, ...] = ()) -> int:
+        if self.came or threading.current_thread() is not threading.main_thread():
+            return self._real(run, given)
+        self.came += 1
+        if self._moment == "after":
+            self._real(self._held, (run, given))
+        signal.raise_signal(signal.SIGALRM)
+        raise AssertionError("the signal's handler did not run")
+
+    def _held(self, run: Callable[..., Any], given: tuple[Any, ...]) -> None:
+        self._released.wait(PATIENCE_S)
+        run(*given)
+
+    def release(self) -> None:
+        self._released.set()
+
+
+@pytest.fixture
+def struck() -> Iterator[None]:
+    """SIGALRM raises in the main thread, as Ctrl-C does."""
+
+    def raised(*_: Any) -> None:
+        raise Struck("from outside")
+
+    before = signal.signal(signal.SIGALRM, raised)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.fault(48)
+@pytest.mark.usefixtures("struck")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_while_the_worker_starts_leaves_one_worker(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts, worker = Interrupts(moment, monkeypatch), Worker("struck worker")
+    ran: list[int] = []
+    with pytest.raises(Struck):
+        worker.submit("task", lambda: ran.append(1))
+    assert worker.tasks_count == 0
+    assert worker.submit("task", lambda: ran.append(2))
+    worker.drain()
+    interrupts.release()
+    assert worker.submit("task", lambda: ran.append(3))
+    worker.drain()
+    assert interrupts.came == 1
+    assert ran == [2, 3]
+    assert named("struck worker") == 1
+    worker.close()
+    assert named("struck worker") == 0
+
+
+@pytest.mark.fault(48)
+@pytest.mark.usefixtures("struck")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_while_the_syncing_thread_starts_leaves_one(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "log")
+    log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), start=False)
+    interrupts = Interrupts(moment, monkeypatch)
+    with pytest.raises(Struck):
+        log.start()
+    log.start()
+    interrupts.release()
+    log.append(1, b"one")
+    log.sync()
+    assert named("nosync log") == 1
+    log.close()
+    assert named("nosync log") == 0
+    assert everything(path) == [b"one"]
+
+
+@pytest.mark.fault(48)
+@pytest.mark.usefixtures("struck")
+def test_a_syncing_thread_whose_start_was_interrupted_ends_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on its way when the log is closed, and must not use files that are closed."""
+    path = str(tmp_path / "log")
+    log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), start=False)
+    interrupts = Interrupts("after", monkeypatch)
+    with pytest.raises(Struck):
+        log.start()
+    log.append(1, b"one")
+    log.close()
+    threads = threading.active_count()
+    interrupts.release()
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as again:
+        again.append(1, b"two")
+        again.sync()
+        assert named("nosync log") == 1
+    assert threading.active_count() <= threads
+    assert everything(path) == [b"one", b"two"]
+
+
+def _submitted(worker: Worker, ran: list[int]) -> bool:
+    return worker.submit("task", lambda: ran.append(1))
+
+
+@pytest.mark.fault(48)
+def test_a_worker_works_wherever_its_first_task_is_interrupted() -> None:
+    counted = Worker("counted worker")
+    opcodes, _ = count(lambda: _submitted(counted, []), lambda: None)
+    counted.close()
+    assert opcodes > 50
+    for at in range(1, opcodes + 1):
+        worker, ran = Worker(f"struck worker {at}"), list[int]()
+        strike(lambda worker=worker, ran=ran: _submitted(worker, ran), at, Struck())
+        with suppress(RuntimeError):
+            _submitted(worker, ran)
+        worker.drain()
+        assert ran in ([1], [1, 1]), f"opcode {at} of {opcodes}"
+        assert named(f"struck worker {at}") == 1
+        worker.close()
+        assert named(f"struck worker {at}") == 0
+
+
+def test_a_thread_that_dies_before_it_starts_the_other_is_replaced(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, died = _thread.start_new_thread, []
+
+    def dies(run: Callable[..., Any], given: tuple[Any, ...] = ()) -> int:
+        if died or threading.current_thread() is not threading.main_thread():
+            return real(run, given)
+        died.append(1)
+        return real(lambda: None, ())
+
+    monkeypatch.setattr("nosync_nb.store.background_thread.AGAIN_S", 0.01)
+    monkeypatch.setattr(_thread, "start_new_thread", dies)
+    begun.single.start(begun.run)
+    assert begun.begun.wait(PATIENCE_S)
+    assert (begun.times, died) == (1, [1])

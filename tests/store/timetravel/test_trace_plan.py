@@ -1,0 +1,225 @@
+"""As of: what is planned of every trace at an epoch is what it was there, or is told as missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from internals import inside
+
+import nosync_nb
+from nosync_nb import Session, TimeError
+from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.rows import to_pylist
+from nosync_nb.store.log import Frame
+from nosync_nb.store.log.frame_index import kept
+from nosync_nb.store.timetravel.trace_plan import Earlier, asof
+from nosync_nb.store.undo import Recent
+from nosync_nb.trace import Trace
+
+EDGES = [(i % 7, i % 5) for i in range(40)]
+
+
+@pytest.fixture
+def session(session: Session) -> Session:
+    edges = session.input("edges", "src long, dst long")
+    nodes = session.input("nodes", "node long, label string", key="node")
+    nodes.upsert([(i, f"n{i}") for i in range(7)])
+    joined = edges.filter("src != 3").join(nodes, on={"dst": "node"})
+    session.stage("labels", joined.group_by("label").agg(n="count(*)", most="max(src)"))
+    session.stage("pairs", edges.distinct())
+    return session
+
+
+def committed(session: Session, first: int, last: int) -> dict[int, Snapshot]:
+    """Commits up to an epoch; what readers saw after each."""
+    seen = {}
+    for i in range(first, last + 1):
+        edges = session.inputs["edges"]
+        edges.insert(EDGES[i : i + 3])
+        if i > 2:
+            edges.remove(EDGES[i - 2 : i - 1])
+        assert session.commit() == i
+        seen[i] = inside(session).snapshot
+    return seen
+
+
+def rows(trace: Trace | None) -> list[tuple[object, ...]]:
+    if trace is None:
+        return []
+    batch = trace.consolidated()
+    pairs = zip(batch.columns, trace.layout.types, strict=True)
+    columns = [to_pylist(column, spark_type) for column, spark_type in pairs]
+    return sorted(zip(*columns, batch.diff.tolist(), strict=True), key=repr)
+
+
+def check(now: Snapshot, was: Snapshot, made: Earlier) -> None:
+    """What is planned is what was; layers ascend, and end at the epoch."""
+    for number, trace in made.traces.items():
+        for bounds in ([x.lower for x in trace.layers], [x.upper for x in trace.layers]):
+            assert bounds == sorted(bounds)
+            assert not bounds or bounds[-1] <= made.epoch + 1
+        if number in dict(was.graph.layouts()):
+            assert rows(trace) == rows(was.version.traces.get(number)), number
+    for node in now.graph:
+        if node.id in made.refused:
+            continue
+        own = set(node.traces.values())
+        if node.id not in made.bare:
+            own |= set(node.state)
+        assert own <= made.traces.keys(), node
+
+
+def test_every_trace_is_what_it_was_at_any_epoch(session: Session) -> None:
+    seen = committed(session, 1, 24)
+    now = seen[24]
+    for epoch, was in seen.items():
+        made = asof(now, epoch)
+        check(now, was, made)
+        assert not made.unread
+    assert asof(now, 24).whole
+    assert not asof(now, 11).whole  # what operators remember has no history
+
+
+def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None:
+    edges = session.inputs["edges"]
+    edges.insert([(i, i) for i in range(70_000)])
+    session.commit()
+    committed(session, 2, 6)
+    now = inside(session).snapshot
+    number = next(iter(now.graph.named["edges"].traces.values()))
+    files = [ref.path for layer in now.version.traces[number].layers for ref in layer.files]
+    assert files
+    for epoch in (1, 3, 6):
+        made = asof(now, epoch).traces[number]
+        assert [ref.path for layer in made.layers for ref in layer.files] == files
+
+
+def test_a_stage_that_was_defined_later_is_told(session: Session) -> None:
+    seen = committed(session, 1, 9)
+    session.replay_rows = 0
+    session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
+    session.stage("fast", session["pairs"].filter("src > 2"))
+    later = committed(session, 10, 14)
+    now = later[14]
+    for epoch, was in {**seen, **later}.items():
+        made = asof(now, epoch)
+        check(now, was, made)
+        assert made.unread == ({"late", "fast"} if epoch < 9 else set())
+        assert {now.graph.named[name].id for name in made.unread} <= made.refused
+
+
+def test_an_input_that_was_declared_later_is_empty(session: Session) -> None:
+    committed(session, 1, 4)
+    more = session.input("more", "x long")
+    more.insert([(1,)])
+    session.commit()
+    now = inside(session).snapshot
+    made = asof(now, 3)
+    assert not made.unread
+    assert [rows(made.traces[n]) for n in now.graph.named["more"].traces.values()] == [[]]
+
+
+def test_parts_of_a_stage_that_stood_still_are_not_taken(session: Session) -> None:
+    """A stage stops, epochs pass, and it has them in one step."""
+    seen = committed(session, 1, 5)
+    session.replay_rows = 0
+    session.input("side", "src long, w long")
+    side = session["side"]
+    session.stage("base", session["edges"].with_columns(twice="src * 2"))
+    joined = session["base"].filter("twice > 2").join(side, on="src", how="left")
+    session.stage("over", joined.group_by("src").agg(n="count(*)"))
+    seen |= committed(session, 6, 9)
+    session.stage("base", session["edges"].with_columns(thrice="src * 3"))
+    assert session.stale
+    seen |= committed(session, 10, 13)
+    session.stage("base", session["edges"].with_columns(twice="src * 2"))
+    assert not session.stale
+    seen |= committed(session, 14, 16)
+    now = seen[16]
+    for epoch, was in seen.items():
+        check(now, was, asof(now, epoch))
+
+
+def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> None:
+    seen = committed(session, 1, 12)
+    session.close()
+    with nosync_nb.open(tmp_path / "log") as again:
+        again.inputs["edges"].insert([(1, 1)])
+        again.commit()
+        now = inside(again).snapshot
+        for epoch, was in seen.items():
+            check(now, was, asof(now, epoch))
+
+
+@pytest.mark.parametrize("epoch", [-1, 5, 99])
+def test_an_epoch_that_is_not_there_is_told(session: Session, epoch: int) -> None:
+    committed(session, 1, 4)
+    with pytest.raises(TimeError, match="is not readable") as told:
+        asof(inside(session).snapshot, epoch)
+    assert "epochs 0 to 4 are" in str(told.value.hint)
+
+
+def test_epoch_0_is_empty(session: Session) -> None:
+    committed(session, 1, 4)
+    now = inside(session).snapshot
+    made = asof(now, 0)
+    assert not any(rows(trace) for trace in made.traces.values())
+
+
+def kept_frames(session: Session) -> list[Frame]:
+    store = inside(session).store
+    return kept(store.files, store.path, store.log.head)
+
+
+def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> None:
+    committed(session, 1, 6)
+    session.rewind(3)
+    *before, rewind = kept_frames(session)
+    number = next(iter(inside(session).snapshot.graph.named["edges"].traces.values()))
+    assert not Recent(before[-1:], 3).told  # of epochs 4 and 5 nothing is known
+    for frames in ([rewind], [*before[-1:], rewind]):
+        assert Recent(frames, 3).told
+        assert not Recent(frames, 3).since(number, number)
+        assert not Recent(frames, 2).told
+
+
+def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> None:
+    """With the frames nothing has to be run, whatever layers were merged."""
+    seen = committed(session, 1, 24)
+    now, frames = seen[24], kept_frames(session)
+    for epoch, was in seen.items():
+        made = asof(now, epoch, frames=frames)
+        check(now, was, made)
+        assert made.whole or epoch < 2, epoch
+        assert sum(len(t.layers) for t in made.traces.values()) < 16 * len(made.traces)
+
+
+def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_taken_from_them(
+    session: Session,
+) -> None:
+    seen = committed(session, 1, 8)
+    inside(session).upkeep.checkpoint()
+    seen |= committed(session, 9, 12)
+    inside(session).upkeep.checkpoint()
+    session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
+    seen |= committed(session, 13, 16)
+    inside(session).upkeep.checkpoint()
+    seen |= committed(session, 17, 20)
+    now, frames = seen[20], kept_frames(session)
+    for epoch, was in seen.items():
+        check(now, was, asof(now, epoch, frames=frames))
+    assert asof(now, 18, frames=frames).whole
+    assert asof(now, 14, frames=frames).whole
+    cut_off = [frame for frame in frames if frame.position.seq > frames[-2].position.seq]
+    assert not asof(now, 14, frames=cut_off).whole
+
+
+def test_who_goes_back_once_more_takes_nothing_for_what_it_was_not(session: Session) -> None:
+    """A layer from which something was taken away tells of no epoch before that."""
+    seen = committed(session, 1, 24)
+    made = asof(seen[24], 20, frames=kept_frames(session))
+    back = seen[24]._replace(version=Version(20, made.traces))
+    for epoch in range(1, 21):
+        check(back, seen[epoch], asof(back, epoch))

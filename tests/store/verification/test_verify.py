@@ -1,0 +1,518 @@
+"""Verification: what was hit is named, exactly; what others do meanwhile is no damage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import lease_of
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import DurabilityError, TrustError
+from nosync_nb.files.filesystem import File, Files
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.log import segments, writer
+from nosync_nb.store.verification import verify as verifying
+from nosync_nb.store.verification.report import Damaged, Verified
+from nosync_nb.store.verification.survey import Survey, survey
+from nosync_nb.store.verification.verify import verify
+
+SPILL_ROWS = 40
+EPOCHS = 24
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOSYNC_KEY_FILE", str(tmp_path_factory.mktemp("keys") / "key"))
+        yield
+
+
+def small_files(patch: pytest.MonkeyPatch) -> None:
+    """Few rows make a part file, and few bytes a segment."""
+    patch.setattr(store, "SPILL_ROWS", SPILL_ROWS)
+    patch.setattr(maintenance, "SPILL_ROWS", SPILL_ROWS)
+    patch.setattr(writer, "SEGMENT_BYTES_MAX", 2000)
+
+
+def grow(session: Session, epochs: range) -> None:
+    """Commits epochs of a few rows, and of many now and then; checkpoints on the way."""
+    edges = session.inputs["edges"]
+    for epoch in epochs:
+        count = 3 * SPILL_ROWS if epoch % 9 == 7 else 4
+        edges.insert([(i % 11, epoch * 1000 + i) for i in range(count)])
+        session.commit()
+        if epoch % 10 == 9:
+            owners_of(session).worker.settle()
+            owners_of(session).upkeep.checkpoint()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, keys: None) -> Path:
+    """A log of two checkpoints, several segments of two owners, parts and packs."""
+    path = tmp_path_factory.mktemp("written") / "x.nosync"
+    with pytest.MonkeyPatch.context() as patch:
+        small_files(patch)
+        with nosync_nb.open(path) as session:
+            edges = session.input("edges", "src int, dst int")
+            session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+            session.stage("far", edges.filter("dst > 2000"))
+            grow(session, range(1, EPOCHS - 3))
+        with nosync_nb.open(path) as session:
+            grow(session, range(EPOCHS - 3, EPOCHS + 1))
+    return path
+
+
+@pytest.fixture
+def log(written: Path, tmp_path: Path) -> Path:
+    """A copy of it that may be damaged."""
+    return Path(shutil.copytree(written, tmp_path / "x.nosync"))
+
+
+def files_of(log: Path) -> list[Path]:
+    """All that holds frames, states and rows."""
+    return sorted(p for p in log.rglob("*") if p.suffix in (".log", ".state", ".arrow", ".pack"))
+
+
+def hit(found: Verified) -> set[str]:
+    return {each.file for each in found.damage}
+
+
+def test_a_log_is_whole_and_every_byte_of_it_was_read(log: Path) -> None:
+    found = verify(str(log))
+    assert found.whole, found
+    assert found.epoch == EPOCHS
+    paths = files_of(log)
+    kinds = [path.suffix for path in paths]
+    assert kinds.count(".log") >= 3
+    assert kinds.count(".state") == 2
+    assert kinds.count(".arrow") >= 3
+    assert kinds.count(".pack") >= 2
+    assert found.files == len(paths)
+    assert found.bytes >= sum(path.stat().st_size for path in paths)
+    assert found.bytes <= 2 * sum(path.stat().st_size for path in paths)
+
+
+def positions(size: int) -> set[int]:
+    """Bytes of a file: those of its beginning and its end, and some between."""
+    ends = [*range(0, 56, 9), *range(size - 90, size, 7)]
+    return {at for at in (*ends, *range(60, size, max(1, size // 9))) if 0 <= at < size}
+
+
+@pytest.mark.fault(12)
+def test_any_changed_byte_of_any_file_is_found_and_named(log: Path) -> None:
+    for path in files_of(log):
+        good = path.read_bytes()
+        for at in sorted(positions(len(good))):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+            found = verify(str(log))
+            assert hit(found) == {path.name}, (at, len(good), found)
+        path.write_bytes(good)
+    assert verify(str(log)).whole
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def zeroed(data: bytes) -> bytes:
+    return bytes(len(data))
+
+
+def emptied(data: bytes) -> bytes:
+    return b""
+
+
+def zeros_inside(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes(min(300, len(data) - middle)) + data[middle + 300 :]
+
+
+@pytest.mark.fault(13, 15)
+@pytest.mark.parametrize("spoil", [cut, zeroed, emptied, zeros_inside])
+def test_a_spoilt_file_is_named(log: Path, spoil: Callable[[bytes], bytes]) -> None:
+    for path in files_of(log):
+        good = path.read_bytes()
+        path.write_bytes(spoil(good))
+        if path.read_bytes() != good:
+            assert hit(verify(str(log))) == {path.name}, (path, verify(str(log)))
+        path.write_bytes(good)
+
+
+@pytest.mark.fault(14, 15)
+def test_a_deleted_file_is_named_unless_nothing_needs_it(log: Path, tmp_path: Path) -> None:
+    paths = files_of(log)
+    last = [path for path in paths if path.suffix == ".log"][-1]
+    for path in paths:
+        aside = path.rename(tmp_path / "aside")
+        found = verify(str(log))
+        if path.suffix == ".state":  # the other one, and the frames since, say all that it does
+            assert found.whole, found
+        elif path == last:
+            assert len(found.damage) == 1, found
+            assert "what follows it" in found.damage[0].what
+        else:
+            assert hit(found) == {path.name}, found
+        aside.rename(path)
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("suffix", [".log", ".state", ".arrow", ".pack"])
+def test_two_files_that_were_exchanged_are_both_named(log: Path, suffix: str) -> None:
+    first, second = [path for path in files_of(log) if path.suffix == suffix][:2]
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    assert hit(verify(str(log))) == {first.name, second.name}
+
+
+def test_damage_is_told_by_stage_and_epochs(log: Path) -> None:
+    with nosync_nb.open(log) as session:
+        (layer,) = [
+            layer
+            for trace in owners_of(session).publisher.snapshot.contents("far").layers[:1]
+            for layer in [trace]
+        ]
+    assert layer.files
+    path = log / "layers" / layer.files[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes([data[100] ^ 4]) + data[101:])
+    (damage,) = verify(str(log)).damage
+    assert damage.stage == "far"
+    assert damage.epochs == range(layer.lower, layer.upper)
+    assert f"stage 'far', epochs {layer.lower} to {layer.upper - 1}" in str(damage)
+
+
+def test_one_frame_is_lost_and_those_around_it_are_not(log: Path) -> None:
+    """An epoch in the middle of a segment: it alone is named."""
+    path = [each for each in files_of(log) if each.suffix == ".log"][-2]
+    good = path.read_bytes()
+    epochs = set()
+    for at in range(140, len(good) - 40, 40):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
+        (damage,) = verify(str(log)).damage
+        assert damage.epochs is not None
+        assert len(damage.epochs) == 1
+        epochs.update(damage.epochs)
+    assert len(epochs) > 1
+    assert epochs <= set(range(1, EPOCHS + 1))
+
+
+@pytest.mark.fault(10, 13)
+def test_a_torn_tail_that_was_never_synced_is_a_note(log: Path) -> None:
+    """After another boot the published word counts for nothing, and frames say what was on disk."""
+
+    path = [each for each in files_of(log) if each.suffix == ".log"][-1]
+    (log / "owner").unlink()  # of another boot, as far as can be told
+    with path.open("ab") as file:
+        file.write(b"\x89NSFtorn")
+    found = verify(str(log))
+    assert found.whole, found
+    assert "never synced" in found.notes[0]
+    path.write_bytes(path.read_bytes()[:-30])
+    assert hit(verify(str(log))) == {path.name}, "the frame was known to be on disk"
+
+
+def test_files_that_nothing_names_are_nobodys(log: Path) -> None:
+    (log / "layers" / "stray-1-g1-ab.arrow").write_bytes(b"rubbish")
+    (log / "notes.txt").write_text("mine")
+    assert verify(str(log)).whole
+
+
+def test_what_is_no_log_cannot_be_verified(log: Path, tmp_path: Path) -> None:
+    with pytest.raises(DurabilityError, match="no log"):
+        verify(str(tmp_path / "nothing"))
+    (tmp_path / "link").symlink_to(log)
+    with pytest.raises(TrustError):
+        verify(str(tmp_path / "link"))
+    shutil.rmtree(log / "layers")
+    (log / "layers").symlink_to(tmp_path)
+    with pytest.raises(TrustError):
+        verify(str(log))
+
+
+class Unreadable(Files):
+    """A disk one of whose files gives errors."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open(self, path: str, *, write: bool = False):  # type: ignore[no-untyped-def]
+        if os.path.basename(path) == self.name:
+            raise DurabilityError("the device reports an error")
+        return super().open(path, write=write)
+
+
+@pytest.mark.fault(12)
+def test_a_checkpoint_of_a_copy_that_went_another_way_is_damage(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "one") as session:
+        session.input("edges", "src int, dst int")
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    for number, name in enumerate(("one", "other")):
+        with nosync_nb.open(tmp_path / name) as session:
+            session.inputs["edges"].insert([(number, number)])
+            session.commit()
+            owners_of(session).upkeep.checkpoint()
+            session.inputs["edges"].insert([(2, 2)])
+            session.commit()
+    newest = max(path.name for path in (tmp_path / "one").glob("checkpoint-*"))
+    shutil.copy(tmp_path / "one" / newest, tmp_path / "other" / newest)
+    assert verify(str(tmp_path / "one")).whole
+    assert hit(verify(str(tmp_path / "other"))) == {newest}
+
+
+@pytest.mark.fault(17)
+def test_what_a_disk_cannot_read_is_damage(log: Path) -> None:
+    for path in files_of(log):
+        found = verify(str(log), files=Unreadable(path.name))
+        assert hit(found) == {path.name}, found
+        assert "device" in found.damage[0].what
+
+
+def test_commits_merges_and_checkpoints_meanwhile_are_no_damage(
+    tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece that is read lets others go on; here they go on by whole epochs."""
+    small_files(monkeypatch)
+    session = nosync_nb.open(tmp_path / "x.nosync")
+    edges = session.input("edges", "src int, dst int")
+    session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+    grow(session, range(1, 12))
+    ended = threading.Event()
+    epochs = iter(range(12, 100_000))
+
+    def go_on() -> None:
+        while not ended.is_set():
+            first = next(epochs)
+            grow(session, range(first, first + 1))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        rounds = []
+        while len(rounds) < 12:
+            found = session.verify()
+            assert found.whole, found
+            rounds.append(found.epoch)
+    finally:
+        ended.set()
+        thread.join()
+        session.close()
+    assert rounds == sorted(rounds)
+    assert rounds[-1] > rounds[0], "nothing was committed meanwhile"
+    assert verify(str(tmp_path / "x.nosync")).epoch >= rounds[-1]
+
+
+@pytest.mark.fault(41)
+def test_files_that_go_between_a_survey_and_a_look_are_no_damage(
+    tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_files(monkeypatch)
+    with nosync_nb.open(tmp_path / "x.nosync") as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        grow(session, range(1, 9))
+        before = {path.name for path in files_of(tmp_path)}
+        acts = iter([lambda: grow(session, range(9, 60))])
+
+        def pause() -> None:
+            act = next(acts, None)
+            if act is not None:
+                act()
+
+        found = verify(session.path, pause=pause)
+        assert before - {path.name for path in files_of(tmp_path)}, "nothing was deleted"
+        assert found.whole, found
+        assert found.epoch == 59
+
+
+@pytest.mark.fault(41)
+def test_a_segment_that_goes_right_before_it_is_opened_is_no_damage(
+    tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_files(monkeypatch)
+    with nosync_nb.open(tmp_path / "x.nosync") as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        grow(session, range(1, 9))
+        looks: list[str] = []
+
+        class Meanwhile(Files):
+            def open(self, path: str, *, write: bool = False) -> File:
+                if path.endswith(".log") and path in looks and "gone" not in looks:
+                    looks.append("gone")
+                    grow(session, range(9, 60))
+                    assert not os.path.exists(path), "it was not deleted"
+                looks.append(path)
+                return super().open(path, write=write)
+
+        found = verify(session.path, files=Meanwhile())
+        assert "gone" in looks
+        assert found.whole, found
+        assert found.epoch == 59
+
+
+def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
+    tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the next segment is there and has nothing in it, so that the last is not known."""
+    with nosync_nb.open(tmp_path / "x.nosync") as session:
+        session.input("edges", "src int, dst int")
+        grow(session, range(1, 4))
+        before = verify(session.path)
+        lease, last = lease_of(owners_of(session).publisher.store.log), files_of(tmp_path)[-1]
+        generation, number = map(int, last.stem.split("-")[1:])
+        last.with_name(segments.file_name(generation, number + 1)).write_bytes(b"")
+        publish, found = lease.publish, []
+
+        def shown(offset: int) -> None:
+            found.append(verify(session.path))
+            publish(offset)
+
+        monkeypatch.setattr(lease, "publish", shown)
+        grow(session, range(4, 5))
+        assert [(each.epoch, each.whole) for each in found] == [(before.epoch, True)]
+        assert verify(session.path).epoch == before.epoch + 1
+
+
+def test_a_later_look_that_lacks_the_newest_frames_takes_no_epoch_back(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Survey] = []
+
+    def mixture(*given: Any) -> Survey:
+        """The first look misses a file that was merged away, the second one the last frames."""
+        seen = survey(*given)
+        looks.append(seen)
+        gone = Damaged("gone.arrow", "it is missing")
+        return seen._replace(damage=[gone]) if len(looks) == 1 else seen._replace(epoch=1)
+
+    monkeypatch.setattr(verifying, "survey", mixture)
+    found = verify(str(log))
+    assert (len(looks), found.epoch, found.whole) == (2, EPOCHS, True)
+
+
+def test_a_verification_can_be_interrupted(log: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(str(log), pause=interrupt)
+    with nosync_nb.open(log) as session:
+        assert session.verify().whole
+
+
+@pytest.mark.fault(43)
+def test_nothing_of_a_log_is_written_or_run(log: Path) -> None:
+    def state() -> dict[str, tuple[bytes, int]]:
+        every = [p for p in log.rglob("*") if p.is_file()]
+        return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in every}
+
+    before = state()
+    assert verify(str(log)).whole
+    assert state() == before
+    code = (
+        "import pickle, sys, nosync_nb.session.durability.verification as c\n"
+        "pickle.loads = pickle.load = pickle.Unpickler = None\n"
+        f"assert c.main([{str(log)!r}]) == 0\n"
+        "assert not {'pyspark', 'IPython'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(("spoilt", "code"), [(False, 0), (True, 1)])
+def test_the_command_tells_by_its_exit(log: Path, *, spoilt: bool, code: int) -> None:
+    path = next(each for each in files_of(log) if each.suffix == ".pack")
+    if spoilt:
+        path.write_bytes(cut(path.read_bytes()))
+    ran = subprocess.run(
+        [sys.executable, "-m", "nosync_nb.verify", str(log)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == code, ran
+    assert (path.name in ran.stdout) is spoilt
+    assert f"epoch {EPOCHS}" in ran.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--what"], ["/nowhere/at/all"]])
+def test_the_command_says_when_it_cannot_tell(arguments: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "nosync_nb.verify", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_what_is_told_of_strangers_cannot_repaint_a_terminal() -> None:
+    damage = Damaged("x.arrow", "b\x1bad", "\u202estage", range(3, 4))
+    assert str(damage) == "x.arrow (stage '\\u202estage', epoch 3): b\\x1bad"
+
+
+@pytest.fixture
+def sparse(tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log with a frame in each segment, of which a stage reads an input that changes rarely."""
+    path = tmp_path / "sparse.nosync"
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1)
+    with nosync_nb.open(path) as session:
+        edges, nodes = (
+            session.input("edges", "src int, dst int"),
+            session.input("nodes", "node int"),
+        )
+        for epoch in range(6):
+            edges.insert([(epoch, epoch % 3)])
+            if epoch in (0, 2):
+                nodes.insert([(epoch,)])
+            if epoch == 4:
+                few = edges.join(nodes, on={"dst": "node"})
+                owners_of(session).definitions.define({"few": few}, replay=0)
+            session.commit()
+    return path
+
+
+def test_a_log_that_begins_in_the_middle_of_a_definition_is_whole(
+    sparse: Path, tmp_path: Path
+) -> None:
+    before = tmp_path / "before"
+    with nosync_nb.open(sparse) as session:
+        for epoch in range(2):
+            session.inputs["edges"].insert([(9 + epoch, 1)])
+            session.commit()
+            shutil.copytree(sparse, before, dirs_exist_ok=True)
+            owners_of(session).upkeep.checkpoint()
+    assert verify(str(sparse)).whole
+    gone = [p for p in sorted(before.glob("*.log")) if not (sparse / p.name).exists()]
+    assert len(gone) > 5
+    read = verify(str(sparse)).bytes
+    for segment in reversed(gone):
+        shutil.copy(segment, sparse)
+        found = verify(str(sparse))
+        assert found.whole
+        assert found.bytes > read
+        read = found.bytes
+
+
+@pytest.mark.fault(12)
+def test_a_lost_frame_is_named_and_no_later_one(sparse: Path) -> None:
+    for path in sorted(sparse.glob("*.log")):
+        good = path.read_bytes()
+        path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
+        found = verify(str(sparse))
+        assert hit(found) <= {path.name}, found
+        path.write_bytes(good)
+    assert verify(str(sparse)).whole

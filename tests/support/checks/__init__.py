@@ -1,0 +1,1 @@
+"""Measured properties: leaks, work, damage."""

@@ -1,0 +1,54 @@
+"""Work per epoch, counted: rows that operators touched, and rows that anybody sorted or merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import fmean
+
+import pytest
+from internals import on_sorted
+
+from nosync_nb import Session
+from nosync_nb.session.session import owners_of
+
+EPOCHS = 200
+SPARE = 4  # rows an epoch
+
+
+@contextmanager
+def sorted_rows() -> Iterator[list[int]]:
+    """Counts the rows that are sorted while it is open, in batches and in merges."""
+    counted = [0]
+
+    def count(rows: int) -> None:
+        counted[0] += rows
+
+    with pytest.MonkeyPatch.context() as patch:
+        on_sorted(patch, count)
+        yield counted
+
+
+def work_of(
+    session: Session, change: Callable[[int], None], epochs: int = EPOCHS
+) -> tuple[list[int], list[int]]:
+    """Commits epochs; the rows touched and the rows sorted in each of them, merges and all."""
+    touched, ordered = [], []
+    with sorted_rows() as counted:
+        for epoch in range(epochs):
+            before = session.stats["touched"], counted[0]
+            change(epoch)
+            session.commit()
+            owners_of(session).worker.settle()  # what the worker does is of this epoch
+            touched.append(session.stats["touched"] - before[0])
+            ordered.append(counted[0] - before[1])
+    return touched, ordered
+
+
+def growth(counts: list[int]) -> float:
+    """The work of the last epochs by that of as many before them; some rows do not count.
+
+    The first epochs are left out: until the state was replaced a few times, its layers become more.
+    """
+    span = len(counts) // 3
+    return (fmean(counts[-span:]) + SPARE) / (fmean(counts[-2 * span : -span]) + SPARE)

@@ -1,0 +1,1 @@
+"""Disks, clocks and threads that fail on command."""

@@ -1,0 +1,561 @@
+"""Faults: a disk that fails on command, loses power, and a machine that can be restarted.
+
+`FaultyFiles` works on a real folder, but nothing is durable unless it says so: it keeps its
+own account of what was synced, file by file and name by name, and `lose_power` brings the
+folder into a state the account allows. Every step that changes the disk is counted, so that a
+test can crash before, inside or after each of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import DurabilityError
+from nosync_nb.files.filesystem import Buffer, File, Files
+from nosync_nb.files.os_errors import fail
+from nosync_nb.store.log.owner__machine import Machine, Process
+from nosync_nb.store.store import Store
+
+Phase = Literal["before", "inside", "after"]
+SECTOR_BYTES = 512
+
+Opened = TypeVar("Opened", bound=File)
+
+
+class Crash(BaseException):
+    """The process is dead: nothing after this point happened."""
+
+
+@dataclasses.dataclass
+class _Inode:
+    """A file as the disk knows it: `synced` is what a power failure leaves at least."""
+
+    path: str
+    synced: bytes = b""
+    content: bytes | None = None
+
+    def now(self) -> bytes:
+        """Returns what the page cache holds."""
+        if self.content is not None:
+            return self.content
+        if not os.path.exists(self.path):  # somebody deleted it behind our back
+            return self.synced
+        with open(self.path, "rb") as file:
+            return file.read()
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One change of the disk: its number, what it does and to which file."""
+
+    number: int
+    action: str
+    name: str
+
+
+def become(kind: type[Opened], file: File, files: Files | None = None) -> Opened:
+    """Makes an open file one of another kind, which does its steps through a faulty disk."""
+    file.__class__ = kind
+    assert isinstance(file, kind)
+    vars(file)["_files"] = files
+    return file
+
+
+class HastyFile(File):
+    """A file whose sync costs nothing."""
+
+    def sync(self) -> None:
+        pass
+
+
+class HastyFiles(Files):
+    """A disk without syncs, for tests of what the bytes are."""
+
+    def create(self, path: str) -> File:
+        return become(HastyFile, super().create(path))
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return become(HastyFile, super().open(path, write=write))
+
+    def sync_folder(self, path: str) -> None:
+        pass
+
+
+class FaultyFile(File):
+    """A file of a faulty disk."""
+
+    _files: FaultyFiles
+
+    def append(self, data: Buffer) -> None:
+        part = bytes(data)[: self._files.cut(len(data))]
+        try:
+            with self._files.step("append", self.path) as phase:
+                if phase == "inside":
+                    os.write(self._fd, part)
+                else:
+                    super().append(data)
+        except DurabilityError:
+            if self._files.halves:
+                os.write(self._fd, part)
+            raise
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        with self._files.step("write_at", self.path):
+            super().write_at(offset, data)
+
+    def sync(self) -> None:
+        with self._files.step("sync", self.path):
+            if not self._files.lies:
+                self._files.note_synced(self.path)
+
+
+class _Phase:
+    """Runs one step and lets the fault happen at its place."""
+
+    def __init__(self, files: FaultyFiles, step: Step) -> None:
+        self._files, self._step = files, step
+        self._phase: Phase | None = None
+
+    def __enter__(self) -> Phase | None:
+        files, step = self._files, self._step
+        if files.dead:
+            raise Crash(step)
+        error = files.error_at(step) if files.error_at else None
+        if error is not None:
+            fail(OSError(error, os.strerror(error)), step.action, step.name)
+        if step.number == files.crash_at:
+            self._phase = files.crash_phase
+            if self._phase == "before":
+                files.dead = True
+                raise Crash(step)
+        return self._phase
+
+    def __exit__(self, *_: object) -> None:
+        if self._phase is not None:
+            self._files.dead = True
+            raise Crash(self._step)
+
+
+class FaultyFiles(Files):
+    """A disk that counts its steps, and fails or crashes at those a test names.
+
+    Args:
+        crash_at: number of the step at which the process dies, from 1; 0: never.
+        crash_phase: whether the step has not begun, is half done (a write), or is done.
+        error_at: returns the errno a step fails with, or None.
+        halves: a write that fails has written a part first.
+        lies: a sync reports success and does nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        crash_at: int = 0,
+        crash_phase: Phase = "before",
+        error_at: Callable[[Step], int | None] | None = None,
+        halves: bool = False,
+        lies: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.crash_at, self.crash_phase, self.error_at = crash_at, crash_phase, error_at
+        self.halves, self.lies = halves, lies
+        self.dead = False
+        self.steps: list[Step] = []
+        self._random = random.Random(seed)
+        self._inodes: dict[str, _Inode] = {}
+        self._durable_names: dict[str, dict[str, _Inode]] = {}
+        self._durable_folders: dict[str, set[str]] = {}
+        self._renamed: dict[str, str] = {}  # folders, to a name that was synced
+
+    def crash_in(self, steps: int, phase: Phase) -> None:
+        """Lets the process die some steps from now."""
+        self.crash_at, self.crash_phase = len(self.steps) + steps, phase
+
+    def refuse(self, steps: int, count: int, code: int) -> None:
+        """Lets some steps fail with an errno, beginning some steps from now."""
+        first = len(self.steps) + steps
+        self.error_at = lambda step: code if first <= step.number < first + count else None
+
+    def lie(self) -> None:
+        """From now on a sync reports success and does nothing."""
+        self.lies = True
+
+    def go_on(self) -> None:
+        """Another process uses the same disk, and nothing fails any more."""
+        self.crash_at, self.dead, self.error_at = 0, False, None
+
+    def step(self, action: str, path: str) -> _Phase:
+        """Counts a step."""
+        step = Step(len(self.steps) + 1, action, os.path.basename(path))
+        self.steps.append(step)
+        return _Phase(self, step)
+
+    def cut(self, length: int) -> int:
+        """Returns how much of a write happens before the crash inside it."""
+        return self._random.randrange(1, max(2, length))
+
+    def note_synced(self, path: str) -> None:
+        """Remembers that the content of a file is on the disk."""
+        inode = self._inode(path)
+        inode.synced = inode.now()
+
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
+        missing = path = os.path.abspath(path)
+        while not os.path.lexists(missing):
+            self._durable_names[missing], self._durable_folders[missing] = {}, set()
+            missing = os.path.dirname(missing)
+        self._adopt(missing)
+        return super().make_folder(path, sync=sync)
+
+    def create(self, path: str) -> FaultyFile:
+        self._adopt(os.path.dirname(path))
+        with self.step("create", path):
+            file = super().create(path)
+            self._inodes[path] = _Inode(path)
+            return become(FaultyFile, file, self)
+
+    def open(self, path: str, *, write: bool = False) -> FaultyFile:
+        if self.dead:
+            raise Crash
+        return become(FaultyFile, super().open(path, write=write), self)
+
+    def rename(self, source: str, target: str) -> None:
+        self._adopt(os.path.dirname(source))
+        with self.step("rename", target):
+            if target in self._inodes:
+                self._inodes[target].content = self._inodes[target].now()
+            super().rename(source, target)
+            if os.path.isdir(target):
+                self._move(source, target)
+                return
+            inode = self._inodes[target] = self._inodes.pop(source)
+            inode.path = target
+
+    def _move(self, source: str, target: str) -> None:
+        """Notes that a folder was renamed, with all in it."""
+        parent, name = os.path.split(source)
+        if name in self._durable_folders.get(parent, set()):
+            self._renamed[target] = name
+        for known in (self._inodes, self._durable_names, self._durable_folders):
+            below = [path for path in known if path == source or path.startswith(f"{source}/")]
+            for path in below:
+                known[target + path[len(source) :]] = known.pop(path)
+        for path, inode in self._inodes.items():
+            if path.startswith(f"{target}/"):
+                inode.path = path
+
+    def remove_folder(self, path: str) -> None:
+        with self.step("remove_folder", path):
+            super().remove_folder(path)
+
+    def link(self, source: str, target: str) -> None:
+        self._adopt(os.path.dirname(source))
+        self._adopt(os.path.dirname(target))
+        with self.step("link", target):
+            super().link(source, target)
+            known = self._inodes[source]
+            self._inodes[target] = _Inode(target, known.synced)
+
+    def unlink(self, path: str) -> None:
+        self._adopt(os.path.dirname(path))
+        if not self.exists(path):
+            return
+        with self.step("unlink", path):
+            inode = self._inodes.pop(path)
+            inode.content = inode.now()
+            super().unlink(path)
+
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:  # in an order, so that the same one is the same the next time
+            step()
+
+    def sync_folder(self, path: str) -> None:
+        self._adopt(path)
+        with self.step("sync_folder", path):
+            if not self.lies:
+                self._durable_names[path] = self._names_now(path)
+                self._durable_folders[path] = _folders_in(path)
+
+    def lose_power(self, root: str) -> None:
+        """Brings a folder, and those in it, into a state that what was synced, no more, allows.
+
+        Each name and each file that was not synced is independently as before, as now, cut
+        off somewhere, or with a sector of it unwritten. A folder whose name was not synced may be
+        gone with all in it; one whose name before was synced has either name.
+        """
+        folders: list[str] = []
+        files: dict[str, bytes] = {}
+        self._outlast(root, folders, files)
+        shutil.rmtree(root)
+        for folder in folders:
+            os.mkdir(folder, 0o700)
+        for path, content in files.items():
+            with open(path, "wb") as file:
+                file.write(content)
+        self.dead = True
+
+    def _outlast(
+        self, folder: str, folders: list[str], files: dict[str, bytes], where: str = ""
+    ) -> None:
+        """Adds what is left of a folder, as another one if it has its old name again."""
+        where = where or folder
+        known = self._durable_folders.get(os.path.dirname(folder))
+        synced = known is None or os.path.basename(folder) in known
+        if not synced and self._random.choice([True, False]):
+            if folder not in self._renamed:
+                return
+            where = os.path.join(os.path.dirname(where), self._renamed[folder])
+        self._adopt(folder)
+        folders.append(where)
+        before, now = self._durable_names.get(folder, {}), self._names_now(folder)
+        for name in sorted({*before, *now}):
+            inode = self._random.choice([before.get(name), now.get(name)])
+            if inode is not None:
+                files[os.path.join(where, name)] = self._survives(inode)
+        for name in sorted(_folders_in(folder)):
+            self._outlast(os.path.join(folder, name), folders, files, os.path.join(where, name))
+
+    def _survives(self, inode: _Inode) -> bytes:
+        now, synced = inode.now(), inode.synced
+        if not now.startswith(synced):
+            return self._random.choice([now, synced])
+        loose = bytearray(now[len(synced) :])
+        way = self._random.randrange(4)
+        if way == 0 or not loose:
+            return synced
+        if way == 1:
+            del loose[self._random.randrange(len(loose)) :]
+        if way == 2:
+            at = self._random.randrange(len(loose)) // SECTOR_BYTES * SECTOR_BYTES
+            loose[at : at + SECTOR_BYTES] = bytes(len(loose[at : at + SECTOR_BYTES]))
+        return synced + bytes(loose)
+
+    def _inode(self, path: str) -> _Inode:
+        self._adopt(os.path.dirname(path))
+        return self._inodes[path]
+
+    def _adopt(self, folder: str) -> None:
+        """Takes for synced what was in the folder before this disk; names and folders included.
+
+        What this disk made is as it says, whichever process asked it to.
+        """
+        if folder in self._durable_names or not os.path.isdir(folder):
+            return
+        durable = self._durable_names[folder] = {}
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and path not in self._inodes:
+                inode = durable[name] = self._inodes[path] = _Inode(path)
+                inode.synced = inode.now()
+        self._durable_folders[folder] = _folders_in(folder)
+
+    def _names_now(self, folder: str) -> dict[str, _Inode]:
+        return {
+            os.path.basename(path): inode
+            for path, inode in self._inodes.items()
+            if os.path.dirname(path) == folder
+        }
+
+
+def on_disk(open_: Callable[..., Any], disk: Files) -> Callable[..., Any]:
+    """What opens something, on a disk of the test's, whatever disk it is told."""
+
+    def opened(*arguments: Any, **named: Any) -> Any:
+        return open_(*arguments, **{**named, "files": disk})
+
+    return opened
+
+
+def opener(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, left: bool = False
+) -> Callable[..., Session]:
+    """Opens a log on another disk.
+
+    Args:
+        left: from whoever had it; he, and who has it then, may be left as they are.
+    """
+    opened = Store.open
+
+    def open_(disk: Files, **options: Any) -> Session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "open", on_disk(opened, disk))
+            session = nosync_nb.open(folder, **({"takeover": True} if left else {}), **options)
+        if left:
+            atexit.unregister(session.close)
+        return session
+
+    return open_
+
+
+def _folders_in(folder: str) -> set[str]:
+    if not os.path.isdir(folder):
+        return set()
+    return {entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)}
+
+
+class PickyFile(File):
+    """A file of a disk that fails at one step; closing fails after the file is closed."""
+
+    _files: PickyFiles
+
+    def append(self, data: Buffer) -> None:
+        self._files.step("append", self.path)
+        super().append(data)
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        self._files.step("write_at", self.path)
+        super().write_at(offset, data)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        self._files.step("read_at", self.path)
+        return super().read_at(offset, size)
+
+    def sync(self) -> None:
+        self._files.step("sync", self.path)
+
+    def close(self) -> None:
+        open_ = self._fd >= 0
+        super().close()
+        if open_:
+            self._files.step("close", self.path)
+
+
+class PickyFiles(Files):
+    """A disk of which every step can fail, also those that only look; it syncs nothing.
+
+    Attributes:
+        fail_at: number of the step that fails, from 1; 0: none.
+        code: with this errno.
+        steps: what was done since `fail_at` was set.
+    """
+
+    def __init__(self) -> None:
+        self.fail_at, self.code = 0, 0
+        self.steps: list[Step] = []
+
+    def arm(self, fail_at: int, code: int) -> None:
+        """Lets a step from now on fail, once."""
+        self.fail_at, self.code = fail_at, code
+        self.steps.clear()
+
+    def step(self, action: str, path: str) -> None:
+        """Counts a step, and fails if it is the one."""
+        self.steps.append(Step(len(self.steps) + 1, action, os.path.basename(path)))
+        if len(self.steps) == self.fail_at:
+            fail(OSError(self.code, os.strerror(self.code)), action, path)
+
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
+        self.step("make_folder", path)
+        return super().make_folder(path, sync=sync)
+
+    def create(self, path: str) -> PickyFile:
+        self.step("create", path)
+        return become(PickyFile, super().create(path), self)
+
+    def open(self, path: str, *, write: bool = False) -> PickyFile:
+        self.step("open", path)
+        return become(PickyFile, super().open(path, write=write), self)
+
+    def mapped(self, path: str, *, write: bool = False) -> Any:
+        self.step("mapped", path)
+        return super().mapped(path, write=write)
+
+    def rename(self, source: str, target: str) -> None:
+        self.step("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self.step("unlink", path)
+        super().unlink(path)
+
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:  # in an order, so that the same one is the same the next time
+            step()
+
+    def sync_folder(self, path: str) -> None:
+        self.step("sync_folder", path)
+
+    def names(self, path: str) -> list[str]:
+        self.step("names", path)
+        return super().names(path)
+
+    def exists(self, path: str) -> bool:
+        self.step("exists", path)
+        return super().exists(path)
+
+    def status(self, path: str) -> os.stat_result:
+        self.step("status", path)
+        return super().status(path)
+
+    def lock(self, path: str, *, wait_s: float = 0.0) -> Any:
+        self.step("lock", path)
+        return super().lock(path, wait_s=wait_s)
+
+
+class FakeMachine(Machine):
+    """A machine whose processes, restarts and clock are in a test's hands.
+
+    Each instance is one process; those in `dead` do not live any more. Another `host` cannot
+    be seen into.
+    """
+
+    _pids = iter(range(1000, 1_000_000))
+
+    def __init__(self, *, host: str = "here", boot: str = "boot-1", namespace: str = "") -> None:
+        self.me = Process(host, boot, namespace, next(self._pids), 1)
+        self.dead = False
+        self.clock_ms = 1_700_000_000_000
+        self.others: list[FakeMachine] = []
+        self.meanwhile: list[Callable[[], None]] = []  # what happens while it listens, once each
+        self.listened_s = 0.0
+
+    def identity(self) -> Process:
+        return self.me
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    def changes(self, word: Callable[[], int], seconds: float) -> bool:
+        before = word()
+        self.listened_s += seconds
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return word() != before
+
+    def alive(self, other: Process) -> bool | None:
+        if other.host != self.me.host or other.namespace != self.me.namespace:
+            return None
+        if other.boot != self.me.boot:
+            return False
+        return any(one.me == other and not one.dead for one in (self, *self.others))
+
+    def file_system(self, path: str) -> str:
+        return "ext4"
+
+    def die(self) -> None:
+        """The process does not live any more."""
+        self.dead = True
+
+    def wait(self, ms: int) -> None:
+        """Lets time pass."""
+        self.clock_ms += ms
+
+    def after(self, *, boot: str | None = None) -> FakeMachine:
+        """Returns the next process, which sees this one; after a restart with `boot`."""
+        following = FakeMachine(
+            host=self.me.host, boot=boot or self.me.boot, namespace=self.me.namespace
+        )
+        following.clock_ms = self.clock_ms
+        following.others = [self, *self.others]
+        return following

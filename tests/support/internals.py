@@ -1,0 +1,466 @@
+"""Inside: who does the work of a session, and doors to what others keep to themselves.
+
+For tests that look at how something is done, or make a step of it fail. This is the only file of
+tests and of the bench that uses a private name of somebody else, or sets what is another's; a test
+holds the others to it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from nosync_nb import Collection, Session
+from nosync_nb.collections.functions import closure, signing
+from nosync_nb.collections.library import event_time
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.files.filesystem import File, Files
+from nosync_nb.operators.aggregates.slot_cache import Memo
+from nosync_nb.operators.iterate.cost_estimate import Effort
+from nosync_nb.operators.iterate.loop import Loop
+from nosync_nb.session.durability.frontiers import Frontiers
+from nosync_nb.session.maintenance import maintenance as upkeep
+from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.reads.collection_host import SessionHost
+from nosync_nb.session.session import owners_of
+from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.file_gc import Garbage
+from nosync_nb.session.state.metrics import Works
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.signer import Signer
+from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.timetravel.branch import Branching
+from nosync_nb.session.writes.determinism_check import Audits
+from nosync_nb.session.writes.idempotency import Loads
+from nosync_nb.session.writes.ingest import Inputs
+from nosync_nb.spark import workers
+from nosync_nb.spark.connection import Link
+from nosync_nb.spark.execution import tasks
+from nosync_nb.spark.execution.placement import Placement
+from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.views import snapshot_server
+from nosync_nb.store import store
+from nosync_nb.store.durability.recovery_frontier import Failure
+from nosync_nb.store.lazy_layer import needs
+from nosync_nb.store.log import checkpoint, writer
+from nosync_nb.store.log.fencing import Lease, Words
+from nosync_nb.store.log.log import Log
+from nosync_nb.store.log.writer import Writer
+from nosync_nb.store.records import payloads
+from nosync_nb.store.replication import remote_call
+from nosync_nb.store.store import Store
+from nosync_nb.trace import Trace, batch, compaction, merge, stats
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.history import sections
+from nosync_nb.trace.history.archive import Archive
+from nosync_nb.trace.history.history import History
+from nosync_nb.trace.history.pack_file import Pack
+from nosync_nb.trace.history.pack_tree import PackNode
+from nosync_nb.trace.history.unpacked_tail import Entry, Filed
+from nosync_nb.trace.parts import arrow_file
+
+
+class Inside(NamedTuple):
+    """Those that own what a session has."""
+
+    gate: Gate
+    publisher: Publisher
+    upkeep: Upkeep
+    signer: Signer
+    link: Link
+    listeners: Listeners
+    names: Names
+    inputs: Inputs
+    loads: Loads
+    host: SessionHost
+    audits: Audits
+    worker: Worker
+    works: Works
+    frontiers: Frontiers
+    branching: Branching
+
+    @property
+    def store(self) -> Store:
+        """The folder."""
+        return self.publisher.store
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What readers see."""
+        return self.publisher.snapshot
+
+    @property
+    def graph(self) -> Graph:
+        """The nodes of it."""
+        return self.publisher.snapshot.graph
+
+    @property
+    def catalog(self) -> Mapping[str, Stage]:
+        """The stages of it."""
+        return self.publisher.snapshot.catalog
+
+    @property
+    def traces(self) -> Mapping[int, Trace]:
+        """The traces of it, by number."""
+        return self.publisher.snapshot.version.traces
+
+    @property
+    def garbage(self) -> Garbage:
+        """The files on their way out."""
+        return self.publisher.garbage
+
+
+def inside(session: Session) -> Inside:
+    """Those of a session."""
+    owners = owners_of(session)
+    return Inside(*(getattr(owners, name) for name in Inside._fields))
+
+
+# -- a session ------------------------------------------------------------------------------------
+
+
+def give_spark(session: Session, spark: Any) -> None:
+    """Has a session use a Spark session as if it had been opened with it."""
+    inside(session).link._given = spark
+
+
+@contextmanager
+def spark_unseen() -> Iterator[None]:
+    """Hides a Spark session that is there from those who open one of ours without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "_known", lambda link: link._given is not None)
+        yield
+
+
+class TellingLock:
+    """A lock that tells when somebody waits for it."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._lock, self._told = threading.Lock(), told
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._told()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def on_second_checkpoint(session: Session, told: Callable[[], None]) -> None:
+    """Tells when a checkpoint waits for another one to be written."""
+    inside(session).upkeep._checkpointing = TellingLock(told)  # type: ignore[assignment]
+
+
+def lose_patience(session: Session) -> None:
+    """A checkpoint that failed is tried again, as if the log had grown meanwhile."""
+    inside(session).upkeep.patience = 0
+
+
+def rebuild(session: Session) -> None:
+    """Has made what operators lack, as the worker does, in this thread."""
+    owners_of(session).rebuilding._behind()
+
+
+def repeats_of(session: Session) -> object:
+    """What a session still knows of loads from before it was opened."""
+    return inside(session).loads.repeats._state
+
+
+def batch_of(collection: Collection) -> Batch:
+    """What a read of a collection is made of."""
+    return collection._read(None)
+
+
+def slots_of(placement: Placement, spark: Any) -> int:
+    """How many tasks run at a time, as far as placement knows."""
+    return placement._slots(spark)
+
+
+# -- functions and keys ---------------------------------------------------------------------------
+
+
+SIGNED = len(signing._MAGIC) + signing.ID_BYTES + signing._MAC_BYTES
+"""Where that begins which the signature of a sealed function covers."""
+
+
+def signed_again(data: bytes, key: bytes, signed: bytes) -> bytes:
+    """A sealed function with something else in it, and the signature of that."""
+    return data[: SIGNED - signing._MAC_BYTES] + signing._mac(key, "", signed) + signed
+
+
+def other_versions(patch: pytest.MonkeyPatch, **versions: str) -> dict[str, str]:
+    """From now on this is another Python or cloudpickle; returns what it was."""
+    here = signing._environment()
+    patch.setattr(signing, "_environment", lambda: {**here, **versions})
+    return here
+
+
+def kernel_identities() -> int:
+    """Of how many functions it is remembered what they are called in this kernel."""
+    return len(closure._kernel_identities)
+
+
+def share_utc(module: Any, patch: pytest.MonkeyPatch) -> None:
+    """Gives a copy of `event_time` the one function that asks who it belongs to."""
+    patch.setattr(module, "_utc", event_time._utc)
+
+
+# -- operators and traces -------------------------------------------------------------------------
+
+
+def known_of(memo: Memo[Any]) -> int:
+    """How many groups a memo remembers."""
+    return len(memo._known)
+
+
+def worked(effort: Effort, whole: int) -> None:
+    """A loop has been run anew, at a cost."""
+    effort.whole = whole
+
+
+def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
+    """Tells of each run of a loop over rows whether it was enough."""
+    original = Loop._few
+
+    def run(loop: Loop, step: Any, effort: Effort, budget: int, mirror: Any) -> Any:
+        found = original(loop, step, effort, budget, mirror)
+        told(found is not None)
+        return found
+
+    patch.setattr(Loop, "_few", run)
+
+
+def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells how many rows are sorted, whenever some are."""
+    original = batch._sorted
+
+    def run(layout: Any, columns: Any, khash: Any, rhash: Any, diff: Any, code: Any) -> Any:
+        told(len(diff))
+        return original(layout, columns, khash, rhash, diff, code)
+
+    patch.setattr(batch, "_sorted", run)
+
+
+def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells at how many rows a count looks, whenever it does."""
+    original = stats._enough
+
+    def run(trace: Any, part: Any, index: Any) -> bool:
+        told(len(index))
+        return original(trace, part, index)
+
+    patch.setattr(stats, "_enough", run)
+
+
+def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells of how many rows a count finds out where they stand, for each part that has any."""
+    original = stats._places
+
+    def run(part: Any, low: Any, *hashes: Any) -> Any:
+        told(len(low))
+        return original(part, low, *hashes)
+
+    patch.setattr(stats, "_places", run)
+
+
+def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:
+    """Tells which part files are compared with their checksums, whenever one is."""
+    original = arrow_file._check_blocks
+
+    def run(data: Any, table: Any, folder: str, name: str) -> None:
+        told(name)
+        original(data, table, folder, name)
+
+    patch.setattr(arrow_file, "_check_blocks", run)
+
+
+def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells of how many rows the first ones are looked for among, whenever they are."""
+    original = stats._of_part
+
+    def run(part: Any, ordering: Any, n: int) -> Any:
+        told(len(part))
+        return original(part, ordering, n)
+
+    patch.setattr(stats, "_of_part", run)
+
+
+def tree_of(history: History) -> tuple[PackNode, ...]:
+    """The packs of a past."""
+    return history._view.tree
+
+
+def tails_of(history: History) -> dict[int, list[Entry]]:
+    """What of a past is not packed: what is appended here is in it."""
+    return history._view.tails
+
+
+def archive_of(history: History) -> Archive:
+    """Who reads and writes the packs."""
+    return history._archive
+
+
+def directory_of(pack: Pack) -> list[list[int]]:
+    """Of each section of a pack: its trace, offset, bytes, checksum, and bytes of its header."""
+    return pack._directory
+
+
+def decode_section(pack: Pack, content: bytes, entry: list[int], checksum: int) -> None:
+    """Decodes a section as if the file had other bytes."""
+    number, offset, size, _, head = entry
+    pack._data = pa.py_buffer(content)
+    pack._section(number, offset, size, checksum, head)
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+def words_of(log: Log) -> Words:
+    """What a log's owner and its readers tell each other in a mapped file."""
+    return log._words
+
+
+def writer_of(log: Log) -> Writer:
+    """Who appends to a log that is open for writing."""
+    assert log._writer is not None
+    return log._writer
+
+
+def lease_of(log: Log) -> Lease:
+    """What makes a log's writer its owner."""
+    return writer_of(log)._lease
+
+
+def disk_of(log: Log) -> Files:
+    """The disk that a log was given."""
+    return log._files
+
+
+def lose_file(log: Log) -> None:
+    """Closes the file that a log appends to, as the death of its process does."""
+    writer_of(log)._file.close()
+
+
+@contextmanager
+def no_flush(log: Log) -> Iterator[None]:
+    """While it is open nothing that is appended gets to the disk."""
+    flushing = writer_of(log)._flushing
+    flushing.acquire()
+    try:
+        yield
+    finally:
+        flushing.release()
+
+
+@contextmanager
+def asked_here() -> Iterator[None]:
+    """While it is open who asks a replica waits himself, as one does that never hangs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote_call._Waited, "start", remote_call._Waited._run)
+        yield
+
+
+def descriptor_of(file: File) -> int:
+    """The number of an open file."""
+    return file._fd
+
+
+def frame_of(epoch: int, text: bytes) -> bytes:
+    """The payload of a frame with nothing but its text."""
+    return payloads._HEAD.pack(epoch, 0.0, len(text)) + text
+
+
+def lower_thresholds() -> None:
+    """Makes files, checkpoints, packs and merges of a load that is small, for a whole process."""
+    store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
+    store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
+    merge.RANGE_ROWS = 200
+    checkpoint.FRAMES_MAX = 40
+    writer.SEGMENT_BYTES_MAX = 64 << 10
+    compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8
+    sections.LARGE = 30
+
+
+# -- Spark and the notebook -----------------------------------------------------------------------
+
+
+def is_seen(spark: Any, folder: str) -> bool:
+    """Whether executors see a folder."""
+    return workers._seen(spark, Depot(folder))
+
+
+def looked() -> int:
+    """How many parts an executor remembers to have looked through."""
+    return len(tasks._looked)
+
+
+def served(folder: str, name: str) -> snapshot_server.StageSnapshot:
+    """What a reader of a view is given of a stage."""
+    return snapshot_server._read(folder, name, None, None)
+
+
+def ended(server: snapshot_server.Server) -> bool:
+    """Whether a server of views has hung up, which it is given time for."""
+    server._thread.join(60)
+    return not server._thread.is_alive()
+
+
+def asked(view: Any, content: dict[str, Any]) -> None:
+    """Has a view get a message, as the front end sends it."""
+    view._handle_custom_msg(content, [])
+
+
+def process_of(kernel: Any) -> Any:
+    """The process of a kernel that nbclient runs."""
+    return kernel._manager.provisioner.process
+
+
+def bounded(frontiers: Frontiers, failure: Failure) -> set[str]:
+    """The stages of which it is known what bounds them after a class of failure."""
+    known = frontiers._bounded
+    return set() if known is None else set(known.bounds[failure].exact())
+
+
+def is_held(lock: Any) -> bool:
+    """Whether this thread holds a reentrant lock."""
+    return bool(lock._is_owned())
+
+
+def files_of_log(history: History, trace: int) -> set[str]:
+    """The part files in which changes of a trace lie, but for sums of them."""
+    view, archive = history._view, history._archive
+    tail = [c.refs for _, c in view.tails.get(trace, ()) if isinstance(c, Filed)]
+    leaves = [node for top in view.tree for node in top.walk() if not node.children]
+    packed = [s.large for node in leaves for s in archive.pack(node).sections(trace)]
+    tail += [refs for large in packed for _, refs in large]
+    return {ref.path for refs in tail for ref in refs}
+
+
+def files_with(session: Session, name: str) -> set[str]:
+    """The files that hold the rows, the past and what is remembered of a stage."""
+    seen = inside(session).snapshot
+    node = seen.graph.named[name]
+    assert node.log is not None
+    held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
+    found = {file for trace in held if trace is not None for file in needs(trace)}
+    return found | set(files_of_log(inside(session).store.history, node.log))
+
+
+def sleeps(thread: threading.Thread) -> bool:
+    """Whether a thread waits for another one."""
+    assert thread.ident is not None
+    frame = sys._current_frames().get(thread.ident)
+    join: Any = threading.Thread.join
+    join = getattr(threading.Thread, "_wait_for_tstate_lock", join)  # Python 3.13 has none
+    return frame is not None and frame.f_code in (threading.Condition.wait.__code__, join.__code__)

@@ -1,0 +1,38 @@
+"""Loops whose effort is decided anew, and all that their traces hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from internals import inside
+
+from nosync_nb import Collection, Session
+from nosync_nb.collections.collection import iterate_together
+from nosync_nb.collections.session_protocol import host_of
+
+
+def both_ways(edges: Collection) -> Collection:
+    """What is reached from 0 in even and in odd numbers of steps: two variables."""
+
+    def step(side: Collection) -> Collection:
+        return side.join(edges, on={"node": "src"}).select("dst AS node")
+
+    start = edges.filter("src = 0").select("src AS node").distinct()
+    sides = iterate_together(
+        host_of(edges),
+        lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
+        None,
+        {"even": start, "odd": start.filter("false")},
+    )
+    return sides["even"].concat(sides["odd"], sides["odd"])
+
+
+def traces(session: Session) -> dict[int, Any]:
+    """What every trace holds."""
+    inside(session).gate.ready()
+    sums = {}
+    for number, trace in inside(session).traces.items():
+        batch = trace.consolidated()
+        if len(batch):
+            sums[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)
+    return sums

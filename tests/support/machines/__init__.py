@@ -1,0 +1,1 @@
+"""Processes, servers and networks of tests."""

@@ -1,0 +1,712 @@
+"""A log with replicas in one thread: what is done, what fails, and what must hold all the same.
+
+The disks are in memory, each process is a `FakeMachine`; who ships is called like a function. So a
+seed decides everything, and a life of hundreds of steps takes some hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from faults.faults import Crash, FakeMachine
+from faults.memory_disk import Directory, Inode, MemoryFiles, Tree
+from xxhash import xxh3_64_intdigest
+
+from machines.lossy_channel import Message, Wire, arrives
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.store.log import Log
+from nosync_nb.store.log.catch_up import Regained
+from nosync_nb.store.log.frames import Frame, Mark, scan
+from nosync_nb.store.log.segments import Segment
+from nosync_nb.store.ownership_history import Succession
+from nosync_nb.store.records import file_references, payloads
+from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.replication import consistency, file_layout
+from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.shipper import Shipper
+from nosync_nb.store.replication.agent.takeover import AheadError, Poll, UndecidedError
+from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.config import Replicas, checked, safe
+from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.restore import catch_up, lazy_fetch__bringing, restore
+from nosync_nb.trace.parts.arrow_file import MAGIC, TAIL
+
+COUNT, QUORUM = 3, 2
+HOME = "/world"
+ACTIONS = {
+    "append": 30, "append_file": 8, "sync": 10, "ship": 30, "checkpoint": 4, "reopen": 2,
+    "take_over": 2, "cut_ship": 4, "refuse_ship": 4, "kill": 2, "power": 2, "replica_power": 3,
+    "wipe": 1, "lose_disk": 2, "old_copy": 1, "keep_copy": 1, "zombie": 3, "flip": 1,
+    "cut": 3, "refuse": 3, "clock": 2, "part": 3, "heal": 4, "noisy_ship": 6, "deliver": 4,
+    "keep_replica": 1, "old_replica": 1,
+}  # fmt: skip
+FAULTS = {
+    "cut while shipping", "refused while shipping", "cut", "refused", "undecided", "fenced",
+    "ahead", "old", "away", "lost", "reply lost", "twice", "late", "delivered", "restored",
+    "outpaced", "caught up",
+}  # fmt: skip
+"""What must have happened in a run of some lives, beside every action and every step of a disk."""
+STEPS = {"append", "write_at", "sync", "create", "rename", "unlink", "sync_folder"}
+ROUNDS_MAX = 40
+READ_BACK = 0.1  # of the times that a replica acknowledges
+
+
+def part_of(data: bytes) -> tuple[bytes, str]:
+    """The bytes of a part file of one MiB or less, as far as checksums go, and its digest."""
+    footer = bytes(4) + struct.pack("<i", 4) + b"ARROW1"
+    tail = TAIL.pack(0, 0, xxh3_64_intdigest(footer), 1, len(data), MAGIC)
+    table = struct.pack("<Q", xxh3_64_intdigest(data)) + tail
+    return data + table + footer, hashlib.blake2b(table, digest_size=16).hexdigest()
+
+
+class Before(NamedTuple):
+    """What was so before a log's folder was replaced by a copy, and the last frame of that."""
+
+    appended: list[bytes]
+    announced: int
+    holds: list[int]
+    last: int
+
+
+class World:
+    """One log, its replicas, and what its user was told of them.
+
+    Attributes:
+        appended: every payload that is part of the history, from the first.
+        announced: the greatest frame that was said to be on a quorum of replicas.
+        did: how often each action was taken, and each fault occurred.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.tree = Tree()
+        self.quiet = MemoryFiles(self.tree)
+        self.path = f"{HOME}/x.nosync"
+        self.replicas: Replicas = checked(
+            [f"file://{HOME}/replica-{i}" for i in range(COUNT)], QUORUM, log=self.path
+        )
+        self.disks = [MemoryFiles(self.tree, seed + 1 + i) for i in range(COUNT)]
+        for address in self.replicas.replicas:
+            self.quiet.make_folder(address.path)
+        self.files = MemoryFiles(self.tree, seed)
+        self.machine = FakeMachine()
+        self.appended: list[bytes] = []
+        self.contents: dict[str, bytes] = {}
+        self.digests: dict[str, str] = {}
+        self.live: list[str] = []
+        self.left: list[list[bytes]] = []
+        self.states: dict[int, set[bytes]] = {}
+        self.maybe = b""
+        self.announced = 0
+        self.acks = [0] * COUNT
+        self.holds = [0] * COUNT
+        self.disks_lost = 0
+        self.wiped: set[int] = set()
+        self.damaged: set[int] = set()
+        self.shippers: list[Shipper | None] = [None] * COUNT
+        self.wires: list[Wire | None] = [None] * COUNT
+        self.late: list[list[Message]] = [[] for _ in range(COUNT)]
+        self.away: set[int] = set()
+        self.kept: tuple[int, Directory] | None = None
+        self.zombies: list[Shipper] = []
+        self.copy: tuple[Directory, int] | None = None
+        self.did: Counter[str] = Counter()
+        self.log = self.opened()
+
+    def run(self, steps: int) -> None:
+        """Takes so many steps, and looks after each whether all holds."""
+        for action in self.random.choices([*ACTIONS], [*ACTIONS.values()], k=steps):
+            self.did[action] += 1
+            getattr(self, action)()
+        self.lose_disk()
+        self.level()
+        for disk in (self.files, *self.disks):
+            self.leave(disk)
+
+    def another(self, disk: MemoryFiles) -> MemoryFiles:
+        """What the next process sees of a disk."""
+        self.leave(disk)
+        return MemoryFiles(self.tree, self.random.randrange(1 << 30))
+
+    def leave(self, disk: MemoryFiles) -> None:
+        """Counts what was done on a disk."""
+        self.did.update({f"disk: {action}": count for action, count in disk.did.items()})
+        disk.did.clear()
+
+    # -- the log -----------------------------------------------------------------------------
+
+    def opened(self, *, boot: str | None = None, takeover: bool = True) -> Log:
+        """Opens the log as another process; what is there is a prefix of what was appended."""
+        self.machine.die()
+        self.machine = self.machine.after(boot=boot)
+        log = Log.open(
+            self.path,
+            takeover=takeover,
+            files=self.files,
+            machine=self.machine,
+            background=False,
+            further=self.further,
+        )
+        for inner in file_layout.FOLDERS.values():
+            self.files.make_folder(f"{self.path}/{inner}")
+        frames = [*log.frames()]
+        found = [frame.payload for frame in frames]
+        first = log.checkpoint_seq
+        if first:
+            assert log.checkpoint in self.states[first]
+        meta = payloads.unpack(log.checkpoint).meta if log.checkpoint else {}
+        self.succession = Succession(log.heads, meta, first, frames)
+        last = first + len(found)
+        # Frames of which nobody was told may be those of a history that was left.
+        whole = [*self.appended, self.maybe]  # a frame may be there whose call did not return
+        histories = (each for each in (whole, *self.left) if len(each) >= last)
+        was = next(each for each in histories if each[first:last] == found)
+        now = was[:last]
+        pairs = enumerate(zip(self.appended, now, strict=False))
+        common = next((i for i, (a, b) in pairs if a != b), min(len(self.appended), last))
+        assert common >= self.announced
+        if common < len(self.appended):
+            self.left = [self.appended, *self.left]
+        self.appended = now
+        self.acks = [0] * COUNT
+        self.holds = [min(each, common) for each in self.holds]
+        self.poll = Poll(COUNT, QUORUM)
+        self.zombies += [shipper for shipper in self.shippers if shipper]
+        del self.zombies[:-4]
+        self.shippers, self.wires = [None] * COUNT, [None] * COUNT
+        return log
+
+    def further(self, head: Segment, end: Mark) -> Regained | None:
+        """What the replicas that answer have of the last owner, and his disk has lost."""
+        there = [one for n, one in enumerate(self.replicas.replicas) if n not in self.away]
+        found = catch_up.furthest(self.quiet, there, head, end)
+        if found is not None:
+            self.did["caught up"] += 1
+            self.complete(scan(found.data, end.offset, end)[0])
+        return found
+
+    def complete(self, taken: list[Frame]) -> None:
+        """Brings the files that frames name from who has them, as whoever reads them has it."""
+        every = file_references.wanted(
+            {}, [payloads.changes(payloads.unpack(f.payload) for f in taken)]
+        )
+        for wanted in every.values():
+            if not self.files.exists(file_layout.path_of(self.path, wanted.name)):
+                self.bring(wanted)
+
+    def clock(self) -> None:
+        """The clock is set, by up to ten years."""
+        self.machine.wait(self.random.randrange(-(10**12) // 3, 10**12 // 3))
+
+    def cut(self) -> None:
+        """The owner dies at some step of what he does."""
+        phase = self.random.choice(["before", "inside", "after"])
+        self.files.crash_in(self.random.randrange(1, 10), phase)
+        done = len(self.appended)
+        try:
+            for act in self.random.choices([self.append, self.append_file, self.sync], k=4):
+                act()
+            self.checkpoint()
+        except Crash:
+            self.did["cut"] += 1
+        else:
+            done = len(self.appended)
+        self.files.go_on()
+        self.log = self.opened()
+        assert len(self.appended) >= done
+
+    def refuse(self) -> None:
+        """The log's disk is full, or broken, for some steps; then it goes on."""
+        self.files.refuse(self.random.randrange(1, 6), 2, self.random.choice([5, 28]))
+        for act in self.random.choices([self.append, self.append_file, self.sync], k=4):
+            try:
+                act()
+            except DurabilityError:
+                self.did["refused"] += 1
+        self.files.go_on()
+        self.sync()
+
+    def payload(self, names: list[str]) -> bytes:
+        """An epoch's frame that names files."""
+        refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in names]
+        entries = [Entry(1, payloads.FILES, json.dumps(refs).encode())] if refs else []
+        return payloads.pack(len(self.appended) + 1, self.random.random(), {}, entries)
+
+    def append(self, names: list[str] | None = None) -> None:
+        """Commits an epoch."""
+        payload = self.payload(names or [])
+        self.maybe = payload
+        self.log.append(payloads.EPOCH, payload)
+        self.appended.append(payload)
+
+    def append_file(self) -> None:
+        """Commits an epoch whose rows are in a file."""
+        name = f"log1-{len(self.appended)}-g{self.log.generation}-{len(self.contents)}.arrow"
+        data = self.random.randbytes(self.random.randrange(1, 3000))
+        self.contents[name], self.digests[name] = part_of(data)
+        file = self.files.create(file_layout.path_of(self.path, name))
+        file.append(self.contents[name])
+        file.sync()
+        file.close()
+        self.files.sync_folder(f"{self.path}/layers")
+        self.live.append(name)
+        self.append([name])
+
+    def sync(self) -> None:
+        """Waits for the disk."""
+        self.log.sync()
+        assert self.log.durable == len(self.appended)
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint that names some files of before; the others go."""
+        there = [n for n in self.live if self.files.exists(file_layout.path_of(self.path, n))]
+        kept = sorted(self.random.sample(there, self.random.randrange(len(there) + 1)))
+        refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in kept]
+        seq = len(self.appended)
+        meta = {"layers": {"1": [1, {}, [[0, 1, refs]]]}, **self.succession.saved(seq)}
+        payload = payloads.pack(seq, 0.0, meta, [])
+        self.states.setdefault(seq, set()).add(payload)
+        self.log.write_checkpoint(payload)
+        for name in sorted({*there} - {*kept}):
+            self.files.unlink(file_layout.path_of(self.path, name))
+        self.live = kept
+        self.log.trim()
+
+    def reopen(self) -> None:
+        """Ends properly, and begins again."""
+        self.log.close()
+        self.log = self.opened(takeover=False)
+
+    def take_over(self) -> None:
+        """Another process takes the log from one that lives."""
+        self.log = self.opened()
+
+    def kill(self) -> None:
+        """The owner dies; his keeper ships what was written, to some of the replicas."""
+        self.outlived()
+        self.log = self.opened()
+
+    def outlived(self) -> None:
+        """Keepers ship what a dead owner has written, to some of the replicas."""
+        for number in range(COUNT):
+            if self.random.random() < 0.5:
+                self.ship(number, written=True)
+
+    def power(self) -> None:
+        """The machine loses its power, and keepers with it; maybe the owner had died before.
+
+        What was on the disk is there, unless a keeper was told that replicas are ahead: then
+        somebody has put the disk aside. Replicas cannot tell whether what one has of a history
+        that was left was ever safe, if another one that may have had it was emptied.
+        """
+        durable, lost = self.log.durable, self.disks_lost
+        if self.random.random() < 0.25:
+            self.outlived()
+        self.darken()
+        self.log = self.opened(boot=f"boot-{self.random.randrange(1 << 30)}")
+        assert len(self.appended) >= durable or self.disks_lost > lost
+        self.zombies.clear()
+
+    def darken(self) -> None:
+        """The log's disk keeps what was synced, and nobody has it open any more."""
+        self.files.lose_power(self.path)
+        self.files = self.another(self.files)
+
+    # -- shipping ----------------------------------------------------------------------------
+
+    def shipper(self, number: int) -> Shipper:
+        """Who ships to a replica for the owner of now."""
+        shipper = self.shippers[number]
+        if shipper is None:
+            source = Source(self.path, self.log.generation, files=self.files)
+            place = self.replicas.replicas[number].path
+            folder = FolderReplica(place, source.log_id, files=self.disks[number])
+            wire = self.wires[number] = Wire(folder, self.random, self.did, self.late[number])
+            wire.reach(there=number not in self.away)
+            shipper = self.shippers[number] = Shipper(
+                source,
+                wire,
+                Name(self.path, "me", COUNT, QUORUM),
+                lambda why: self.poll.ask(number, why),
+            )
+        return shipper
+
+    def ship(
+        self, number: int | None = None, *, written: bool = False, noisy: bool = False
+    ) -> None:
+        """Brings a replica level; what it acknowledges can be read from it alone."""
+        at = self.random.randrange(COUNT) if number is None else number
+        shipper = self.shipper(at)
+        try:
+            if at in self.wiped:
+                with suppress(DurabilityError):
+                    shipper.ship(written=written)
+                self.wiped.discard(at)
+            before = shipper.bytes_sent, self.disks[at].changes()
+            while shipper.ship(written=written):
+                before = shipper.bytes_sent, self.disks[at].changes()
+            assert before == (shipper.bytes_sent, self.disks[at].changes())  # nothing new, no work
+        except AheadError:
+            # The disk is older than replicas: an old copy, or what the power took.
+            self.did["ahead"] += 1
+            self.lose_disk()
+            return
+        except UndecidedError:
+            self.did["undecided"] += 1
+            return
+        except FencedError:
+            # A promise that was made to an owner whose disk is lost; a later one is above it.
+            self.did["outpaced"] += 1
+            self.take_over()
+            return
+        except DurabilityError:
+            if at not in self.away and not noisy:
+                raise
+            return
+        known = shipper.acknowledged
+        assert known is not None
+        self.damaged.discard(at)
+        assert written or known.seq == self.log.durable
+        if self.random.random() < READ_BACK:
+            assert self.readable(at) >= known.seq
+        if not written:  # of what a keeper without an owner ships, nobody is told
+            self.acks[at] = self.holds[at] = known.seq
+            self.announced = max(self.announced, safe(self.acks, QUORUM))
+
+    def readable(self, number: int) -> int:
+        """How far a log can be read back from one replica, each file as it was written."""
+        address = self.replicas.replicas[number]
+        replica = FolderReplica(address.path, self.log.id, files=self.quiet)
+        copy = consistency.examined(self.quiet, address.url, replica)
+        for name in copy.rows:
+            written = self.contents[name]
+            assert replica.read(name, 0, len(written) + 1) == written
+        return copy.end.seq
+
+    def acknowledged(self, number: int) -> int:
+        """Up to which frame a replica has acknowledged the log."""
+        place = self.replicas.replicas[number].path
+        return FolderReplica(place, self.log.id, files=self.quiet).acknowledged()
+
+    def whole(self, number: int) -> bool:
+        """Whether a log can be read back from a replica, as it can where something is held."""
+        try:
+            assert self.readable(number) >= self.holds[number]
+        except CorruptLogError:
+            assert not self.holds[number] or number in self.damaged
+            return False
+        return True
+
+    def cut_ship(self) -> None:
+        """A replica's process, or the keeper, dies at some step of shipping."""
+        number = self.random.randrange(COUNT)
+        disk = self.disks[number]
+        phase = self.random.choice(["before", "inside", "after"])
+        disk.crash_in(self.random.randrange(1, 12), phase)
+        try:
+            self.ship(number)
+        except Crash:
+            self.did["cut while shipping"] += 1
+            self.shippers[number] = None
+        disk.go_on()
+
+    def refuse_ship(self) -> None:
+        """A replica's disk is full, or broken, for some steps."""
+        number = self.random.randrange(COUNT)
+        disk = self.disks[number]
+        disk.refuse(self.random.randrange(1, 8), 3, self.random.choice([5, 28]))
+        try:
+            self.ship(number)
+        except DurabilityError:
+            self.did["refused while shipping"] += 1
+        disk.go_on()
+
+    def noisy_ship(self) -> None:
+        """Messages to a replica are lost, come twice, or late."""
+        number = self.random.randrange(COUNT)
+        self.shipper(number)
+        wire = self.wires[number]
+        assert wire is not None
+        wire.disturb(0.15)
+        self.ship(number, noisy=True)
+        wire.disturb(0.0)
+
+    def deliver(self) -> None:
+        """A message arrives that is late."""
+        number = self.random.randrange(COUNT)
+        late = self.late[number]
+        if late and number not in self.away:
+            self.did["delivered"] += 1
+            arrives(late.pop(self.random.randrange(len(late))))
+
+    def part(self) -> None:
+        """A replica cannot be reached any more."""
+        self.reach(self.random.randrange(COUNT), there=False)
+
+    def heal(self) -> None:
+        """All replicas can be reached again."""
+        for number in range(COUNT):
+            self.reach(number, there=True)
+
+    def reach(self, number: int, *, there: bool) -> None:
+        """Whether what is said to a replica arrives."""
+        (self.away.discard if there else self.away.add)(number)
+        wire = self.wires[number]
+        if wire is not None:
+            wire.reach(there=there)
+
+    def level(self) -> None:
+        """At the end all replicas are level, and hold the same bytes as the log."""
+        self.heal()
+        self.append_file()
+        self.sync()
+        rounds = 0
+        while set(self.acks) != {len(self.appended)}:  # or an owner was fenced, or asked too few
+            rounds += 1
+            if rounds == ROUNDS_MAX:  # too many are empty, and one has more: people have to decide
+                assert self.unfit() is None
+                assert not self.announced
+                self.did["undecidable"] += 1
+                return
+            for number in range(COUNT):
+                self.ship(number)
+        for number in range(COUNT):
+            assert self.readable(number) == len(self.appended)
+
+    def keep_replica(self) -> None:
+        """Somebody copies a replica."""
+        number = self.random.randrange(COUNT)
+        self.kept = number, self.tree.copy(self.replicas.replicas[number].path)
+
+    def old_replica(self) -> None:
+        """A replica is replaced by the copy, and connected anew: it counts for nothing."""
+        if self.kept is None or not self.spare(self.kept[0]):
+            return
+        number, copy = self.kept
+        self.kept = None
+        self.did["restored"] += 1
+        self.tree.put(self.replicas.replicas[number].path, copy)
+        self.disks[number] = self.another(self.disks[number])
+        self.late[number].clear()
+        self.shippers[number] = None
+        self.acks[number] = self.holds[number] = 0
+        self.damaged.discard(number)
+
+    def replica_power(self) -> None:
+        """A replica's machine loses its power; what it acknowledged is there afterwards."""
+        number = self.random.randrange(COUNT)
+        path = self.replicas.replicas[number].path
+        disk = self.disks[number]
+        disk.lose_power(path)
+        self.disks[number] = self.another(self.disks[number])
+        self.late[number].clear()
+        self.shippers[number] = None
+        if self.holds[number]:
+            assert self.readable(number) >= self.holds[number]
+
+    def wipe(self) -> None:
+        """A replica comes back empty; what it held counts no more."""
+        number = self.random.randrange(COUNT)
+        if not self.spare(number):
+            return
+        self.clear(number)
+        self.disks[number] = self.another(self.disks[number])
+        self.late[number].clear()
+        self.acks[number] = self.holds[number] = 0
+        self.wiped.add(number)
+        self.damaged.discard(number)
+
+    def segments(self, number: int) -> list[str]:
+        """The paths of the segments that a replica holds."""
+        root = self.replicas.replicas[number].path
+        names = sorted(self.tree.files(root))
+        return [f"{root}/{name}" for name in names if "/segment-" in name]
+
+    def clear(self, number: int) -> None:
+        """Empties a replica's folder."""
+        self.tree.put(self.replicas.replicas[number].path, Directory())
+
+    def spare(self, number: int) -> bool:
+        """Whether a quorum holds what was announced without one of the replicas."""
+        others = [held for other, held in enumerate(self.holds) if other != number]
+        return sum(held >= self.announced for held in others) >= QUORUM
+
+    def flip(self) -> None:
+        """A byte of a segment changes at a replica, which is connected anew: it is repaired."""
+        number = self.random.randrange(COUNT)
+        files = self.segments(number)
+        if not files or self.damaged or not self.spare(number):
+            return
+        inode = self.tree.find(files[-1])
+        assert isinstance(inode, Inode)
+        if not inode.content:  # the power took what had not been synced
+            return
+        self.damaged.add(number)
+        inode.flip(self.random.randrange(8 * len(inode.content)))
+        self.shippers[number] = None
+        self.acks[number] = self.holds[number] = 0
+        self.ship(number)
+
+    def zombie(self) -> None:
+        """Who ships for an owner that was replaced goes on; nothing of it is acknowledged."""
+        for shipper in self.zombies:
+            known = shipper.acknowledged
+            try:
+                shipper.ship()
+            except (FencedError, DurabilityError, CorruptLogError):
+                self.did["fenced"] += 1
+            assert shipper.acknowledged == known
+
+    # -- losing and restoring ----------------------------------------------------------------
+
+    def keep_copy(self) -> None:
+        """Somebody copies the log's folder."""
+        self.sync()
+        self.copy = self.tree.copy(self.path), len(self.appended)
+
+    def old_copy(self) -> None:
+        """The log's folder is replaced by the copy: nothing may be shipped that hides more."""
+        if self.copy is None or self.copy[1] > len(self.appended) or self.unfit() is None:
+            return
+        before = self.put_back()
+        for _ in range(self.random.randrange(3)):
+            self.busy()
+            self.log = self.opened()
+        if self.random.random() < 0.5:  # he was told which owner they obey
+            self.outrank()
+        self.refuted(before)
+
+    def put_back(self, *, alone: bool = False) -> Before:
+        """The log's folder is replaced by the copy, and opened; maybe no replica answers then."""
+        assert self.copy is not None
+        self.tree.put(self.path, self.copy[0])
+        self.files = self.another(self.files)
+        self.copy = None
+        kept, announced, holds = self.appended, self.announced, list(self.holds)
+        away, self.announced = self.away, 0
+        self.away = {*range(COUNT)} if alone else away
+        self.log = self.opened()
+        self.away = away
+        return Before(kept, announced, holds, len(self.appended))
+
+    def outrank(self) -> None:
+        """The next owner is of a later generation than any that a replica obeys."""
+        self.log.go_beyond(max(map(self.obeyed, range(COUNT))))
+        self.log = self.opened()
+
+    def refuted(self, before: Before) -> None:
+        """The log goes on from an old copy: what was announced is not written over."""
+        kept, announced, holds, last = before
+        self.announced, self.holds = announced, holds
+        self.append()
+        self.sync()
+        for number in (*range(COUNT), *range(COUNT)):  # what is empty waits for all to be asked
+            try:
+                self.shipper(number).ship()
+            except (FencedError, UndecidedError) as error:
+                self.did["ahead" if isinstance(error, AheadError) else "old"] += 1
+            except DurabilityError:
+                assert number in self.away
+            else:
+                assert last >= announced or self.holds[number] <= last
+                known = self.shipper(number).acknowledged
+                assert known is not None
+                self.holds[number] = min(self.holds[number], known.seq)  # the rest was never safe
+        self.left, self.appended = [self.appended, *self.left], kept
+        self.lose_disk()
+
+    def obeyed(self, number: int) -> int:
+        """The generation that a replica has promised itself to; 0 if it is empty."""
+        place = self.replicas.replicas[number].path
+        said = FolderReplica(place, self.log.id, files=self.quiet).promised()
+        return said.generation if said else 0
+
+    def busy(self) -> None:
+        """An owner does so much that frames of before cannot be read any more, or nothing."""
+        for _ in range(self.random.randrange(4)):
+            for act in self.random.choices([self.append, self.append_file, self.checkpoint], k=4):
+                act()
+        self.sync()
+
+    def lose_disk(self) -> None:
+        """The disk is gone, and as many replicas as the quorum allows do not answer."""
+        unfit = self.unfit()
+        if unfit is None:
+            return  # that it may be lost is said, and nothing is made anew
+        self.disks_lost += 1
+        self.tree.put(self.path, None)
+        self.files = self.another(self.files)
+        whole = [n for n in range(COUNT) if n not in unfit]
+        away = self.random.sample(whole, max(0, QUORUM - 1 - len(unfit)))
+        with self.hidden(away):
+            asked = self.replicas._replace(
+                replicas=tuple(each._replace(log_id=self.log.id) for each in self.replicas.replicas)
+            )
+            restored = self.restored(asked)
+        if restored is None:
+            assert self.announced == 0
+            for number in range(COUNT):  # copies that this log never acknowledged
+                self.clear(number)
+        self.log = self.opened(boot=f"boot-{self.random.randrange(1 << 30)}")
+        assert len(self.appended) >= self.announced
+        assert restored is None or len(self.appended) == restored.seq
+        self.zombies.clear()
+        self.live = [
+            n for n in self.contents if self.files.exists(file_layout.path_of(self.path, n))
+        ]
+        for name in self.live:
+            assert self.files.read(file_layout.path_of(self.path, name)) == self.contents[name]
+        self.copy = None
+
+    def unfit(self) -> set[int] | None:
+        """The replicas that tell nothing; None if it takes one of them to lose nothing."""
+        unfit = {n for n in range(COUNT) if not self.whole(n) or not self.acknowledged(n)}
+        nothing = not any(self.segments(n) for n in range(COUNT)) and not self.announced
+        return unfit if len(unfit) < QUORUM or nothing else None
+
+    def restored(self, asked: Replicas) -> restore.Restored | None:
+        """What replicas give; None if they hold nothing of the log."""
+        try:
+            restored = restore.restore(self.path, asked, self.quiet)
+        except SchemaError as error:
+            if "no log" not in str(error.hint):
+                raise
+            return None
+        for wanted in restored.rows if restored else ():
+            self.bring(wanted)
+        return restored
+
+    def bring(self, wanted: Wanted) -> None:
+        """Brings a file of rows from the first replica that has it as it was written."""
+
+        def prove(_files: Files, path: str, wanted: Wanted) -> None:
+            if self.quiet.read(path) != self.contents[wanted.name]:
+                raise CorruptLogError(f"'{path}' is another file")
+
+        files = self.quiet
+        for address in self.replicas.replicas:
+            replica = FolderReplica(address.path, self.log.id, files=files)
+            with suppress(CorruptLogError):
+                lazy_fetch__bringing.bring(files, self.path, wanted, replica, prove=prove)
+                return
+        raise AssertionError(f"'{wanted.name}' is lost")
+
+    @contextmanager
+    def hidden(self, numbers: list[int]) -> Iterator[None]:
+        """A block in which some replicas do not answer: a file stands in place of each."""
+        places = [self.replicas.replicas[n].path for n in numbers]
+        there = [self.tree.find(path) for path in places]
+        for path in places:
+            self.tree.put(path, Inode(self.tree.number()))
+        yield
+        for path, node in zip(places, there, strict=True):
+            self.tree.put(path, node)

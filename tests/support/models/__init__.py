@@ -1,0 +1,1 @@
+"""Plain models that the engine is compared with."""

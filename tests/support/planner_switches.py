@@ -1,0 +1,55 @@
+"""Switches for tests: definitions run as they are written, or as if others kept everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow import cardinality, compiler
+from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
+
+
+@contextmanager
+def planless(*, off: bool = True) -> Iterator[None]:
+    """Compiles definitions as they are written; with `off=False` it does nothing."""
+    if not off:
+        yield
+        return
+
+    def as_written(tree: Definition, *_: object) -> Definition:
+        return tree
+
+    with mock.patch.object(compiler, "planned", as_written):
+        yield
+
+
+class Everything(frozenset[Lookup]):
+    """Named collections by whatever keys."""
+
+    def __rand__(self, other: frozenset[Lookup]) -> frozenset[Lookup]:  # type: ignore[override]
+        return other
+
+
+@contextmanager
+def granted(*, off: bool = False) -> Iterator[None]:
+    """Compiles definitions as if others kept all that they wish for."""
+    if off:
+        yield
+        return
+    with mock.patch.object(compiler, "kept_by_others", return_value=Everything()):
+        yield
+
+
+@contextmanager
+def weighed(*, off: bool = False) -> Iterator[None]:
+    """Compiles definitions as if what they might look up were always less, once there are rows."""
+    if off:
+        yield
+        return
+    with (
+        mock.patch.object(cardinality, "LEAST_BYTES", 0),
+        mock.patch.object(cardinality, "CLEARLY", float("inf")),
+    ):
+        yield

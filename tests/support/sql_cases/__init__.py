@@ -1,0 +1,1 @@
+"""Values and expressions that are compared with Spark."""

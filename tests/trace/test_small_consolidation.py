@@ -1,0 +1,118 @@
+"""Few updates added up by their values are what sorting them by hashes makes of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models.batch_model import count, few_layouts, layouts, pools, updates_of
+
+from nosync_nb import rows
+from nosync_nb.dataflow.runtime.delta import Delta
+from nosync_nb.rows.count_arithmetic import CountError
+from nosync_nb.trace.batch import UNORDERED, Layout, Updates, arrange
+from nosync_nb.trace.small_consolidation import FEW_ROWS, summed
+
+PAIRS = ("bigint", "string")
+
+
+def pairs(*listed: tuple[int, str | None, int]) -> Updates:
+    numbers, texts, diffs = zip(*listed, strict=True) if listed else ((), (), ())
+    return Updates(
+        [np.array(numbers, np.int64), np.array(texts, object)], np.array(diffs, np.int64)
+    )
+
+
+def listed(updates: Updates) -> list[tuple[Any, ...]]:
+    return list(zip(*(c.tolist() for c in updates.columns), updates.diff.tolist(), strict=True))
+
+
+@given(st.data(), layouts() | few_layouts)
+def test_what_is_added_up_is_the_same_collection(data: st.DataObject, layout: Layout) -> None:
+    types = layout.types
+    updates = data.draw(updates_of(types, data.draw(pools(types)), max_size=8))
+    before, held = count(updates, types), updates.diff.tolist()
+    found = summed(types, updates)
+    if found is None:
+        return
+    assert count(found, types) == before
+    assert len(found.diff) == len(before), "each row stands in it once, none with diff 0"
+    assert (found is updates) == (len(held) == len(before) and 0 not in held)
+    assert updates.diff.tolist() == held
+
+
+@given(st.data())
+def test_a_change_says_the_same_in_whatever_form_it_is_asked_for_first(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=8))
+    expected = count(arrange(layout, updates).updates, layout.types)
+    delta = Delta(layout.types, updates)
+    for name in data.draw(st.permutations(["summed", "hashed", "batch", "updates"])):
+        form = getattr(delta, name)
+        if name == "summed":
+            form = form()
+        elif name != "updates":
+            form = form(layout)
+        if form is not None:
+            made = form if name == "updates" else form.updates
+            assert count(made, layout.types) == expected
+        if name in ("hashed", "batch"):
+            columns = [form.columns[i] for i in layout.places]
+            kinds = [layout.types[i] for i in layout.places]
+            hashes = rows.hash_columns(columns, kinds, len(form))
+            assert form.khash.tolist() == hashes.tolist()
+
+
+def test_rows_stay_where_they_first_came_and_those_that_cancel_go() -> None:
+    updates = pairs((2, "b", 1), (1, None, 1), (2, "b", 2), (3, "c", 1), (3, "c", -1), (1, "a", -1))
+    found = summed(PAIRS, updates)
+    assert found is not None
+    assert listed(found) == [(2, "b", 3), (1, None, 1), (1, "a", -1)]
+    found = summed(PAIRS, pairs((1, "a", 1), (1, "a", -1)))
+    assert found is not None
+    assert listed(found) == []
+    apart = pairs((1, "a", 1), (1, "b", -1), (2, "a", 1))
+    assert summed(PAIRS, apart) is apart
+    nothing = summed(PAIRS, pairs((1, "a", 0)))
+    assert nothing is not None
+    assert listed(nothing) == []
+
+
+def test_rows_without_columns_are_all_equal() -> None:
+    found = summed((), Updates([], np.array([2, 3, -1], np.int64)))
+    assert found is not None
+    assert found.diff.tolist() == [4]
+
+
+def test_numbers_that_are_none_are_equal_and_so_are_zeros() -> None:
+    numbers = np.array([math.nan, 1.5, math.nan, 1.5, 0.0])
+    found = summed(("double",), Updates([numbers], np.ones(5, np.int64)))
+    assert found is not None
+    assert found.diff.tolist() == [2, 2, 1]
+    with_nulls = np.array([math.nan, None, math.nan], object)
+    assert summed(("double",), Updates([with_nulls], np.ones(3, np.int64))) is None
+
+
+def test_many_rows_and_counts_near_the_limit_are_not_added_up_so() -> None:
+    many = FEW_ROWS + 1
+    assert summed(("bigint",), Updates([np.arange(many)], np.ones(many, np.int64))) is None
+    large = Updates([np.array([1, 1])], np.array([1 << 62, 1 << 62], np.int64))
+    assert summed(("bigint",), large) is None
+    with pytest.raises(CountError, match="row \\(1,\\) is counted more than"):
+        Delta(("bigint",), large).hashed(Layout(("bigint",), (0,)))
+
+
+def test_few_rows_are_consolidated_without_a_hash() -> None:
+    delta = Delta(PAIRS, pairs((1, "a", 1), (2, "b", 1), (1, "a", -1)))
+    with mock.patch.object(rows, "hash_columns", side_effect=AssertionError):
+        few = delta.summed()
+    assert few is not None
+    assert few.layout is UNORDERED
+    assert listed(few.updates) == [(2, "b", 1)]
+    assert listed(delta.updates) == [(2, "b", 1)], "from then on these are its updates"
+    assert delta.summed() is few

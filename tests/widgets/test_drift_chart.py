@@ -1,0 +1,49 @@
+"""The chart of counts over epochs: what it says, to whom, and that names are only ever text."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+from nosync_nb.collections.comparison import Counts
+from nosync_widgets.data.comparison import ChartedTable, counts_chart
+
+TITLES = ("late", "<b>& co</b>")
+COUNTS = [Counts(1, 0, 4, 0), Counts(5, 2, 4, 1), Counts(9, 3, 0, 1)]
+
+
+def test_a_chart_is_whole_markup_and_shows_names_as_text() -> None:
+    html = counts_chart(COUNTS, TITLES)
+    page = ElementTree.fromstring(f"<div>{html}</div>")
+    assert "<b>" not in html
+    assert not re.search("script|href|url\\(", html)
+    assert "only in <b>& co</b>" in "".join(page.itertext())
+
+
+def test_who_cannot_see_it_is_told_the_same() -> None:
+    page = ElementTree.fromstring(f"<div>{counts_chart(COUNTS, TITLES)}</div>")
+    picture = page.find("figure/svg")
+    assert picture is not None
+    assert picture.get("role") == "img"
+    assert "epochs 1 to 9" in (picture.get("aria-label") or "")
+    assert "only in late 3" in (picture.get("aria-label") or "")
+    cells = [[cell.text for cell in row] for row in page.findall("details//tbody/tr")]
+    assert cells == [[str(each) for each in counts] for counts in COUNTS]
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    page = ElementTree.fromstring(f"<div>{counts_chart(COUNTS, TITLES)}</div>")
+    lines = page.findall("figure/svg/path[@stroke-width]")
+    assert len({line.get("stroke-dasharray") for line in lines}) == len(lines) == 3
+    assert [line.get("d", "").count("H") for line in lines] == [2, 2, 2]
+    ends = [(end.get("cx"), end.get("cy")) for end in page.findall("figure/svg/circle")]
+    assert [line.get("d", "").rpartition("V")[2] for line in lines] == [y for _, y in ends]
+    assert len({x for x, _ in ends}) == 1
+
+
+def test_without_a_past_there_is_no_chart() -> None:
+    assert counts_chart(COUNTS[:1], TITLES) == ""
+    assert counts_chart([], TITLES) == ""
+    table = ChartedTable("c", ["x"], [["1"]], chart="<p>chart</p>")
+    assert table.html().endswith("<p>chart</p>")
+    assert "chart" not in table.text()

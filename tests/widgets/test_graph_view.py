@@ -1,0 +1,256 @@
+"""The graph of stages as a view: how far each is, what failures would cost, rows of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from internals import asked, inside
+from playwright._impl._driver import compute_driver_executable
+
+import nosync_nb
+from nosync_nb.session.overview import overview
+from nosync_nb.session.session import owners_of
+from nosync_widgets.live import overview_poller as pulses
+from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.views.graph_view import FrontierView, overview_table
+
+STATIC = files("nosync_widgets") / "static"
+SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "frontier.test.mjs"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Any]:
+    """Two epochs of flights, those that were late, and how many."""
+    session = nosync_nb.open(str(tmp_path / "log"))
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("late", flights.filter("delay > 4"))
+    session.stage("counts", session["late"].group_by("carrier").agg(n="count(*)"))
+    for rows in [[("AA", 1), ("UA", 5)], [("UA", 9)]]:
+        flights.insert(rows)
+        session.commit()
+    session.sync()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+    """A pulse that looks when it is told to."""
+    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    pulse = Pulse(session)
+    yield pulse
+    pulse.close()
+
+
+@pytest.fixture
+def view(pulse: Pulse) -> Iterator[FrontierView]:
+    """The graph."""
+    view = FrontierView(pulse)
+    yield view
+    view.close()
+
+
+def node(view: FrontierView, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in view.state["nodes"] if each["name"] == name)
+    return found
+
+
+def test_each_stage_is_shown_with_columns_rows_where_it_ran_and_how_far_it_is(
+    view: FrontierView, session: Any
+) -> None:
+    assert [each["name"] for each in view.state["nodes"]] == ["flights", "late", "counts"]
+    flights, late = node(view, "flights"), node(view, "late")
+    assert (flights["kind"], flights["reads"], flights["ran"]) == ("input", [], "filled by you")
+    assert (late["kind"], late["reads"], late["version"]) == ("stage", ["flights"], 1)
+    assert late["detail"].startswith("2 rows · ")
+    assert late["ran"].endswith(" · in process")
+    assert late["levels"] == [["memory", 2], ["disk", 2]]
+    assert late["columns"][1] == {"name": "delay", "type": "int", "right": True}
+    assert late["after"] == [["kernel", 2], ["power", 2], ["disk", 0]]
+    assert view.title() == "graph of epoch 2: 1 input, 2 stages"
+
+
+def test_what_a_failure_would_cost_now_is_said_in_words(
+    view: FrontierView, session: Any, tmp_path: Path
+) -> None:
+    told = {each["what"]: each["text"] for each in view.state["costs"]}
+    assert told["the kernel dies"] == "nothing would be lost"
+    assert told["the disk is lost"].startswith("back to epoch 0: all 2 epochs would be lost, since")
+    urls = [f"file://{tmp_path}/copy{number}" for number in (1, 2)]
+    with nosync_nb.open(tmp_path / "other", replicas=urls) as other:
+        numbers = other.input("numbers", "x int")
+        numbers.insert([(1,)])
+        other.commit()
+        other.sync("replicas")
+        costs = FrontierView(Pulse(other)).state["costs"]
+        assert [each["what"] for each in costs[2:]] == [
+            "the disk is lost",
+            "the disk and 1 replica are lost",
+        ]
+        assert {each["text"] for each in costs[:3]} == {"nothing would be lost"}
+
+
+def test_a_single_epoch_that_would_be_lost_is_not_called_all_of_them(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "one") as session:
+        session.input("numbers", "x int").insert([(1,)])
+        session.commit()
+        view = FrontierView(Pulse(session))
+        told = {each["what"]: each["text"] for each in view.state["costs"]}
+        assert told["the disk is lost"].startswith("back to epoch 0: 1 epoch would be lost, since")
+        view.close()
+
+
+def test_selecting_a_stage_shows_its_rows_of_now(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    assert view.page == {}
+    asked(view, {"select": "counts"})
+    assert view.selected == view.state["selected"] == "counts"
+    assert (view.page["stage"], view.page["epoch"], view.page["rows"]) == (
+        "counts",
+        2,
+        [["UA", "2"]],
+    )
+    session["flights"].insert([("B6", 50)])
+    session.commit()
+    pulse.refresh()
+    assert (view.page["epoch"], view.page["rows"]) == (3, [["B6", "1"], ["UA", "2"]])
+    asked(view, {"select": ""})
+    assert view.page == {}
+
+
+def test_rows_are_few_and_read_again_for_another_epoch_alone(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    session["flights"].insert([(f"{number:05}", number) for number in range(1000)])
+    session.commit()
+    pulse.refresh()
+    view.select("flights")
+    assert (len(view.page["rows"]), view.page["more"]) == (20, True)
+    before = view.page["rows"]
+    view.show()
+    assert view.page["rows"] is before
+    inside(session).worker.drain()
+
+
+def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    view.select("late")
+    assert view.page["rows"] == [["UA", "5"], ["UA", "9"]]
+    session.rewind(to=1)
+    session["flights"].insert([("DL", 70)])
+    assert session.commit() == 2
+    pulse.refresh()
+    assert (view.page["epoch"], view.page["rows"]) == (2, [["DL", "70"], ["UA", "5"]])
+
+
+def test_rows_are_dated_with_the_epoch_that_they_are_of(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    """Also where it moves on between two looks, as it does while a cell commits."""
+    view.select("late")
+    session["flights"].insert([("DL", 70)])
+    session.commit()
+    view.show()
+    assert (view.state["epoch"], view.page["epoch"]) == (2, 3)
+    assert view.page["rows"] == [["DL", "70"], ["UA", "5"], ["UA", "9"]]
+
+
+def test_a_stage_that_has_stopped_says_why_and_its_last_rows(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    session.stage("late", session["flights"].filter("delay > 4").select("delay"))
+    session["flights"].insert([("B6", 50)])
+    session.commit()
+    pulse.refresh()
+    view.select("counts")
+    assert "carrier" in node(view, "counts")["why"]
+    assert view.page["rows"] or view.page["error"]
+    assert node(view, "late")["version"] == 2
+
+
+def test_a_stage_that_is_dropped_is_selected_no_more(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    view.select("counts")
+    session.drop("counts")
+    pulse.refresh()
+    assert (view.selected, view.page) == ("", {})
+    assert [each["name"] for each in view.state["nodes"]] == ["flights", "late"]
+    asked(view, {"select": "nobody"})
+    assert view.selected == ""
+
+
+def test_the_graph_follows_into_a_branch(view: FrontierView, pulse: Pulse, session: Any) -> None:
+    view.select("late")
+    with session.branch("what_if", at=1) as branch:
+        pulse.move(branch, "what_if")
+        assert (view.state["name"], view.state["epoch"]) == ("what_if", 1)
+        assert view.page["rows"] == [["UA", "5"]]
+        branch["flights"].insert([("DL", 7)])
+        branch.commit()
+        pulse.refresh()
+        assert view.page["rows"] == [["DL", "7"], ["UA", "5"]]
+        pulse.move(session, None)
+        assert view.page["rows"] == [["UA", "5"], ["UA", "9"]]
+
+
+def test_names_and_values_are_text(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        evil = session.input("evil", "`<i>` string")
+        evil.insert([("<script>\u202e",)])
+        session.commit()
+        view = FrontierView(Pulse(session))
+        view.select("evil")
+        assert "\u202e" not in view.page["rows"][0][0]
+        text, html = view.static()
+        assert view.state["nodes"][0]["columns"][0]["name"] == "<i>"
+        assert text == "evil   (1 row · 66 B)"
+        assert "<i>" not in html
+        view.close()
+
+
+def test_the_fallback_is_lines_of_text_and_a_table(view: FrontierView) -> None:
+    data, _ = view._repr_mimebundle_()
+    assert "counts <- late   (1 row" in data["text/plain"]
+    assert "inputs and stages at epoch 2" in data["text/html"]
+    assert "if the kernel dies: nothing would be lost" in data["text/html"]
+
+
+def test_the_table_says_what_the_view_says(session: Any) -> None:
+    text = overview_table(overview(owners_of(session))).text()
+    assert "carrier string, delay int" in text
+    assert "live" in text
+
+
+def test_closing_frees_the_view(view: FrontierView, pulse: Pulse, session: Any) -> None:
+    view.select("late")
+    view.close()
+    view.close()
+    session["flights"].insert([("DL", 7)])
+    session.commit()
+    pulse.refresh()
+    assert view.page["epoch"] == 2
+
+
+def test_the_script_of_the_graph() -> None:
+    node_, _ = compute_driver_executable()  # Playwright brings one
+    done = subprocess.run(
+        [node_, "--test", str(SCRIPT)],
+        env={**os.environ, "VIEW_JS": str(STATIC / "frontier.js")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    source = (STATIC / "frontier.js").read_text()
+    assert len(source.splitlines()) <= 400
+    assert "innerHTML" not in source
+    assert "import " not in source

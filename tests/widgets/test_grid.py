@@ -1,0 +1,477 @@
+"""The grid over a real session, without a front end: messages in, pages and files out."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from internals import asked, inside
+from nbconvert import HTMLExporter
+from playwright._impl._driver import compute_driver_executable
+
+import nosync_nb
+from nosync.open_views import OpenViews
+from nosync_widgets.live import throttle as paces
+from nosync_widgets.live.throttle import Budget, Pace
+from nosync_widgets.views.grid import GridView
+from nosync_widgets.views.grid__grid_pages import Wanted
+
+STATIC = files("nosync_widgets") / "static"
+SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An epoch of flights; what is late; nothing is read again by itself."""
+    monkeypatch.setattr(paces, "REST_S", 3600)
+    session = nosync_nb.open(str(tmp_path / "log"))
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("late", flights.filter("delay > 60"))
+    flights.insert([("AA", 70), ("UA", 90), ("B6", 61), ("B6", 61), ("UA", 3), (None, 65)])
+    session.commit()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def grid(session: Any) -> Iterator[GridView]:
+    """A grid of the stage, two rows a page."""
+    grid = GridView(session, "late", limit=2)
+    yield grid
+    grid.close()
+
+
+def show(grid: GridView, **other: Any) -> Any:
+    """Asks as the front end does; the page that answers."""
+    number = grid.page.get("asked", 0) + 1
+    now = {key: grid.page.get(key) for key in ("order", "where", "offset", "limit")}
+    asked(grid, {"kind": "show", "asked": number, **now, **other})
+    assert grid.page["asked"] == number
+    return grid.page
+
+
+def fly(session: Any, *rows: tuple[str, int]) -> None:
+    session["flights"].insert(list(rows))
+    session.commit()
+
+
+def sent(grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str) -> Any:
+    """What a download sends, put together again."""
+    told: list[Any] = []
+
+    def sends(content: Any, buffers: Any = None) -> None:
+        if content:  # not an answer that says nothing
+            told.append((content, buffers))
+
+    monkeypatch.setattr(grid, "send", sends)
+    asked(grid, {"kind": "download", "format": kind})
+    if told[0][0]["kind"] == "failed":
+        return told[0][0]["error"], b""
+    assert [content["piece"] for content, _ in told] == list(range(told[0][0]["last"] + 1))
+    return told[0][0]["name"], b"".join(bytes(buffers[0]) for _, buffers in told)
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def test_a_grid_opens_on_the_first_page_dated(grid: GridView) -> None:
+    page = grid.page
+    assert page["rows"] == [[None, "65"], ["AA", "70"]]
+    assert (page["epoch"], page["total"], page["offset"], grid.latest) == (1, 5, 0, 1)
+    assert page["columns"][1] == {"name": "delay", "type": "int", "right": True}
+    assert grid.title() == "late at epoch 1: rows 1 to 2 of 5"
+
+
+def test_pages_are_turned_and_the_last_one_is_where_it_ends(grid: GridView) -> None:
+    assert show(grid, offset=2)["rows"] == [["B6", "61"], ["B6", "61"]]
+    assert show(grid, offset=4)["rows"] == [["UA", "90"]]
+    assert (show(grid, offset=400)["rows"], grid.page["offset"]) == ([["UA", "90"]], 4)
+    assert show(grid, offset=-3)["offset"] == 0
+
+
+def test_rows_are_sorted_by_columns_and_null_comes_first_or_last(grid: GridView) -> None:
+    assert show(grid, order=[[1, True]], limit=3)["rows"] == [
+        ["UA", "90"],
+        ["AA", "70"],
+        [None, "65"],
+    ]
+    assert show(grid, order=[[0, True]])["rows"][0] == ["UA", "90"]
+    assert show(grid, order=[[0, True]], offset=3)["rows"] == [["AA", "70"], [None, "65"]]
+    assert show(grid, order=[[1, False], [0, True]], offset=0)["rows"][:2] == [["B6", "61"]] * 2
+    assert "by delay, carrier desc" in grid.title()
+
+
+def test_rows_are_filtered_by_sql_and_a_mistake_leaves_what_is_shown(grid: GridView) -> None:
+    assert show(grid, where="carrier = 'B6'")["rows"] == [["B6", "61"]] * 2
+    assert (grid.page["total"], grid.page["where"]) == (2, "carrier = 'B6'")
+    page = show(grid, where="carier = 'B6'")
+    assert "carier" in page["error"]
+    assert page["rows"] == [["B6", "61"]] * 2
+    page = show(grid, where="", order=[[1, True]])
+    assert "error" not in page
+    assert page["rows"][0] == ["UA", "90"]
+
+
+def test_a_page_never_has_more_than_200_rows(grid: GridView, session: Any) -> None:
+    fly(session, *((f"{n:04}", 100 + n) for n in range(1000)))
+    grid.refresh()
+    assert len(show(grid, limit=100_000)["rows"]) == 200
+    assert len(show(grid, limit=-1)["rows"]) == 1
+
+
+def test_a_message_that_makes_no_sense_harms_nothing(grid: GridView) -> None:
+    assert show(grid, order=[[99, True], [-1, True]])["order"] == []
+    asked(grid, {"kind": "nothing"})
+    asked(grid, {"kind": "download", "format": "exe"})
+    assert len(grid.page["rows"]) == 2
+
+
+def test_a_top_is_shown_in_its_own_order(session: Any) -> None:
+    worst = session["flights"].group_by("carrier").top(2, by="delay desc")
+    session.stage("worst", worst)
+    grid = GridView(session, "worst")
+    assert grid.page["order"] == [[0, False], [1, True]]
+    assert grid.page["rows"][-2:] == [["UA", "90"], ["UA", "3"]]
+    grid.close()
+
+
+def test_values_are_text_and_nothing_else(session: Any) -> None:
+    fly(session, ("<img src=x onerror=alert(1)>", 99), ("\u202eevil", 98))
+    grid = GridView(session, "late")
+    assert ["\\u202eevil", "98"] in grid.page["rows"]
+    assert "<img" not in grid.static()[1]
+    grid.close()
+
+
+# -- following -------------------------------------------------------------------------------------
+
+
+def test_a_grid_follows_commits_on_its_page_in_its_order(grid: GridView, session: Any) -> None:
+    show(grid, order=[[1, True]], where="carrier <> 'AA'")
+    fly(session, ("DL", 99), ("AA", 999))
+    grid.refresh()
+    assert grid.page["rows"] == [["DL", "99"], ["UA", "90"]]
+    assert (grid.page["epoch"], grid.page["asked"], grid.latest) == (2, 0, 2)
+
+
+def test_many_commits_are_one_page(grid: GridView, session: Any) -> None:
+    before = grid.page["number"]
+    for number in range(20):
+        fly(session, ("DL", 100 + number))
+        assert grid.pace.waits
+    assert grid.page["number"] == before, "nothing was read by who commits"
+    grid.pace.run()
+    assert (grid.page["number"], grid.page["epoch"], grid.pace.acted) == (before + 1, 21, 1)
+    assert not grid.pace.waits
+
+
+def test_an_epoch_that_changes_nothing_here_reads_nothing(grid: GridView, session: Any) -> None:
+    grid.summing.run()
+    summing = grid.summing.acted
+    fly(session, ("UA", 1))
+    grid.refresh()
+    assert (grid.page["epoch"], grid.summary["epoch"]) == (2, 2)
+    assert not grid.summing.waits
+    assert grid.summing.acted == summing
+
+
+def test_a_frozen_grid_stays_and_counts_how_far_it_is_behind(grid: GridView, session: Any) -> None:
+    asked(grid, {"kind": "freeze", "on": True})
+    for delay in (91, 92, 93):
+        fly(session, ("AA", delay))
+    grid.refresh()
+    assert (grid.frozen, grid.page["epoch"], grid.latest) == (True, 1, 4)
+    assert show(grid, order=[[1, True]])["rows"] == [["UA", "90"], ["AA", "70"]]
+    asked(grid, {"kind": "freeze", "on": False})
+    assert (grid.page["epoch"], grid.page["rows"][0]) == (4, ["AA", "93"])
+
+
+def test_after_a_rewind_and_a_new_version_it_shows_what_is_there(
+    grid: GridView, session: Any
+) -> None:
+    fly(session, ("AA", 99))
+    session.rewind(to=1)
+    grid.refresh()
+    assert (grid.page["epoch"], grid.page["total"]) == (1, 5)
+    show(grid, order=[[1, True]], where="delay > 1")
+    session.stage("late", session["flights"].filter("delay > 80").select("delay"))
+    grid.refresh()
+    assert [column["name"] for column in grid.page["columns"]] == ["delay"]
+    assert (grid.page["rows"], grid.page["order"], grid.page["where"]) == ([["90"]], [], "")
+
+
+def test_a_stage_that_is_gone_is_an_error_beside_its_last_rows(
+    grid: GridView, session: Any
+) -> None:
+    session.drop("late")
+    grid.refresh()
+    assert "there is no stage or input 'late'" in grid.page["error"]
+    assert grid.page["rows"]
+    assert "late" in grid.static()[0]
+
+
+def test_a_grid_moves_to_a_branch_and_back(grid: GridView, session: Any) -> None:
+    with session.branch("what_if") as branch:
+        grid.move(branch, "what_if")
+        branch["flights"].insert([("ZZ", 999)])
+        branch.commit()
+        assert grid.pace.waits
+        grid.refresh()
+        assert grid.page["name"] == "what_if/late"
+        assert grid.page["total"] == 6
+        grid.move(session, None)
+        assert (grid.page["name"], grid.page["total"]) == ("late", 5)
+
+
+def test_threads_may_ask_while_epochs_commit(grid: GridView, session: Any) -> None:
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            for number in range(40):
+                grid.show(Wanted(((1, number % 2 == 0),), "", number % 5, 3))
+                grid.refresh()
+        except BaseException as error:  # the assertion below names it
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        fly(session, ("DL", 100 + number))
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    grid.refresh()
+    assert (grid.page["total"], grid.page["epoch"]) == (25, 21)
+
+
+def test_a_closed_grid_hears_of_no_commit(session: Any) -> None:
+    before = inside(session).listeners.subscribers
+    grid = GridView(session, "late")
+    layout = grid.layout
+    grid.close()
+    grid.close()
+    assert inside(session).listeners.subscribers == before
+    assert layout.comm is None
+    fly(session, ("DL", 99))
+    assert not grid.pace.waits
+
+
+# -- summaries, files, fallback --------------------------------------------------------------------
+
+
+def test_summaries_are_made_in_the_background_and_dated(grid: GridView, session: Any) -> None:
+    assert grid.summary == {}
+    assert grid.summing.waits
+    grid.summing.run()
+    carrier, delay = grid.summary["columns"]
+    assert (carrier["nulls"], carrier["distinct"]) == (1, 3)
+    assert carrier["common"] == [["B6", 2], ["AA", 1], ["UA", 1]]
+    assert (delay["low"], delay["high"], sum(delay["bars"])) == ("61", "90", 5)
+    assert grid.summary["epoch"] == 1
+    made = threading.Event()
+    grid.observe(lambda _: made.set(), "summary")
+    show(grid, where="carrier = 'B6'")
+    assert made.wait(60), "who asks does not wait for a rest"
+    assert grid.summary["columns"][1]["bars"] == [2]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_download_has_all_rows_of_the_filter_in_the_order_shown(
+    grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    show(grid, order=[[1, True]], where="carrier is not null")
+    name, data = sent(grid, monkeypatch, kind)
+    assert name == f"late-epoch-1.{kind}"
+    read = pyarrow.csv.read_csv if kind == "csv" else pyarrow.parquet.read_table
+    assert read(io.BytesIO(data)).to_pydict() == {
+        "carrier": ["UA", "AA", "B6", "B6"],
+        "delay": [90, 70, 61, 61],
+    }
+
+
+def test_nested_values_are_json_in_a_csv(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = session.input("odd", "tags array<string>, raw binary")
+    odd.insert([(["a", "é"], b"\x01"), (None, None)])
+    session.commit()
+    grid = GridView(session, "odd")
+    assert (
+        sent(grid, monkeypatch, "csv")[1].decode() == '"tags","raw"\n,\n"[""a"", ""é""]","0x01"\n'
+    )
+    grid.close()
+
+
+def test_what_is_too_large_is_not_sent(
+    grid: GridView, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.collect_rows = 3
+    assert "5 rows: session.collect_rows = 3 is less" in sent(grid, monkeypatch, "csv")[0]
+
+
+def test_the_fallback_is_a_table_with_its_epoch(grid: GridView) -> None:
+    show(grid, order=[[1, True]])
+    data = grid.bundle()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "late at epoch 1: rows 1 to 2 of 5 by delay desc</caption>" in data["text/html"]
+    assert data["text/plain"].splitlines()[2:] == ["UA          90", "AA          70"]
+
+
+def test_a_notebook_converted_to_html_has_the_table(grid: GridView) -> None:
+    output = nbformat.v4.new_output("execute_result", data=grid.bundle(), execution_count=1)
+    cell = nbformat.v4.new_code_cell("late", outputs=[output])
+    page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    assert "late at epoch 1: rows 1 to 2 of 5</caption>" in page
+    assert ">70</td>" in page
+    assert "widget-view" not in page
+
+
+def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhile() -> None:
+    begun, go_on, twice = (threading.Event() for _ in range(3))
+
+    def act() -> None:
+        (twice if begun.is_set() else begun).set()
+        assert go_on.wait(60)
+
+    pace = Pace(act, Budget())
+    for _ in range(5):
+        pace.ask()
+    assert begun.wait(60)
+    for _ in range(5):
+        pace.ask()
+    assert pace.waits
+    assert pace.acted == 0
+    go_on.set()
+    assert twice.wait(60)
+    pace.close()
+    pace.ask()
+    assert not pace.waits
+
+
+def test_paces_rest_so_long_that_all_of_a_budget_stay_within_it() -> None:
+    budget = Budget(0.03)
+    every = [Pace(lambda: sum(range(1000)), budget) for _ in range(3)]
+    assert budget.rest_s(0.4) == pytest.approx(0.4 * 3 / 0.03)
+    assert budget.rest_s(0.0) == paces.REST_S
+    every[0].run()
+    assert every[0].spent_s > 0
+    for each in every[1:]:
+        each.close()
+        each.close()
+    assert (budget.sharing, budget.rest_s(0.4)) == (1, pytest.approx(0.4 / 0.03))
+    every[0].close()
+
+
+def test_a_pace_rests_longer_while_others_have_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two seconds of rest are due: the process worked for half of them, for all, or was idle."""
+    now = {"thread": 0.0, "process": 0.0, "clock": 0.0}
+    rests: list[float] = []
+
+    class Timer:
+        def __init__(self, rest_s: float, due: Callable[[], None]) -> None:
+            rests.append(rest_s)
+            self.due, self.daemon = due, False
+
+        def start(self) -> None:
+            timers.append(self)
+
+        def cancel(self) -> None:
+            pass
+
+    def act() -> None:
+        now["thread"] += 0.06
+
+    timers: list[Timer] = []
+    clocks = {"thread_time": "thread", "process_time": "process", "monotonic": "clock"}
+    told = {name: partial(now.__getitem__, each) for name, each in clocks.items()}
+    monkeypatch.setattr(paces, "time", SimpleNamespace(**told))
+    monkeypatch.setattr(paces, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
+    pace = Pace(act, Budget(0.03))
+    pace.run()
+
+    def after(clock: float, process: float) -> int:
+        now["clock"] += clock
+        now["process"] += process
+        timers[-1].due()
+        return pace.acted
+
+    pace.ask()
+    assert after(2.0, 1.0) == 1
+    assert after(2.0, 1.0) == 2
+    assert rests == pytest.approx([2.0, 2.0])
+    pace.ask()
+    assert after(2.0, 2.0) == 3
+    pace.ask()
+    assert after(2.0, 0.2) == 4, "nobody worked whom it could disturb"
+    pace.ask()
+    pace.ask(soon=True)
+    assert after(0.0, 0.0) == 5, "somebody waits"
+    pace.close()
+
+
+def test_open_views_of_a_notebook_share_one_budget(session: Any) -> None:
+    views = OpenViews()
+    for name in ("flights", "late"):
+        views.grid(session, name, 20, None)
+    slider = views.travel(session, "late", None, None)
+    budget = views.grid(session, "late", 20, None).summing.budget
+    assert slider.pace.budget is budget
+    assert budget.sharing == 5
+    views.close()
+    assert budget.sharing == 0
+
+
+def test_a_summary_adds_no_layers_up_and_loads_no_pandas() -> None:
+    """Adding up a million rows takes longer than counting; loading pandas takes half a second."""
+    script = """
+import sys, tempfile, nosync_nb
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace.trace import Trace
+with tempfile.TemporaryDirectory() as folder, nosync_nb.open(folder + "/log") as session:
+    rows = session.input("rows", "n int, s string")
+    for n in range(3):
+        rows.insert([(n, None), (n, str(n)), (7, "x")])
+        session.commit()
+    rows.remove([(7, "x")])
+    session.commit()
+    Trace.consolidated = None
+    found = owners_of(session).paging.look(rows).profiles()
+    assert [each[:2] for each in found] == [(0, 4), (3, 4)], found
+    assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_script_of_the_grid() -> None:
+    node, _ = compute_driver_executable()  # Playwright brings one
+    done = subprocess.run(
+        [node, "--test", str(SCRIPTS / "grid.test.mjs")],
+        env={**os.environ, "VIEW_JS": str(STATIC / "grid.js")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ["grid.js", "grid.css"])
+def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
+    source = (STATIC / name).read_text()
+    for word in ("innerHTML", "http", "import "):
+        assert word not in source
+    assert len(source.splitlines()) <= 400

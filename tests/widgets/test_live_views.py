@@ -1,0 +1,374 @@
+"""Views that follow a session: the pulse that tells them, and the layers of a stage."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar, copy_context
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from internals import asked, inside
+from playwright._impl._driver import compute_driver_executable
+
+import nosync_nb
+from nosync_widgets.live import overview_poller as pulses
+from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.views.graph_view import FrontierView
+from nosync_widgets.views.layers_view import LayersView
+from nosync_widgets.views.panel import Panel
+from nosync_widgets.views.stage_list import ListView
+
+STATIC = files("nosync_widgets") / "static"
+SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Any]:
+    """Two epochs of flights and the worst delay of each carrier."""
+    session = nosync_nb.open(str(tmp_path / "log"))
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("worst", flights.group_by("carrier").agg(worst="max(delay)"))
+    for rows in [[("AA", 1), ("UA", 5)], [("UA", 9)]]:
+        flights.insert(rows)
+        session.commit()
+    session.sync()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+    """A pulse that looks when it is told to."""
+    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    pulse = Pulse(session)
+    yield pulse
+    pulse.close()
+
+
+@pytest.fixture
+def view(pulse: Pulse) -> Iterator[LayersView]:
+    """The layers of the input."""
+    view = LayersView(pulse, "flights")
+    yield view
+    view.close()
+
+
+def fly(session: Any, *rows: tuple[str, int]) -> int:
+    session["flights"].insert(list(rows))
+    return int(session.commit())
+
+
+def test_who_commits_does_not_know_that_it_is_watched(view: LayersView, session: Any) -> None:
+    assert inside(session).listeners.subscribers == 0
+    assert not inside(session).listeners.heard
+    fly(session, ("DL", 1))
+    assert view.state["epoch"] == 2
+
+
+def test_many_commits_are_told_once_and_nothing_new_is_not_told(pulse: Pulse, session: Any) -> None:
+    told = []
+    pulse.subscribe(lambda: told.append(pulse.overview.epoch))
+    for delay in range(20):
+        fly(session, ("DL", delay))
+    session.sync()
+    inside(session).worker.drain()
+    pulse.refresh()
+    pulse.refresh()
+    assert told == [22]
+
+
+def test_a_pulse_looks_by_itself_while_somebody_watches(session: Any) -> None:
+    pulse, told = Pulse(session), threading.Event()
+    leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 3 else None)
+    fly(session, ("DL", 1))
+    assert told.wait(60)
+    leave()
+    leave()
+    told.clear()
+    leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 4 else None)
+    fly(session, ("DL", 1))
+    assert told.wait(60), "it looks again for who comes later"
+    leave()
+
+
+def test_layers_are_shown_with_their_places(view: LayersView) -> None:
+    state = view.state
+    assert (state["stage"], state["epoch"], state["last"]) == ("flights", 2, 2)
+    (layer,) = state["layers"]
+    assert (layer["lower"], layer["upper"], layer["rows"]) == (1, 3, "3 rows")
+    assert not layer["merging"]
+    assert [(each["kind"], each["epoch"]) for each in state["places"]] == [
+        ("memory", 2),
+        ("disk", 2),
+    ]
+    assert state["stages"] == [["flights", "flights"], ["worst", "worst"]]
+    assert view.title() == "layers of flights at epoch 2: 1 layer"
+
+
+def test_a_replica_is_a_place_that_gets_there(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/copy"
+    with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
+        flights = session.input("flights", "carrier string, delay int")
+        session.stage("here", flights.filter("delay > 1"), persist="disk")
+        session.stage("nowhere", flights.filter("delay > 2"), persist="memory")
+        pulse = Pulse(session)
+        view = LayersView(pulse, "flights")
+        fly(session, ("UA", 1))
+        session.sync("replicas")
+        pulse.refresh()
+        memory, disk, copy = view.state["places"]
+        assert (memory["epoch"], disk["epoch"], copy["epoch"]) == (1, 1, 1)
+        assert (copy["name"], copy["where"]) == ("replica 1", url)
+        assert view.state["quorum"] == 1
+        view.choose("here")
+        assert [each["kind"] for each in view.state["places"]] == ["memory", "disk"]
+        view.choose("nowhere")
+        assert [each["kind"] for each in view.state["places"]] == ["memory"]
+        view.close()
+
+
+def test_a_merge_is_seen_while_it_goes_on_and_when_it_is_done(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    def load(number: int) -> None:
+        session["flights"].insert([(f"{number}-{each}", each) for each in range(5000)])
+        session.commit()
+
+    for number in range(3):
+        load(number)
+    pulse.refresh()
+    before = view.state["layers"]
+    assert [(each["lower"], each["upper"]) for each in before[-3:]] == [(3, 4), (4, 5), (5, 6)]
+    publisher = inside(session).publisher
+    trace = publisher.snapshot.contents("flights")
+    trace.layers[-1].claim()
+    view.show()
+    assert [each["merging"] for each in view.state["layers"]][-2:] == [False, True]
+    trace.layers[-1].release()
+    load(3)
+    inside(session).worker.drain()
+    pulse.refresh()
+    assert len(view.state["layers"]) < len(before)
+    assert view.state["layers"][-1]["upper"] == 7
+
+
+def test_the_front_end_asks_for_another_stage_by_message(view: LayersView) -> None:
+    asked(view, {"stage": "worst"})
+    assert view.stage == view.state["stage"] == "worst"
+    asked(view, {"stage": "nobody"})
+    assert view.state["why"] == "there is no stage 'nobody' any more"
+    assert view.state["layers"] == []
+    asked(view, {})
+    assert view.static()[0]
+
+
+def test_without_any_stage_a_view_says_so(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        view = LayersView(Pulse(session))
+        assert view.state["why"] == "no inputs and no stages yet"
+        view.close()
+
+
+def test_a_stage_that_is_dropped_is_said_to_be_gone(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    view.choose("worst")
+    session.drop("worst")
+    pulse.refresh()
+    assert "any more" in view.state["why"]
+    assert [name for name, _ in view.state["stages"]] == ["flights"]
+
+
+def test_views_follow_into_a_branch_and_name_it(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    with session.branch("what_if", at=1) as branch:
+        pulse.move(branch, "what_if")
+        assert (view.state["name"], view.state["epoch"]) == ("what_if/flights", 1)
+        fly(session, ("ZZ", 1))
+        fly(branch, ("DL", 7))
+        pulse.refresh()
+        assert view.state["epoch"] == 2
+        pulse.move(session, None)
+        assert (view.state["name"], view.state["epoch"]) == ("flights", 3)
+
+
+def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    reader = nosync_nb.open(session.path, mode="r")
+    pulse.move(reader, None)
+    assert view.state["error"] == ""
+    pulse.move(cast(Any, None), None)
+    assert "AttributeError" in view.state["error"]
+    assert view.state["layers"], "what was shown stays"
+    pulse.move(session, None)
+    assert view.state["error"] == ""
+    reader.close()
+
+
+@pytest.mark.parametrize("opens", [LayersView, FrontierView, ListView, Panel])
+def test_of_a_session_that_has_ended_views_say_what_to_do(
+    opens: Any, pulse: Pulse, session: Any
+) -> None:
+    again = "run %dd panel" if opens is Panel else "run this cell again"
+    view: Any = Panel(pulse, cast(Any, None)) if opens is Panel else opens(pulse)
+    views = [view.listing, view.graph, view.layers] if opens is Panel else [view]
+    session.close()
+    pulse.refresh()
+    closed = f"the session was closed, what is shown is of then; to go on, {again}"
+    assert [each.state["error"] for each in views] == [closed] * len(views)
+    assert {each.state["epoch"] for each in views} == {2}
+    asked(views[0], {"stage": "worst"})
+    assert views[0].state["error"] == closed
+
+    with nosync_nb.open(session.path) as following:
+        pulse.move(following, None)
+        assert {each.state["error"] for each in views} == {""}
+    view.close()
+
+
+def test_of_a_log_that_was_taken_over_views_say_what_to_do(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    taken = "import nosync_nb, sys; nosync_nb.open(sys.argv[1], takeover=True).close()"
+    subprocess.run([sys.executable, "-c", taken, session.path], check=True, timeout=300)
+    pulse.refresh()
+    said = view.state["error"]
+    assert said.startswith("another process has taken this log over, what is shown is of then")
+    assert said.endswith(f"`%dd open {session.path} --takeover`, then run this cell again")
+    assert view.state["layers"]
+
+
+def test_what_fails_once_is_looked_at_again(
+    view: LayersView, pulse: Pulse, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pulses.Pulse, "_made", _raises)
+        fly(session, ("DL", 7))
+        pulse.refresh()
+        assert (view.state["epoch"], view.state["error"]) == (2, "MemoryError: none")
+    pulse.refresh()
+    assert (view.state["epoch"], view.state["error"]) == (3, "")
+
+
+def _raises(_pulse: Pulse) -> Any:
+    raise MemoryError("none")
+
+
+def test_the_fallback_is_a_dated_table(view: LayersView) -> None:
+    data, _ = view._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "<table>" in data["text/html"]
+    assert "layers at epoch 2" in data["text/plain"]
+    assert "memory+disk" in data["text/plain"]
+
+
+def test_closing_frees_the_view_and_its_layout(
+    pulse: Pulse, session: Any, view: LayersView
+) -> None:
+    layout = view.layout
+    view.close()
+    view.close()
+    assert view.comm is None
+    assert layout.comm is None
+    fly(session, ("DL", 7))
+    pulse.refresh()
+    asked(view, {"stage": "worst"})
+    assert view.state["epoch"] == 2
+
+
+def test_threads_may_look_and_ask_while_epochs_commit(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    failures: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            for number in range(30):
+                pulse.refresh()
+                asked(view, {"stage": ("flights", "worst")[number % 2]})
+        except BaseException as error:  # the assertion below names it
+            failures.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        fly(session, ("DL", number))
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    pulse.refresh()
+    assert (view.state["epoch"], view.state["error"]) == (22, "")
+
+
+@pytest.mark.parametrize("name", ["layers", "parts"])
+def test_the_script_of_a_view(name: str) -> None:
+    node, _ = compute_driver_executable()  # Playwright brings one
+    done = subprocess.run(
+        [node, "--test", str(SCRIPTS / f"{name}.test.mjs")],
+        env={**os.environ, "VIEW_JS": str(STATIC / f"{name}.js")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ["layers.js", "parts.js", "live.css"])
+def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
+    source = (STATIC / name).read_text()
+    for word in ("innerHTML", "http", "import "):
+        assert word not in source
+    assert len(source.splitlines()) <= 400
+
+
+def contrast(one: str, other: str) -> float:
+    """How well two colours of a style sheet are told apart, by WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_what_is_written_on_a_layer_can_be_read_in_light_and_dark() -> None:
+    colours = re.findall(r"--nosync-(\w+): (#[0-9a-f]{6});", (STATIC / "live.css").read_text())
+    for kind in ("memory", "disk", "some", "copied"):
+        own, label = ([c for name, c in colours if name == each] for each in (kind, "label"))
+        assert len(own) == len(label) == 2
+        assert all(contrast(*pair) >= 4.5 for pair in zip(own, label, strict=True)), kind
+
+
+def test_what_is_told_is_told_where_the_front_end_was_answered_last(
+    view: LayersView, pulse: Pulse, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its next message waits for the cell that runs."""
+    where: ContextVar[str] = ContextVar("where", default="a cell")
+    told: list[str] = []
+    monkeypatch.setattr(view.comm, "send", lambda *_args, **_more: told.append(where.get()))
+
+    def ask() -> None:
+        where.set("a subshell")
+        asked(view, {"stage": "worst"})
+
+    fly(session, ("DL", 1))
+    pulse.refresh()
+    copy_context().run(ask)
+    fly(session, ("DL", 2))
+    thread = threading.Thread(target=pulse.refresh)
+    thread.start()
+    thread.join()
+    assert told[0] == "a cell"
+    assert told[1:] == ["a subshell"] * 3, "the answer, another stage, a commit"

@@ -1,0 +1,1 @@
+"""The data that views draw, as small values and tables."""

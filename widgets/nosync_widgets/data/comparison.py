@@ -1,0 +1,117 @@
+"""A chart of how two collections drifted apart: rows of one side, and changed ones, over epochs.
+
+A plain picture of our own in the page: lines that differ by dashes as well as by colour, in colours
+that can be told on light and dark, with a title and a table of the figures for who cannot see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nosync_widgets import formats
+from nosync_widgets.data.tables import Table
+
+if TYPE_CHECKING:
+    from nosync_nb.collections.comparison import Counts
+
+WIDTH, HEIGHT = 560, 150
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 24
+LINES = (("#3a86d8", ""), ("#d1611b", "7 3"), ("#8a63d2", "2 3"))
+"""Colour and dashes of each line: both have a contrast above 3 on white and on black."""
+
+
+@dataclass(frozen=True, repr=False)
+class ChartedTable(Table):
+    """A table with a chart below it in HTML; the text of both is that of the table."""
+
+    chart: str = ""
+
+    def html(self) -> str:
+        """The table, and the chart."""
+        return super().html() + self.chart
+
+
+def counts_chart(counts: Sequence[Counts], titles: tuple[str, str]) -> str:
+    """Draws counts over epochs as HTML; nothing for fewer than two epochs.
+
+    Args:
+        titles: what tells the sides apart.
+    """
+    if len(counts) < 2:
+        return ""
+    names = (f"only in {titles[0]}", f"only in {titles[1]}", "changed")
+    series = list(zip(*(each[1:] for each in counts), strict=True))
+    drawn = [i for i, values in enumerate(series) if any(values)]
+    epochs = [each.epoch for each in counts]
+    label = f"rows that differ, over epochs {epochs[0]} to {epochs[-1]}"
+    top = max(1, *(max(values) for values in series))
+    parts = [_axis(epochs, top)]
+    for i in drawn:
+        colour, dashes = LINES[i]
+        path = _path(epochs, series[i], top)
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
+        # A step at the last epoch has no length: without a mark nobody sees where it ends.
+        end = f'cx="{_place(epochs, epochs[-1])}" cy="{_height(series[i][-1], top)}"'
+        parts.append(f'<circle {end} r="3.5" fill="{colour}"/>')
+    last = [f"{names[i]} {series[i][-1]:,}" for i in drawn] or ["no row differs"]
+    told = formats.html(f"{label}; at the last one: {', '.join(last)}")
+    svg = (
+        f'<svg role="img" aria-label="{told}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
+        f' height="{HEIGHT}" style="max-width:100%"><title>{told}</title>{"".join(parts)}</svg>'
+    )
+    figure = f'<figure style="margin:8px 0">{svg}{_legend(names, drawn)}</figure>'
+    return figure + _figures(counts, names, label)
+
+
+def _place(epochs: Sequence[int], epoch: int) -> float:
+    """Where an epoch is, from left to right."""
+    span = max(1, epochs[-1] - epochs[0])
+    return round(LEFT + (WIDTH - LEFT - RIGHT) * (epoch - epochs[0]) / span, 1)
+
+
+def _height(value: int, top: int) -> float:
+    return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top, 1)
+
+
+def _path(epochs: Sequence[int], values: Sequence[int], top: int) -> str:
+    """A line in steps: a count stands until the next epoch that is drawn."""
+    steps = [f"M{_place(epochs, epochs[0])} {_height(values[0], top)}"]
+    for epoch, value in zip(epochs[1:], values[1:], strict=True):
+        steps.append(f"H{_place(epochs, epoch)}V{_height(value, top)}")
+    return "".join(steps)
+
+
+def _axis(epochs: Sequence[int], top: int) -> str:
+    """Both axes with the figures at their ends."""
+    text = '<text fill="currentColor" font-size="11" font-family="sans-serif"'
+    floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    return (
+        f'<path d="M{LEFT} {TOP}V{floor}H{right}" fill="none" stroke="currentColor" opacity=".4"/>'
+        f'{text} x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">{top:,}</text>'
+        f'{text} x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>'
+        f'{text} x="{LEFT}" y="{HEIGHT - 8}">epoch {epochs[0]}</text>'
+        f'{text} x="{right}" y="{HEIGHT - 8}" text-anchor="end">{epochs[-1]}</text>'
+    )
+
+
+def _legend(names: Sequence[str], drawn: Sequence[int]) -> str:
+    """What each line is, with a piece of it."""
+    entries = []
+    for i in drawn:
+        colour, dashes = LINES[i]
+        line = f'<line x2="26" y1="5" y2="5" stroke="{colour}" stroke-width="2" '
+        line += f'stroke-dasharray="{dashes}"/>'
+        piece = f'<svg aria-hidden="true" width="26" height="10">{line}</svg>'
+        entries.append(f"<span>{piece} {formats.html(names[i])}</span>")
+    style = "display:flex;flex-wrap:wrap;gap:4px 18px;font-size:12px"
+    return f'<figcaption style="{style}">{"".join(entries)}</figcaption>'
+
+
+def _figures(counts: Sequence[Counts], names: Sequence[str], label: str) -> str:
+    """The figures of the chart as a table that is folded up."""
+    rows = [[str(each.epoch), *(f"{value:,}" for value in each[1:])] for each in counts]
+    table = Table(label, ("epoch", *names), rows, ("bigint",) * 4)
+    return f"<details><summary>the figures of the chart</summary>{table.html()}</details>"

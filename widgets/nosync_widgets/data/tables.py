@@ -1,0 +1,186 @@
+"""Static tables: the same rows as text and as HTML.
+
+A `Table` is what is left in a saved notebook: no script, no style sheet, every text escaped.
+Null is written as a word, so it cannot be confused with the text "null" by a reader of HTML,
+and no meaning is carried by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync_nb import Collection
+    from nosync_nb.collections.session_protocol import Stopped
+    from nosync_nb.rows import Schema
+    from nosync_nb.session.reads.paging import Look, Paging
+
+WIDEST = 40
+"""Characters of a value that a table of text shows."""
+_ROWS_HIGH = 40
+_HIGH = ' style="max-height:480px;overflow:auto"'
+_RIGHT = ' style="text-align:right"'
+_LEFT = ' style="text-align:left"'
+_TITLE = ' style="text-align:left;white-space:nowrap"'
+_NULL = '<em style="opacity:.6">null</em>'
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of strings under named columns; None is null.
+
+    `types` are Spark types: numbers are set flush right and HTML shows the type as a tooltip.
+    `marks` are notes of what is wrong, above the rows and yellow in HTML: `stale: ...`.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | None]]
+    types: Sequence[str] = ()
+    notes: Sequence[str] = field(default=())
+    marks: Sequence[str] = field(default=())
+
+    def _numeric(self) -> list[bool]:
+        types = list(self.types) or ["string"] * len(self.columns)
+        return [formats.is_numeric(name) for name in types]
+
+    def text(self) -> str:
+        """Draws the table with spaces; columns wider than 40 characters are cut."""
+        numeric = self._numeric()
+        grid = [[_plain(item) for item in row] for row in (self.columns, *self.rows)]
+        widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
+        lines = [formats.one_line(self.caption)] if self.caption else []
+        lines += map(formats.visible, self.marks)
+        for row in grid:
+            cells = (
+                item.rjust(width) if right else item.ljust(width)
+                for item, width, right in zip(row, widths, numeric, strict=True)
+            )
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, *map(formats.visible, self.notes)])
+
+    def html(self) -> str:
+        """Draws a `<table>` with caption and column scopes; one of many rows scrolls."""
+        types = list(self.types) or [""] * len(self.columns)
+        aligned = [_RIGHT if right else _LEFT for right in self._numeric()]
+        head = "".join(
+            f'<th scope="col"{style}{_tooltip(kind)}>{formats.html(name)}</th>'
+            for name, kind, style in zip(self.columns, types, aligned, strict=True)
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f"<td{style}>{_NULL if item is None else formats.html(item)}</td>"
+                for item, style in zip(row, aligned, strict=True)
+            )
+            + "</tr>"
+            for row in self.rows
+        )
+        caption = f"<caption{_TITLE}>{formats.html(self.caption)}</caption>" if self.caption else ""
+        notes = "".join(f"<div>{formats.html(note)}</div>" for note in self.notes)
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        if len(self.rows) > _ROWS_HIGH:
+            table = f"<div{_HIGH}>{table}</div>"
+        return f"<div>{''.join(map(formats.mark, self.marks))}{table}{notes}</div>"
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The texts that are shown, for whatever takes an Arrow stream: `polars.DataFrame(_)`."""
+        import pyarrow as pa
+
+        names: list[str] = []
+        for name in self.columns:
+            while name in names:
+                name += "_"
+            names.append(name)
+        columns = [pa.array([row[i] for row in self.rows], pa.string()) for i in range(len(names))]
+        return pa.table(columns, names=names).__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+
+def _plain(item: str | None) -> str:
+    if item is None:
+        return "null"
+    line = formats.one_line(item)
+    return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"
+
+
+def _tooltip(kind: str) -> str:
+    return f' title="{formats.html(kind)}"' if kind else ""
+
+
+def collection_table(
+    collection: Collection, *, at: Any = None, limit: int = 20, paging: Paging | None = None
+) -> Table:
+    """Shows the first rows of a collection; of a stale one those of its last epoch, and a mark.
+
+    Args:
+        paging: of its session. With it a stage or input is dated with the epoch that is shown, and
+            stands in an order of its own if it has one, as a `top` has; else in the canonical one.
+
+    Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
+    """
+    from nosync_nb.collections.session_protocol import stopped
+
+    if paging is not None and collection.name is not None:
+        return look_table(collection.name, paging.look(collection, at), limit)
+    ended, title = stopped(collection), collection_title(collection, at=at)
+    if ended is not None and at is None:
+        at = ended.epoch
+        title += " has no rows left" if at is None else f", as of epoch {at}"
+    none = ended is not None and at is None
+    rows = [] if none else collection.rows(at=at, limit=limit + 1)
+    total = len(collection) if len(rows) > limit and at is None else None
+    return _first(title, collection.schema, rows, limit, total, ended)
+
+
+def look_table(name: str, look: Look, limit: int) -> Table:
+    """Shows the first rows of a look at a stage or input, dated, in its own order."""
+    rows = look.page(look.order, 0, limit + 1)
+    total = look.count() if len(rows) > limit else None
+    title = f"{name} at epoch {look.epoch}{ordered_by(look.schema.names, look.order)}"
+    return _first(title, look.schema, rows, limit, total, look.stopped)
+
+
+def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
+    """Says what rows are ordered by: ` by carrier, delay desc`; nothing for the canonical order."""
+    said = [names[place] + (" desc" if descending else "") for place, descending in order]
+    return f" by {', '.join(said)}" if said else ""
+
+
+def _first(
+    title: str,
+    schema: Schema,
+    rows: Sequence[Any],
+    limit: int,
+    total: int | None,
+    stopped: Stopped | None,
+) -> Table:
+    """A table of rows, of which one more than are shown may be there."""
+    beyond = "" if total is None else f" of {formats.count(total, 'row')}"
+    return Table(
+        caption=title,
+        columns=tuple(schema.names),
+        types=tuple(schema.types),
+        rows=[*map(formats.like(rows), rows[:limit])],
+        notes=[f"the first {limit}{beyond}"] if len(rows) > limit else [],
+        marks=[] if stopped is None else [str(stopped)],
+    )
+
+
+def collection_title(collection: Collection, *, at: Any = None) -> str:
+    """Names a collection as a caption does: `slow at epoch 7`."""
+    name = collection.name
+    if name is None:
+        return "a collection without a name: evaluated now, nothing is kept"
+    if at is None:
+        return name
+    return f"{name} at epoch {at}" if isinstance(at, int) else f"{name} at {at!r}"

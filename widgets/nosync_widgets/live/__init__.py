@@ -1,0 +1,1 @@
+"""Views that follow a session: polling, throttling, messages."""

@@ -1,0 +1,134 @@
+"""Live views: what those have in common that show the overview of a session as it changes.
+
+Design
+    The kernel owns `state`, a small dict of texts and numbers; the front end draws it and asks by
+    message. A view is told by its pulse, and makes its state in the thread that tells it, or in
+    that of a message, under a lock of its own. What it shows is dated with its epoch.
+
+Failure
+    A notebook that is opened again has no such model: front ends say so where the view was. So a
+    table of the same is displayed before each view (see the magics), and is part of its own output
+    for those that show no widgets.
+"""
+
+from __future__ import annotations
+
+import threading
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from nosync_widgets import formats
+from nosync_widgets.live.comm_replies import AGAIN, Answering
+
+if TYPE_CHECKING:
+    from nosync_widgets.live.overview_poller import Pulse
+
+_STATIC = files("nosync_widgets") / "static"
+
+
+def source(name: str) -> str:
+    """A file of ours that the browser gets.
+
+    IMPORTANT: views get strings, not paths: anywidget keeps a closure on paths, and never frees the
+    widget.
+    """
+    return (_STATIC / name).read_text("utf-8")
+
+
+def script(*names: str) -> str:
+    """The script of a view: files of ours in their order, after what all views are made of."""
+    return "".join(source(name) for name in ("parts.js", *names))
+
+
+class LiveView(Answering):
+    """A view of a session that follows it.
+
+    Subclasses say what `_state_now` is, and take messages in `_take`.
+    """
+
+    _css = source("live.css")
+
+    state = traitlets.Dict(help="What is drawn: texts and numbers; empty by default.").tag(
+        sync=True
+    )
+
+    def __init__(self, pulse: Pulse, *, again: str = AGAIN) -> None:
+        self._lock = threading.RLock()
+        self._pulse = pulse
+        self._closed = False
+        super().__init__(again=again)
+        self.show()
+        self._leave = pulse.subscribe(self.show)
+        self.on_msg(self._asked)
+
+    def show(self) -> None:
+        """Shows what the pulse knows now."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                state = self._state_now()
+            except Exception as error:
+                state = {**self.state, "error": told(error)}
+            else:
+                state["error"] = self._missed()
+            self.state = {**state, **self._dated()}
+
+    def close(self) -> None:
+        """Frees the view, its layout and its subscription; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._leave()
+        self.on_msg(self._asked, remove=True)
+        self.layout.close()
+        super().close()
+
+    def static(self) -> tuple[str, str]:
+        """What is shown as text and as HTML, without widgets."""
+        raise NotImplementedError
+
+    def _state_now(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _take(self, content: dict[str, Any]) -> None:
+        """Does what the front end asks for; `show` follows."""
+
+    def _answered(self) -> None:
+        """Tells others what the front end has chosen; without the lock, as they may have theirs."""
+
+    def _missed(self) -> str:
+        """Why nothing newer is shown, and what to type; empty if there is no reason."""
+        pulse = self._pulse
+        said = f"{pulse.error} {self.again}" if pulse.over else pulse.error
+        return formats.visible(said)
+
+    def _dated(self) -> dict[str, Any]:
+        overview = self._pulse.overview
+        return {"epoch": overview.epoch, "time": formats.moment(overview.committed_at)}
+
+    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if not isinstance(content, dict) or self._closed:
+            return
+        self.answer()
+        with self._lock:
+            self._take(content)
+        self.show()
+        self._answered()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Adds the static form, for front ends without widgets."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        data = dict(data or {})
+        data["text/plain"], data["text/html"] = self.static()
+        return data, metadata
+
+
+def told(error: BaseException) -> str:
+    """An error as a line of a view."""
+    hints = " ".join(getattr(error, "__notes__", ()))
+    return formats.visible(f"{type(error).__name__}: {error}. {hints}".strip())

@@ -1,0 +1,257 @@
+"""The graph of stages with how far each is, what each failure would cost now, and rows of one.
+
+Design
+    The browser lays the graph out (static/frontier.js); no `dot` is needed. graphviz-anywidget was
+    looked at and not taken: it sends 1.2 MB of script for each view, lays out anew for each figure
+    that changes, its nodes take no focus, and it tells the kernel of no click.
+
+    Of the stage that is selected the first rows are read where its view is told, so a commit
+    waits for nothing; they are dated with the epoch that they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from nosync_widgets import formats
+from nosync_widgets.data.graph_picture import GraphPicture
+from nosync_widgets.data.tables import Table
+from nosync_widgets.live.comm_replies import AGAIN
+from nosync_widgets.live.live_view import LiveView, script, told
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+    from nosync_nb.session.overview import Cost, Outline, Overview
+    from nosync_nb.session.services import Owners
+    from nosync_widgets.live.overview_poller import Pulse
+
+_ROWS = 20
+_TRIES = 3
+_COLUMNS = 200
+
+
+class FrontierView(LiveView):
+    """Shows the graph of all inputs and stages; the front end may select one.
+
+    Args:
+        chosen: told of a stage that is selected there.
+    """
+
+    _esm = script("frontier.js")
+
+    page = traitlets.Dict(
+        help="The first rows of the selected stage, as strings; empty: none is selected."
+    ).tag(sync=True)
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        *,
+        chosen: Callable[[str], None] | None = None,
+        again: str = AGAIN,
+    ) -> None:
+        self._selected = ""
+        self._chosen = chosen
+        super().__init__(pulse, again=again)
+
+    @property
+    def selected(self) -> str:
+        """The stage whose rows are shown; empty: none."""
+        return self._selected
+
+    def select(self, stage: str) -> None:
+        """Shows the rows of a stage; of an empty name: none."""
+        with self._lock:
+            self._selected = stage
+        self.show()
+
+    def show(self) -> None:
+        """Shows what the pulse knows now, and the rows of now."""
+        super().show()
+        with self._lock:
+            if not self._closed:
+                self.page = self._page() if self._selected else {}
+
+    def _take(self, content: dict[str, Any]) -> None:
+        self._selected = str(content.get("select", self._selected))
+
+    def _answered(self) -> None:
+        if self._chosen is not None and self._selected:
+            self._chosen(self._selected)
+
+    def _state_now(self) -> dict[str, Any]:
+        overview = self._pulse.overview
+        names = {each.name for each in overview.collections}
+        if self._selected not in names:
+            self._selected = ""
+        return {
+            "name": formats.one_line(self._pulse.branch or ""),
+            "selected": self._selected,
+            "costs": [_cost(cost) for cost in overview.costs],
+            "nodes": [_node(each, names) for each in overview.collections],
+            "replicated": bool(overview.replicas),
+        }
+
+    def _page(self) -> dict[str, Any]:
+        """The first rows; only those of another epoch, or another stage, are read."""
+        overview, session = self._pulse.overview, self._pulse.session
+        name = self._selected
+        shown = overview.named(name)
+        if shown is None:
+            return {}
+        branch = self._pulse.branch or ""
+        page = {
+            "stage": name,
+            "epoch": session.now if shown.live else shown.last,
+            "version": shown.version,
+            "branch": branch,
+            "incarnation": self._pulse.owners.publisher.ledger.incarnation,
+            "stale": formats.visible(shown.told) if shown.stale else "",
+        }
+        if all(self.page.get(key) == page[key] for key in page):
+            return dict(self.page)
+        try:
+            page["epoch"], rows = _read(self._pulse.owners, session, shown)
+        except Exception as error:
+            return {**page, "error": told(error), "columns": [], "rows": [], "more": False}
+        return {
+            **page,
+            "error": "",
+            "columns": _columns(shown),
+            "rows": [[formats.value(item) for item in row] for row in rows[:_ROWS]],
+            "more": len(rows) > _ROWS,
+        }
+
+    def title(self) -> str:
+        """One line: epoch, inputs, stages."""
+        stages = [each for each in self._pulse.overview.collections if not each.is_input]
+        inputs = len(self._pulse.overview.collections) - len(stages)
+        counted = f"{formats.count(inputs, 'input')}, {formats.count(len(stages), 'stage')}"
+        branch = f"{self.state['name']}, " if self.state["name"] else ""
+        return f"graph of {branch}epoch {self.state['epoch']}: {counted}"
+
+    def static(self) -> tuple[str, str]:
+        """The graph as lines of text, and as a table."""
+        overview = self._pulse.overview
+        reads = {each.name: each.reads for each in overview.collections}
+        details = {each.name: _detail(each) for each in overview.collections}
+        picture = GraphPicture(reads, details=details)
+        return picture.text(), overview_table(overview).html()
+
+
+def _read(owners: Owners, session: Session, shown: Outline) -> tuple[int, list[Any]]:
+    """The first rows of a stage, and the epoch that they are of.
+
+    Those of now are read at once, and are of an epoch if none was committed meanwhile; after some
+    tries in vain they are read as of one, which takes longer.
+    """
+    collection = session[shown.name]
+    if shown.stale:
+        look = owners.paging.look(collection)
+        return look.epoch, look.page((), 0, _ROWS + 1)
+    for _ in range(_TRIES):
+        if not shown.live:
+            break
+        epoch = session.now
+        rows = collection.rows(limit=_ROWS + 1)
+        if session.now == epoch:
+            return epoch, rows
+    epoch = session.now if shown.live else shown.last
+    return epoch, collection.rows(at=epoch, limit=_ROWS + 1)
+
+
+def overview_table(overview: Overview) -> Table:
+    """Stages with what they read, have and cost, and what each failure would cost."""
+    costs = [_cost(cost) for cost in overview.costs]
+    return Table(
+        caption=f"inputs and stages at epoch {overview.epoch}",
+        columns=("name", "reads", "columns", "rows", "ran", "epoch", "disk", "replicas", "state"),
+        types=("string", "string", "string", "bigint", "string", *["bigint"] * 3, "string"),
+        rows=[
+            [
+                each.name,
+                ", ".join(each.reads),
+                formats.one_line(each.schema.ddl),
+                None if each.rows is None else f"{each.rows:,}",
+                _ran(each),
+                str(each.frontier.memory),
+                str(each.frontier.disk),
+                formats.value(each.frontier.replicas),
+                each.told or "live",
+            ]
+            for each in overview.collections
+        ],
+        notes=[f"if {cost['what']}: {cost['text']}" for cost in costs],
+    )
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    """What a failure would cost, in words."""
+    what = {"kernel": "the kernel dies", "power": "the power goes", "disk": "the disk is lost"}
+    told = what[cost.failure]
+    if cost.lost:
+        told = f"the disk and {formats.count(cost.lost, 'replica')} are lost"
+    text = "nothing would be lost"
+    if cost.epochs:
+        whole = "all " if not cost.epoch and cost.epochs > 1 else ""
+        since = f", since {formats.moment(cost.since)}" if cost.since else ""
+        lost = f"{whole}{formats.count(cost.epochs, 'epoch')} would be lost{since}"
+        text = f"back to epoch {cost.epoch}: {lost}"
+    return {"what": told, "text": text, "epochs": cost.epochs}
+
+
+def _node(each: Outline, names: set[str]) -> dict[str, Any]:
+    """A stage as it is drawn."""
+    return {
+        "name": each.name,
+        "text": formats.one_line(each.name),
+        "kind": "input" if each.is_input else "stage",
+        "version": each.version,
+        "reads": [name for name in dict.fromkeys(each.reads) if name in names],
+        "columns": _columns(each),
+        "detail": _detail(each),
+        "ran": _ran(each),
+        "levels": _levels(each),
+        "after": [[failure, epoch] for failure, epoch in each.after.items()],
+        "why": formats.one_line(each.told),
+        "stale": each.stale,
+    }
+
+
+def _columns(each: Outline) -> list[dict[str, Any]]:
+    schema = each.schema
+    return [
+        {
+            "name": formats.one_line(name),
+            "type": formats.one_line(kind),
+            "right": formats.is_numeric(kind),
+        }
+        for name, kind in [*zip(schema.names, schema.types, strict=True)][:_COLUMNS]
+    ]
+
+
+def _levels(each: Outline) -> list[list[Any]]:
+    """How far it is in memory, on disk and on enough replicas."""
+    frontier = each.frontier
+    levels: list[list[Any]] = [["memory", frontier.memory]]
+    if each.persist != "memory":
+        levels.append(["disk", frontier.disk])
+        if frontier.replicas is not None and each.persist != "disk":
+            levels.append(["replicas", frontier.replicas])
+    return levels
+
+
+def _detail(each: Outline) -> str:
+    rows = "cannot be read" if each.rows is None else formats.count(each.rows, "row")
+    return f"{rows} · {formats.size(each.size_bytes)}"
+
+
+def _ran(each: Outline) -> str:
+    """What running it last took, and where."""
+    work = each.work
+    if work is None:
+        return "filled by you" if each.is_input else "has not run here"
+    return f"{formats.seconds(work.seconds)} · {work.placement}"

@@ -1,0 +1,293 @@
+"""The grid: a stage as a table that follows commits; it sorts, filters, pages and summarises.
+
+Design
+    The kernel owns the state: `page` is what is shown, `latest` the last epoch that is there. The
+    front end asks by message (which page, order and filter; to freeze; for a file) and is answered
+    by the next page, one question at a time. Commits are told to a `Pace`, which reads again in a
+    thread of its own; so are the summaries made, which take longest. A frozen grid keeps its look
+    (session/reads/paging.py) and says how far it is behind.
+
+    None of the grids that there are reads rows of a given epoch where they lie: `itables` and
+    `ipydatagrid` ship them all, `quak` and `perspective` copy them into an engine of their own, or
+    ask in its own language, whose order and decimals are not ours.
+
+Failure
+    Everything that messages, cells and commits touch is under one lock; a look never changes. An
+    error becomes a line in the view, beside the rows that were shown last.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from nosync_widgets import formats
+from nosync_widgets.live.comm_replies import Answering
+from nosync_widgets.live.live_view import script, source, told
+from nosync_widgets.live.throttle import Budget, Pace
+from nosync_widgets.views.grid__grid_pages import (
+    ROWS_MAX,
+    Wanted,
+    file_of,
+    page_table,
+    read_page,
+    read_summary,
+    title,
+)
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+    from nosync_nb.session.reads.paging import Look
+    from nosync_nb.session.services import Owners
+
+_PIECE_BYTES = 1 << 22
+
+
+class GridView(Answering):
+    """Shows a page of a stage or input, at the last epoch or, frozen, at one it was left at."""
+
+    _esm = script("grid.js")
+    _css = source("grid.css")
+
+    stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
+    page = traitlets.Dict(
+        help="Rows as strings, with what they are dated, ordered and filtered by; `stale` says why"
+        " there are no newer ones; `asked` is the number of the question that it answers, 0 for"
+        " none."
+    ).tag(sync=True)
+    summary = traitlets.Dict(help="Summaries of the columns, dated; empty until made.").tag(
+        sync=True
+    )
+    latest = traitlets.Int(0, help="The last epoch that is there.").tag(sync=True)
+    frozen = traitlets.Bool(False, help="Whether commits are not followed; False.").tag(sync=True)
+
+    def __init__(
+        self,
+        session: Session,
+        stage: str,
+        *,
+        limit: int = 20,
+        branch: str | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._session = session
+        self._branch = branch
+        self._look: Look | None = None
+        self._wanted = Wanted(limit=min(max(limit, 1), ROWS_MAX))
+        self._pages = 0
+        self._closed = False
+        # A commit must never wait for a page that is being read: a pace has a lock of its own.
+        budget = budget or Budget()
+        self.pace = Pace(self.refresh, budget)
+        self.summing = Pace(self._summarise, budget)
+        super().__init__(stage=stage)
+        self.refresh()
+        self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+        self.on_msg(self._asked)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch shown; None if nothing could be read yet."""
+        return None if self._look is None else self._look.epoch
+
+    def refresh(self, *, reload: bool = False) -> None:
+        """Shows the last epoch, unless the grid is frozen; then how far that is away.
+
+        Args:
+            reload: read again too, after a new version of the stage.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            before, shown = self._look, dict(self.page)
+            try:
+                self.latest = _owners(self._session).paging.latest
+                stale = self._stale()
+                if self.frozen and not reload:
+                    if before is not None and stale != shown.get("stale"):
+                        self._put({**shown, "stale": stale, "asked": 0})
+                    return
+                look = self._renew()
+            except Exception as error:
+                self._fail(error, 0)
+                return
+            if before is None or before.trace is not look.trace or "error" in shown or reload:
+                self._show(0)
+            elif (before.epoch, shown.get("stale")) != (look.epoch, stale):
+                # the same rows are those of another epoch, too
+                self._put({**shown, "epoch": look.epoch, "stale": stale, "asked": 0})
+                self.summary = {**self.summary, "epoch": look.epoch} if self.summary else {}
+
+    def follow(self) -> None:
+        """Has `refresh` called soon, in another thread."""
+        self.pace.ask()
+
+    def show(self, wanted: Wanted, *, asked: int = 0) -> None:
+        """Shows another page, order or filter; what the front end does, for programs and tests."""
+        with self._lock:
+            if self._closed:
+                return
+            before, self._wanted = self._wanted, wanted
+            if not self._show(asked):
+                self._wanted = before
+
+    def freeze(self, on: bool) -> None:
+        """Stays at the epoch shown, or follows commits again."""
+        with self._lock:
+            if self._closed:
+                return
+            self.frozen = on
+            self.refresh()
+
+    def move(self, session: Session, branch: str | None) -> None:
+        """Goes on with another session of the same log."""
+        with self._lock:
+            if self._closed:
+                return
+            self._unsubscribe()
+            self._session, self._branch, self._look = session, branch, None
+            self.frozen = False
+            self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+            self.refresh(reload=True)
+
+    def download(self, kind: str) -> None:
+        """Sends all rows of the filter, in the order shown, to the front end as a file.
+
+        Args:
+            kind: csv or parquet.
+        """
+        with self._lock:
+            look, wanted = self._look, self._wanted
+            if self._closed or look is None or kind not in ("csv", "parquet"):
+                return
+        try:
+            total, most = look.count(wanted.where), self._session.collect_rows
+            if total > most:
+                raise ValueError(
+                    f"{formats.count(total, 'row')}: session.collect_rows = {most:,} is less"
+                )
+            data, media = file_of(look.table(wanted.order, where=wanted.where), kind)
+        except Exception as error:
+            self.send({"kind": "failed", "error": told(error)})
+            return
+        pieces = [data[i : i + _PIECE_BYTES] for i in range(0, len(data), _PIECE_BYTES)]
+        name = f"{self.stage}-epoch-{look.epoch}.{kind}"
+        for number, piece in enumerate(pieces):
+            about = {"kind": "file", "name": name, "media": media, "last": len(pieces) - 1}
+            self.send({**about, "piece": number}, buffers=[piece])
+
+    def close(self) -> None:
+        """Frees the view, its layout and its subscription; a second call does nothing."""
+        self.pace.close()
+        self.summing.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._unsubscribe()
+            self.on_msg(self._asked, remove=True)
+            self._look = None
+        self.layout.close()
+        super().close()
+
+    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        """Answers the front end."""
+        self.answer()
+        kind = content.get("kind")
+        if kind == "show":
+            width = len(self._look.schema) if self._look is not None else 0
+            self.show(Wanted.of(content, width), asked=int(content.get("asked", 0)))
+        elif kind == "freeze":
+            self.freeze(bool(content.get("on")))
+        elif kind == "download":
+            self.download(str(content.get("format")))
+
+    def _committed(self, _epoch: int) -> None:
+        self.follow()
+
+    def _renew(self) -> Look:
+        """Looks at the stage as it is now; other columns forget order and filter."""
+        before = self._look
+        look = _owners(self._session).paging.look(self._session[self.stage], before=before)
+        if before is None or before.schema != look.schema:
+            self._wanted = Wanted(look.order, limit=self._wanted.limit)
+        self._look = look
+        return look
+
+    def _show(self, asked: int) -> bool:
+        """Reads the page that is wanted; whether it could be read."""
+        look = self._look
+        if look is None:
+            return False
+        try:
+            page = {**read_page(look, self._wanted), "stale": self._stale()}
+        except Exception as error:
+            self._fail(error, asked)
+            return False
+        self._put({**page, "asked": asked})
+        self.summing.ask(soon=asked > 0)
+        return True
+
+    def _stale(self) -> str:
+        """The mark of a stale stage, `stale: ...`; empty: it is not."""
+        from nosync_nb.collections.session_protocol import stopped
+
+        return formats.visible(str(stopped(self._session[self.stage]) or ""))
+
+    def _fail(self, error: Exception, asked: int) -> None:
+        self._put({**self.page, "error": told(error), "asked": asked})
+
+    def _put(self, page: dict[str, Any]) -> None:
+        self._pages += 1
+        self.page = {**page, "name": formats.one_line(self._name), "number": self._pages}
+
+    def _summarise(self) -> None:
+        """Makes the summaries of what is shown, without keeping pages from being read."""
+        with self._lock:
+            look, where = self._look, self._wanted.where
+        if look is None or self._closed:
+            return
+        try:
+            summary = read_summary(look, where)
+        except Exception as error:
+            summary = {"error": told(error)}
+        with self._lock:
+            if not self._closed:
+                self.summary = summary
+
+    @property
+    def _name(self) -> str:
+        """The stage as it is named from outside of its branch."""
+        return self.stage if self._branch is None else f"{self._branch}/{self.stage}"
+
+    def bundle(self) -> dict[str, Any]:
+        """What front ends show: the widget, and the table of the page for those without widgets."""
+        bundle = super()._repr_mimebundle_()
+        data = dict(bundle[0] if isinstance(bundle, tuple) else bundle or {})
+        data["text/plain"], data["text/html"] = self.static()
+        return data
+
+    def _repr_mimebundle_(self, **_kwargs: Any) -> Any:
+        return self.bundle(), {}
+
+    def static(self) -> tuple[str, str]:
+        """The page shown as text and as HTML, without widgets."""
+        if "error" in self.page:
+            text = formats.visible(f"{self._name}: {self.page['error']}")
+            return text, f"<pre>{formats.html(text)}</pre>"
+        table = page_table(self._name, self.page)
+        return table.text(), table.html()
+
+    def title(self) -> str:
+        """One line: stage, epoch, which rows."""
+        return self._name if "error" in self.page else title(self._name, self.page)
+
+
+def _owners(session: Session) -> Owners:
+    """Who does what in a session; the engine is loaded when a view is made."""
+    from nosync_nb.session.session import owners_of
+
+    return owners_of(session)

@@ -1,0 +1,149 @@
+"""The layers of a stage: as a picture that follows merges and shipping, and as a table.
+
+A layer is a rectangle over its epochs, in the lane of its level, in the colour of the safest place
+that has all of it. A place (memory, disk, each replica) is a bar over the epochs that can be read
+back from it alone; it grows as epochs arrive there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nosync_widgets import formats
+from nosync_widgets.data.tables import Table
+from nosync_widgets.live.comm_replies import AGAIN
+from nosync_widgets.live.live_view import LiveView, script
+
+if TYPE_CHECKING:
+    from nosync_nb.session.overview import Outline, Overview
+    from nosync_widgets.live.overview_poller import Pulse
+
+
+class LayersView(LiveView):
+    """Shows the layers of one stage; the front end may ask for another one."""
+
+    _esm = script("layers.js")
+
+    def __init__(self, pulse: Pulse, stage: str | None = None, *, again: str = AGAIN) -> None:
+        self._stage = stage or first(pulse.overview)
+        super().__init__(pulse, again=again)
+
+    @property
+    def stage(self) -> str:
+        """The stage shown; empty: there is none."""
+        return self._stage
+
+    def title(self) -> str:
+        """One line: stage, epoch, how many layers."""
+        count = formats.count(len(self.state["layers"]), "layer")
+        return f"layers of {self.state['name']} at epoch {self.state['epoch']}: {count}"
+
+    def choose(self, stage: str) -> None:
+        """Shows another stage."""
+        with self._lock:
+            self._stage = stage
+        self.show()
+
+    def _take(self, content: dict[str, Any]) -> None:
+        self._stage = str(content.get("stage", self._stage))
+
+    def _state_now(self) -> dict[str, Any]:
+        overview = self._pulse.overview
+        shown = overview.named(self._stage)
+        names = [each.name for each in overview.collections]
+        state: dict[str, Any] = {
+            "stage": self._stage,
+            "name": formats.one_line(self._pulse.name(self._stage)),
+            "stages": [[name, formats.one_line(name)] for name in names],
+            "layers": [],
+            "places": [],
+            "why": "",
+            "stale": "",
+        }
+        if shown is None:
+            gone = f"there is no stage '{self._stage}' any more" if self._stage else ""
+            return {**state, "why": formats.visible(gone or "no inputs and no stages yet")}
+        layers = self._pulse.owners.upkeep.layers(self._stage)
+        return {
+            **state,
+            "why": "" if shown.stale else formats.visible(shown.why),
+            "stale": formats.visible(shown.told) if shown.stale else "",
+            "last": shown.last,
+            "layers": [
+                {
+                    "lower": layer["lower"],
+                    "upper": layer["upper"],
+                    "level": layer["level"],
+                    "rows": formats.count(layer["rows"], "row"),
+                    "size": formats.size(layer["bytes"]),
+                    "bytes": layer["bytes"],
+                    "merging": layer["merging"],
+                }
+                for layer in layers
+            ],
+            "places": places(overview, shown),
+            "quorum": overview.quorum if shown.persist == "replicas" else 0,
+        }
+
+    def static(self) -> tuple[str, str]:
+        """The layers as a table."""
+        name = self._stage
+        layers = self._pulse.owners.upkeep.layers(name) if self.state["layers"] else []
+        table = layers_table({self._pulse.name(name): layers}, epoch=self.state["epoch"])
+        return table.text(), table.html()
+
+
+def first(overview: Overview) -> str:
+    """The stage that is shown if none is named: the last one defined; empty: there is none."""
+    return overview.collections[-1].name if overview.collections else ""
+
+
+def places(overview: Overview, shown: Outline) -> list[dict[str, Any]]:
+    """Where a stage is, each place with the last epoch that can be read back from it."""
+    found: list[dict[str, Any]] = [
+        {"kind": "memory", "name": "memory", "epoch": shown.frontier.memory, "note": ""}
+    ]
+    if shown.persist == "memory":
+        return [{**found[0], "note": "kept in memory alone"}]
+    found.append({"kind": "disk", "name": "disk", "epoch": shown.frontier.disk, "note": ""})
+    if shown.persist == "disk":
+        found[-1]["note"] = "kept on this disk alone"
+        return found
+    copies = zip(overview.replicas, shown.copies, strict=False)  # they may have become others
+    for number, (copy, epoch) in enumerate(copies, 1):
+        lacks = formats.size(copy.behind_bytes) if copy.behind and copy.behind_bytes else ""
+        state = "" if copy.state in ("level", "behind") else copy.state
+        note = [state, f"{lacks} to ship" if lacks else "", copy.why]
+        found.append(
+            {
+                "kind": "replica",
+                "name": f"replica {number}",
+                "where": formats.one_line(copy.url),
+                "epoch": epoch,
+                "note": formats.one_line(" · ".join(filter(None, note))),
+            }
+        )
+    return found
+
+
+def layers_table(layers: Mapping[str, Iterable[Mapping[str, Any]]], *, epoch: int) -> Table:
+    """The layers of some stages, by name."""
+    return Table(
+        caption=f"layers at epoch {epoch}: each holds the net changes of epochs in [lower, upper)",
+        columns=("stage", "lower", "upper", "level", "rows", "size", "kept"),
+        types=("string", "bigint", "bigint", "bigint", "bigint", "bigint", "string"),
+        rows=[
+            [
+                name,
+                str(layer["lower"]),
+                str(layer["upper"]),
+                str(layer["level"]),
+                f"{layer['rows']:,}",
+                formats.size(layer["bytes"]),
+                layer["persistence"],
+            ]
+            for name, each in layers.items()
+            for layer in each
+        ],
+    )

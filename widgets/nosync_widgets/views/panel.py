@@ -1,0 +1,258 @@
+"""The panel: all views of a session in one, and what can be done with the stage that is selected.
+
+Design
+    It is made of views that stand alone as well, and share one pulse. What is done to a stage is
+    done by `Actions`, which the notebook brings: it keeps variables and views in step, and is the
+    same as the commands do.
+
+Failure
+    Buttons are handled in another thread than cells: what is done passes the session's gate, as a
+    call in a cell does, and an error is a line in the panel. A stage is dropped at a second click.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import ipywidgets
+
+from nosync_widgets import formats
+from nosync_widgets.live.live_view import told
+from nosync_widgets.views.graph_view import FrontierView
+from nosync_widgets.views.layers_view import LayersView, first
+from nosync_widgets.views.stage_list import ListView
+
+if TYPE_CHECKING:
+    from nosync_widgets.live.overview_poller import Pulse
+
+_AGAIN = "run %dd panel"
+_TABS = ("Graph", "Layers", "Rows", "Time travel")
+
+
+class Actions(Protocol):
+    """What a panel can do with a stage; each says in a line what was done."""
+
+    def drop(self, name: str, *, cascade: bool) -> str:
+        """Forgets a stage, or with `cascade` what reads it, too."""
+
+    def rename(self, old: str, new: str) -> str:
+        """Gives a stage another name."""
+
+    def rows(self, name: str) -> ipywidgets.Widget:
+        """The rows of a stage as a grid; not the panel's to close, no more than the next."""
+
+    def travel(self, name: str) -> ipywidgets.Widget:
+        """The view of a stage through time."""
+
+
+class Panel(ipywidgets.VBox):
+    """A list of inputs and stages, what can be done with one, the graph, layers and time travel.
+
+    Attributes:
+        pulse: what tells its views.
+        listing, graph, layers: its views.
+        name: the text field with the new name of a stage.
+        rows, travel, rename, drop, keep: its buttons.
+        cascade: whether what reads a stage is dropped with it.
+        said: the line with what was done, or why it was not.
+    """
+
+    def __init__(self, pulse: Pulse, actions: Actions) -> None:
+        # What is done takes the session's lock and the pulse's, who hold theirs as they tell us: so
+        # actions go one after the other under a lock that nobody takes who tells.
+        self._acting = threading.Lock()
+        self._lock = threading.RLock()
+        self._actions = actions
+        self.pulse = pulse
+        self._stage = ""
+        self._sure = False
+        self.listing = ListView(pulse, chosen=self.choose, again=_AGAIN)
+        self.graph = FrontierView(pulse, chosen=self.choose, again=_AGAIN)
+        self.layers = LayersView(pulse, again=_AGAIN)
+        self.rows = _button("Rows", "the rows of this stage: sort, filter, pages, download")
+        self.travel = _button("Time travel", "the rows of this stage at any epoch")
+        self.name = ipywidgets.Text(
+            placeholder="another name",
+            layout=ipywidgets.Layout(width="140px"),
+            tooltip="another name for this stage",
+        )
+        self.rename = _button("Rename", "give this stage the name beside")
+        self.drop = _button("Drop", "forget this stage; asks once more")
+        self.keep = _button("Keep it", "do not drop this stage")
+        self.cascade = ipywidgets.Checkbox(
+            description="and those that read it", indent=False, layout={"width": "auto"}
+        )
+        self.said = ipywidgets.HTML()
+        self._slots = {
+            tab: ipywidgets.VBox([ipywidgets.HTML(f"select a stage, and press {tab}")])
+            for tab in _TABS[2:]
+        }
+        parts = [self.graph, self.layers, *self._slots.values()]
+        self._tabs = ipywidgets.Tab(parts, titles=_TABS)
+        row = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
+        controls = [
+            *(self.rows, self.travel, self.name, self.rename, self.drop, self.cascade, self.keep)
+        ]
+        self._controls = ipywidgets.Box(controls, layout=row)
+        super().__init__([self.listing, self._controls, self.said, self._tabs])
+        for button, act in (
+            (self.rows, lambda stage: self._put("Rows", self._actions.rows(stage))),
+            (self.travel, lambda stage: self._put("Time travel", self._actions.travel(stage))),
+            (self.rename, self._rename),
+            (self.drop, self._drop),
+            (self.keep, self._keep),
+        ):
+            button.on_click(self._guarded(act))
+        self.choose("")
+        self._leave = pulse.subscribe(self._check)
+
+    @property
+    def stage(self) -> str:
+        """The stage that is selected; empty: none."""
+        return self._stage
+
+    def choose(self, stage: str) -> None:
+        """Selects a stage in all views."""
+        with self._lock:
+            shown = self.pulse.overview.named(stage)
+            self._stage = stage if shown is not None else ""
+            self._sure = False
+            self._label()
+        if self.listing.selected != stage:
+            self.listing.select(stage)
+        if self.graph.selected != stage:
+            self.graph.select(stage)
+        self._follow(stage)
+
+    def _follow(self, stage: str) -> None:
+        """Shows the layers of a stage, or of another one instead of those that are gone."""
+        overview = self.pulse.overview
+        if overview.named(stage) is None and overview.named(self.layers.stage) is None:
+            stage = first(overview)
+        if stage and self.layers.stage != stage:
+            self.layers.choose(stage)
+
+    def close(self) -> None:
+        """Frees the panel, its views and controls; a second call does nothing."""
+        self._leave()
+        self._clear()
+        for view in (self.listing, self.graph, self.layers):
+            view.close()
+        for part in (
+            *self._controls.children,
+            self._controls,
+            self.said,
+            *self._slots.values(),
+            self._tabs,
+        ):
+            part.layout.close()
+            part.close()
+        self.layout.close()
+        super().close()
+
+    def title(self) -> str:
+        """One line: which log, at which epoch."""
+        return self.listing.title()
+
+    def static(self) -> tuple[str, str]:
+        """What is shown as text and as HTML, without widgets."""
+        parts = [view.static() for view in (self.listing, self.graph, self.layers)]
+        return "\n\n".join(text for text, _ in parts), "".join(html for _, html in parts)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Adds the static form, for front ends without widgets."""
+        data = dict(super()._repr_mimebundle_(**kwargs) or {})
+        data["text/plain"], data["text/html"] = self.static()
+        return data
+
+    def _check(self) -> None:
+        """A stage that is gone is selected no more."""
+        if self._stage and self.pulse.overview.named(self._stage) is None:
+            with self._lock:
+                self._stage = ""
+                self._label()
+
+    def _ask(self, *, sure: bool) -> None:
+        """Asks whether a stage is to be dropped, or asks no more."""
+        with self._lock:
+            self._sure = sure
+            self._label()
+
+    def _label(self) -> None:
+        """Writes what the buttons would do now; with the lock."""
+        stage, none = self._stage, not self._stage
+        for control in (self.rows, self.travel, self.name, self.rename, self.drop, self.cascade):
+            control.set_trait("disabled", none)
+        self.drop.set_trait("description", f"Drop {stage} for good" if self._sure else "Drop")
+        self.drop.set_trait("button_style", "danger" if self._sure else "")
+        for control in (self.keep, self.cascade):
+            control.layout.set_trait("display", "" if self._sure else "none")
+
+    def _guarded(self, act: Callable[[str], str]) -> Callable[[Any], None]:
+        """A handler that shows what was done, or the error."""
+
+        def handle(_button: Any) -> None:
+            with self._acting:
+                stage = self._stage
+                if not stage:
+                    return
+                try:
+                    text, bad = act(stage), False
+                except Exception as error:
+                    text, bad = told(error), True
+                    self._ask(sure=False)
+                self.say(text, bad=bad)
+
+        return handle
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Shows a line; an empty one shows none."""
+        color = "color:var(--jp-error-color1,#b3261e)" if bad else ""
+        role = "alert" if bad else "status"
+        line = f'<span role="{role}" style="{color}">{formats.html(text)}</span>'
+        self.said.set_trait("value", line)
+
+    def _put(self, tab: str, view: ipywidgets.Widget) -> str:
+        """Shows a view, which is the notebook's, in a tab."""
+        self._slots[tab].set_trait("children", (view,))
+        self._tabs.set_trait("selected_index", _TABS.index(tab))
+        return ""
+
+    def _clear(self) -> None:
+        """Shows none of them any more: they may be gone, and are not the panel's to close."""
+        for slot in self._slots.values():
+            slot.set_trait("children", ())
+
+    def _rename(self, stage: str) -> str:
+        new = self.name.value.strip()
+        if not new:
+            return "write another name first"
+        done = self._actions.rename(stage, new)
+        self._clear()
+        self.name.set_trait("value", "")
+        self.pulse.refresh()
+        self.choose(new)
+        return done
+
+    def _drop(self, stage: str) -> str:
+        if not self._sure:
+            self._ask(sure=True)
+            readers = [e.name for e in self.pulse.overview.collections if stage in e.reads]
+            self.cascade.set_trait("value", False)
+            read = f"; it is read by {formats.listing(readers)}" if readers else ""
+            return f"{stage} and its past would be gone{read}"
+        done = self._actions.drop(stage, cascade=self.cascade.value)
+        self._clear()
+        self.pulse.refresh()
+        self.choose("")
+        return done
+
+    def _keep(self, _stage: str) -> str:
+        self._ask(sure=False)
+        return ""
+
+
+def _button(text: str, title: str) -> ipywidgets.Button:
+    return ipywidgets.Button(description=text, tooltip=title, layout={"width": "auto"})

@@ -1,0 +1,172 @@
+"""All inputs and stages as a list, watched folders and replicas: what a panel begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nosync_widgets import formats
+from nosync_widgets.data.tables import Table
+from nosync_widgets.live.comm_replies import AGAIN
+from nosync_widgets.live.live_view import LiveView, script
+
+if TYPE_CHECKING:
+    from nosync_nb.session.durability.replication_lag import ReplicaStatus
+    from nosync_nb.session.overview import Outline, Overview
+    from nosync_widgets.live.overview_poller import Pulse
+
+COLUMNS = ("name", "columns", "rows", "size", "epoch", "state")
+_REPLICA_COLUMNS = ("replica", "health", "epoch", "behind", "since", "to ship")
+
+
+class ListView(LiveView):
+    """Shows inputs, stages, watched folders and replicas; the front end may select a stage.
+
+    Args:
+        chosen: told of a stage that is selected there.
+    """
+
+    _esm = script("listing.js")
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        *,
+        chosen: Callable[[str], None] | None = None,
+        again: str = AGAIN,
+    ) -> None:
+        self._selected = ""
+        self._chosen = chosen
+        super().__init__(pulse, again=again)
+
+    @property
+    def selected(self) -> str:
+        """The stage that is selected; empty: none."""
+        return self._selected
+
+    def select(self, stage: str) -> None:
+        """Marks a stage as selected."""
+        with self._lock:
+            self._selected = stage
+        self.show()
+
+    def _take(self, content: dict[str, Any]) -> None:
+        self._selected = str(content.get("select", self._selected))
+
+    def _answered(self) -> None:
+        if self._chosen is not None:
+            self._chosen(self._selected)
+
+    def _state_now(self) -> dict[str, Any]:
+        overview = self._pulse.overview
+        if overview.named(self._selected) is None:
+            self._selected = ""
+        return {
+            "name": formats.one_line(self._pulse.branch or ""),
+            "path": formats.one_line(self._pulse.session.path),
+            "selected": self._selected,
+            "stages": [
+                {
+                    "name": each.name,
+                    "kind": "input" if each.is_input else "stage",
+                    "cells": _cells(each),
+                    "bad": bool(each.why) and not each.stale,
+                    "stale": each.stale,
+                }
+                for each in overview.collections
+            ],
+            "replicas": [
+                {
+                    "cells": _replica(copy, overview),
+                    "bad": copy.state in ("failing", "fenced", "ahead"),
+                }
+                for copy in overview.replicas
+            ],
+            "watches": [formats.one_line(str(each)) for each in overview.watches],
+            "refused": _refused(overview),
+            "columns": COLUMNS,
+            "replica_columns": _REPLICA_COLUMNS,
+            "safe": _safe(overview),
+        }
+
+    def title(self) -> str:
+        """One line: which log, at which epoch."""
+        branch = f"{self.state['name']} · " if self.state["name"] else ""
+        return f"panel: {branch}{self.state['path']} at epoch {self.state['epoch']}"
+
+    def static(self) -> tuple[str, str]:
+        """Stages and replicas as tables; watched folders are below the stages."""
+        overview = self._pulse.overview
+        tables = [
+            stages_table(overview),
+            *([replicas_table(overview)] if overview.replicas else []),
+        ]
+        return "\n".join(t.text() for t in tables), "".join(t.html() for t in tables)
+
+
+def stages_table(overview: Overview) -> Table:
+    """The inputs and stages, below them the folders that are watched."""
+    return Table(
+        caption=f"inputs and stages at epoch {overview.epoch}",
+        columns=COLUMNS,
+        types=("string", "string", "bigint", "bigint", "bigint", "string"),
+        rows=[_cells(each) for each in overview.collections],
+        notes=[str(each) for each in overview.watches],
+        marks=_refused(overview),
+    )
+
+
+def _refused(overview: Overview) -> list[str]:
+    """What there is to say of the files that were refused."""
+    return [formats.visible(text) for each in overview.watches for text in each.told]
+
+
+def replicas_table(overview: Overview) -> Table:
+    """The replicas, how far they are and how they are."""
+    return Table(
+        caption=_safe(overview),
+        columns=_REPLICA_COLUMNS,
+        types=("string", "string", "bigint", "bigint", "string", "bigint"),
+        rows=[_replica(copy, overview) for copy in overview.replicas],
+    )
+
+
+def _safe(overview: Overview) -> str:
+    """How many replicas are needed, and how far that many are."""
+    if not overview.replicas:
+        return "no replicas: %dd replicas add file:///absolute/folder"
+    epochs = sorted((copy.epoch for copy in overview.replicas), reverse=True)
+    safe = epochs[min(overview.quorum, len(epochs)) - 1]
+    return f"replicas: epoch {safe} is on {overview.quorum} of {len(epochs)}"
+
+
+def _cells(each: Outline) -> list[str | None]:
+    kind = "" if each.version == 1 else f" (version {each.version})"
+    state = each.why and (each.told if each.stale else f"stopped at epoch {each.last}: {each.why}")
+    kept = "" if each.persist == "replicas" else f", kept {_KEPT[each.persist]}"
+    return [
+        f"{each.name}{kind}",
+        formats.one_line(each.schema.ddl),
+        None if each.rows is None else f"{each.rows:,}",
+        formats.size(each.size_bytes),
+        str(each.last),
+        formats.one_line(state) if state else f"{'input' if each.is_input else 'live'}{kept}",
+    ]
+
+
+_KEPT = {"memory": "in memory alone", "disk": "on this disk alone"}
+
+
+def _replica(copy: ReplicaStatus, overview: Overview) -> list[str | None]:
+    health = {"level": "up to date", "behind": "on its way"}.get(copy.state, copy.state)
+    since = ""
+    if copy.behind and overview.committed_at is not None:
+        since = f"{copy.behind_s:.1f} s" if copy.behind_s < 60 else formats.seconds(copy.behind_s)
+    return [
+        formats.one_line(copy.url),
+        formats.one_line(f"{health}: {copy.why}" if copy.why else health),
+        str(copy.epoch),
+        f"{copy.behind:,}",
+        since,
+        formats.size(copy.behind_bytes) if copy.behind_bytes else "",
+    ]

@@ -1,0 +1,366 @@
+"""The time traveller: a slider over the readable epochs of a stage, the rows and what changed.
+
+Design
+    The kernel owns the state: `page` is what is shown. The front end asks for an epoch by message
+    and is answered by the next page, one question at a time. It does not write traits: the first
+    message of a widget is handled in the main thread and later ones in a subshell's, while the
+    state of a synchronisation (held notifications, locked traits) is kept per widget.
+
+Failure
+    Everything that these threads, the cells and a stream's commits touch is under one lock; what
+    they read are the immutable versions of the engine. An error becomes a line in the view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import traitlets
+
+from nosync_widgets import formats
+from nosync_widgets.data.timeline import Timeline
+from nosync_widgets.live.comm_replies import Answering
+from nosync_widgets.live.live_view import script, source, told
+from nosync_widgets.live.throttle import Budget, Pace
+from nosync_widgets.views.time_slider__course import Course, columns_of, marks_of, past_of
+from nosync_widgets.views.time_slider__pages import (
+    Looks,
+    empty_page,
+    page_table,
+    page_title,
+    read_page,
+)
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+    from nosync_nb.session.services import Owners
+    from nosync_nb.store.catalog.epoch_index import Epoch
+
+_ROWS_MAX = 100
+"""So many rows, and so many changes, are sent at most."""
+
+
+class Forks(Protocol):
+    """What can be done at an epoch; each says in a line what was done."""
+
+    def rewind(self, epoch: int) -> str:
+        """Goes back to an epoch."""
+
+    def branch(self, name: str, epoch: int) -> str:
+        """Forks a branch at an epoch."""
+
+    def replay(self, stage: str) -> str:
+        """Computes the past of a stage that was defined late."""
+
+
+class TravelView(Answering):
+    """Shows a stage at any readable epoch; who stands at the latest follows new ones.
+
+    Args:
+        at: the epoch shown first; None: the latest.
+        limit: how many rows, and how many changes, are shown, of all stages together.
+        beside: other stages, which the slider moves too.
+    """
+
+    _esm = script("course.js", "forks.js", "travel.js")
+    _css = source("travel.css")
+
+    stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
+    steps: Any = traitlets.List(
+        help="Readable epochs as [first, last, step], ascending; empty by default."
+    ).tag(sync=True)
+    course = traitlets.Dict(
+        help="Rows or sums over epochs, columns that can be added up, marks, and how to compute a"
+        " past; empty until it is asked for."
+    ).tag(sync=True)
+    forks = traitlets.Bool(help="Whether it can go back and fork; not by default.").tag(sync=True)
+    said = traitlets.Dict(
+        help="What was done last, or why not: `text`, `bad`, `number`; empty by default."
+    ).tag(sync=True)
+    page = traitlets.Dict(
+        help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for,"
+        " `stale` says why there are no newer ones, `beside` has the same of the other stages."
+    ).tag(sync=True)
+
+    def __init__(
+        self,
+        session: Session,
+        stage: str,
+        *,
+        at: int | None = None,
+        limit: int = 100,
+        beside: Sequence[str] = (),
+        branch: str | None = None,
+        forks: Forks | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._session = session
+        self._branch = branch
+        self._incarnation = 0
+        self._beside = tuple(beside)
+        self._limit = max(min(limit, _ROWS_MAX) // (1 + len(beside)), 1)
+        # A commit must never wait for a page that is being read: a pace has a lock of its own.
+        self.pace = Pace(self._refresh_now, budget or Budget())
+        self._closed = False
+        self._looks: Looks = {}
+        self._stopped: list[str] = []
+        self._pages = 0
+        self._course = Course()
+        self._course_lock = threading.Lock()  # of counting, for which no page waits
+        self._drawn = False
+        self._forks = forks
+        super().__init__(stage=stage, forks=forks is not None)
+        self.travel(at)
+        self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+        self.on_msg(self._asked)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch shown."""
+        shown: int = self.page["epoch"]
+        return shown
+
+    def travel(self, epoch: int | None = None) -> None:
+        """Moves to an epoch, or to the latest; what the slider does, for programs and tests."""
+        with self._lock:
+            self.refresh()
+            timeline = Timeline(self.steps)
+            self._show(epoch if epoch is not None else timeline.latest or 0)
+
+    def refresh(self, *, reload: bool = False) -> None:
+        """Looks for new epochs; who stands at the latest goes on to the new one, others stay.
+
+        An epoch that is gone is left for the one before it. After a rewind the rows are read again:
+        an epoch of that number may be another one.
+
+        Args:
+            reload: read the rows again too, after a new version of the stage.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            incarnation = _owners(self._session).publisher.ledger.incarnation
+            reload |= incarnation != self._incarnation
+            self._incarnation = incarnation
+            ends = bool(self.page) and self.epoch == Timeline(self.steps).latest
+            try:
+                timeline = Timeline(self._session[self.stage].history())
+            except Exception:
+                timeline = Timeline(self.steps)  # the stage is gone: reading a page will say so
+            self.steps = [list(step) for step in timeline.steps]
+            goal = timeline.latest if ends else None
+            goal = self.epoch if self.page and goal is None else goal
+            marks = self._marks()
+            stale, self._stopped = marks != self._stopped, marks
+            if reload and self._drawn:
+                self.draw(again=True)
+            moved = reload or stale or (goal is not None and timeline.nearest(goal) != self.epoch)
+            if self.page and goal is not None and moved:
+                self._show(goal)
+
+    def move(self, session: Session, branch: str | None) -> None:
+        """Goes on with another session of the same log: at its last epoch if that was shown."""
+        with self._lock:
+            if self._closed:
+                return
+            ends = self.epoch >= (Timeline(self.steps).latest or 0)
+            self._unsubscribe()
+            self._session, self._branch, self.steps, self._looks = session, branch, [], {}
+            self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+            self.refresh(reload=True)
+            if ends:
+                self.travel()
+
+    def close(self) -> None:
+        """Frees the view, its layout and its subscription; a second call does nothing."""
+        self.pace.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed, self._looks = True, {}
+            self._unsubscribe()
+            self.on_msg(self._asked, remove=True)
+        self.layout.close()
+        super().close()
+
+    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        """Answers the front end."""
+        self.answer()
+        if "epoch" in content:
+            self._show(int(content["epoch"]))
+        if "course" in content:
+            self._drawn = True
+            self._count(content["course"])
+            self.draw()
+        if self._forks is not None and content.keys() & {"branch", "rewind", "replay"}:
+            self._fork(self._forks, content)
+
+    def _fork(self, forks: Forks, content: Any) -> None:
+        """Goes back or forks, without the lock: who is told of it may ask for what has one."""
+        try:
+            if "replay" in content:
+                text, bad = forks.replay(self.stage), False
+            elif "rewind" in content:
+                text, bad = forks.rewind(int(content["rewind"])), False
+            elif name := str(content["branch"]).strip():
+                text, bad = forks.branch(name, int(content["at"])), False
+            else:
+                text, bad = "write a name for the branch first", True
+        except Exception as error:
+            text, bad = told(error), True
+        self.refresh(reload="replay" in content)
+        if self._drawn:
+            self.draw()
+        number = self.said.get("number", 0) + 1
+        self.said = {"text": formats.visible(text), "bad": bad, "number": number}
+
+    def _count(self, column: Any) -> None:
+        """Has the line show the sums of a column from now on; of none: the rows."""
+        with self._course_lock:
+            self._course = Course(column if isinstance(column, int) and column >= 0 else None)
+
+    def draw(self, *, again: bool = False) -> None:
+        """Counts the rows over epochs, what is new of them, for who shows a line of it.
+
+        Args:
+            again: epochs may be other ones by now.
+        """
+        with self._course_lock:
+            if again:
+                self._course.forget()
+            try:
+                stage = self._session[self.stage]
+                course = self._course.points(stage, Timeline(stage.history()))
+                course["columns"] = columns_of(stage)
+                course["marks"] = marks_of(self._session, self.stage)
+                course["past"] = past_of(self._session, self.stage)
+            except Exception:
+                course = {}  # the page says why the stage cannot be read
+            if not self._closed:
+                self.course = course
+
+    def _show(self, asked: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            timeline = Timeline(self.steps)
+            nearest = timeline.nearest(asked)
+            epoch = asked if nearest is None else nearest
+            try:
+                page = self._read(timeline, epoch)
+            except Exception as error:
+                page = {"error": told(error)}
+            self._pages += 1
+            own = {"name": formats.one_line(self._name), "epoch": epoch, "asked": asked}
+            beside = [self._other(stage, epoch) for stage in self._beside]
+            self.page = {**page, **own, "beside": beside, "number": self._pages}
+
+    def _other(self, stage: str, epoch: int) -> dict[str, Any]:
+        """The page of a stage beside it; one that cannot be read there says so in its place."""
+        try:
+            page = self._page(stage, Timeline(self._session[stage].history()), epoch)
+        except Exception as error:
+            page = {"epoch": epoch, "error": told(error)}
+        return {**page, "name": formats.one_line(self._named(stage))}
+
+    @property
+    def _name(self) -> str:
+        return self._named(self.stage)
+
+    def _named(self, stage: str) -> str:
+        """A stage as it is named from outside of its branch."""
+        return stage if self._branch is None else f"{self._branch}/{stage}"
+
+    def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
+        page = self._page(self.stage, timeline, epoch)
+        info = epoch_info(self._session, epoch)
+        label = info and info.label
+        page["label"] = label and formats.one_line(label)
+        page["time"] = formats.moment(info and info.committed_at)
+        return page
+
+    def _page(self, stage: str, timeline: Timeline, epoch: int) -> dict[str, Any]:
+        collection, owners = self._session[stage], _owners(self._session)
+        stale = self._stale(stage)
+        if stale and timeline.latest is None:
+            return {**empty_page(collection, epoch), "stale": stale}
+        if stale:
+            epoch = timeline.nearest(epoch) or 0
+        page = read_page(collection, owners, timeline, epoch, limit=self._limit, looks=self._looks)
+        return {**page, "stale": stale, "past": past_of(self._session, stage)}
+
+    def _stale(self, stage: str) -> str:
+        """The mark of a stale stage, `stale: ...`; empty: it is not."""
+        from nosync_nb.collections.session_protocol import stopped
+
+        return formats.visible(str(stopped(self._session[stage]) or ""))
+
+    def _marks(self) -> list[str]:
+        """Those of all stages under the slider; empty if one is gone, which reading a page says."""
+        try:
+            return [self._stale(stage) for stage in (self.stage, *self._beside)]
+        except Exception:
+            return []
+
+    def _committed(self, _epoch: int) -> None:
+        """Has `refresh` called soon, in another thread: many commits in a row cost one message."""
+        self.pace.ask()
+
+    def _refresh_now(self) -> None:
+        self.refresh()
+        if self._drawn:
+            self.draw()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Adds the table of the epoch shown, for front ends without widgets."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        data = dict(data or {})
+        data["text/plain"], data["text/html"] = self.static()
+        return data, metadata
+
+    def static(self) -> tuple[str, str]:
+        """The epoch shown as text and as HTML, without widgets."""
+        own = _static(self._name, self.page)
+        others = [_static(page["name"], page) for page in self.page.get("beside", ())]
+        texts, htmls = zip(own, *others, strict=True)
+        return "\n\n".join(texts), "".join(htmls)
+
+    def title(self) -> str:
+        """One line: stage, epoch, label, how many rows came and went."""
+        title = self._name if "error" in self.page else page_title(self._name, self.page)
+        if self._beside:
+            title += f"; beside it {', '.join(self._beside)}"
+        return formats.one_line(title)
+
+
+def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
+    """A page as text and as HTML."""
+    if "error" in page:
+        text = formats.visible(f"{name}: {page['error']}")
+        return text, f"<pre>{formats.html(text)}</pre>"
+    table = page_table(name, page)
+    return table.text(), table.html()
+
+
+def _owners(session: Session) -> Owners:
+    """Who does what in a session; the engine is loaded when a view is made."""
+    from nosync_nb.session.session import owners_of
+
+    return owners_of(session)
+
+
+def epoch_info(session: Session, epoch: int) -> Epoch | None:
+    """Finds label and time of an epoch, or None; `O(log epochs)`."""
+    epochs = session.epochs()
+    low, high = 0, len(epochs)
+    while low < high:
+        middle = (low + high) // 2
+        if epochs[middle].number < epoch:
+            low = middle + 1
+        else:
+            high = middle
+    return epochs[low] if low < len(epochs) and epochs[low].number == epoch else None
