@@ -120,7 +120,7 @@ def beside_spark(size: int) -> list[tuple[str, float, float]]:
     table = made(size)
     typed = zip(table.columns, SCHEMA.types, strict=True)
     columns = [rows.from_arrow(column.combine_chunks(), type_) for column, type_ in typed]
-    spark = launch.start({"spark.sql.session.timeZone": "UTC", "spark.log.level": "OFF"})
+    spark = launch.start_session({"spark.sql.session.timeZone": "UTC", "spark.log.level": "OFF"})
     frame = frame_of(spark, table, SCHEMA).cache()
     frame.count()
     lines = []
@@ -131,7 +131,7 @@ def beside_spark(size: int) -> list[tuple[str, float, float]]:
         asked.save()
         ours = best(lambda e=e: e.evaluate(columns, size))  # type: ignore[misc]
         lines.append((sql, ours, best(asked.save)))
-    launch.stop(spark)
+    launch.stop_session(spark)
     return lines
 
 

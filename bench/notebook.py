@@ -33,7 +33,7 @@ from bench.report import TOP, Goals, Table, run
 from nosync.kernelspec import kernel_spec
 from nosync_nb.session.session import owners_of
 from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import Wanted
+from nosync_widgets.views.grid__grid_pages import GridRequest
 from nosync_widgets.views.time_slider import TravelView
 
 EPOCHS = 20
@@ -95,7 +95,7 @@ def steps(n: int) -> dict[str, list[float]]:
         places, pages = cycle(range(2, session.now)), cycle(range(200, n, n // 9))
         asked: dict[str, Callable[[], Any]] = {
             "slider step": lambda: slider.travel(next(places)),
-            "page by x": lambda: grid.show(Wanted(((2, True),), "", next(pages), 200)),
+            "page by x": lambda: grid.show(GridRequest(((2, True),), "", next(pages), 200)),
             "head(20)": lambda: stage.head(20),
             "rows(limit=20)": lambda: stage.rows(limit=20),
         }

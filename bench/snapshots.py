@@ -94,7 +94,7 @@ class Snapshots:
         file = Files().create(path)
         try:
             for columns, layout, diff in state:
-                file.append(batch_codec.encode(columns, layout.types, diff))
+                file.append(batch_codec.encode_batch(columns, layout.types, diff))
             if under_way is not None:
                 file.append(json.dumps(under_way).encode())
             file.sync()

@@ -21,7 +21,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication import config
-from nosync_nb.store.replication.agent.keeper import step_back
+from nosync_nb.store.replication.agent.keeper import lower_priority
 from nosync_nb.store.replication.agent.log_source import log_id
 from nosync_nb.store.replication.agent.scrub import Scrubber
 
@@ -68,9 +68,9 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("generation", type=int)
     options = parser.parse_args()
-    step_back()
+    lower_priority()
     files = Files()
-    kept = config.read(files, options.folder, log_id(files, options.folder))
+    kept = config.read_config(files, options.folder, log_id(files, options.folder))
     replicas = [(each, list) for each in kept.replicas]
     scrubber = Scrubber(options.folder, options.generation, replicas, print, files, rate=None)
     while True:

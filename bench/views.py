@@ -30,7 +30,7 @@ from bench.report import Goals, Table, run
 from bench.workload import Workload
 from nosync_nb.session.session import owners_of
 from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import Wanted
+from nosync_widgets.views.grid__grid_pages import GridRequest
 
 LIMIT = 200
 
@@ -92,7 +92,7 @@ def pages(rows: int) -> dict[str, list[float]]:
         grid.summing.close()
 
         def turn(order: Any, where: str, offsets: Iterator[int]) -> Any:
-            return lambda: grid.show(Wanted(order, where, next(offsets), LIMIT))
+            return lambda: grid.show(GridRequest(order, where, next(offsets), LIMIT))
 
         found = {}
         for name, column in (("number", 3), ("text", 2), ("text of few values", 1)):
@@ -135,7 +135,7 @@ def r1(edges: int, epochs: int, blocks: int) -> dict[str, dict[str, list[list[fl
             for _ in range(blocks):
                 found[name]["closed"].append(_block(session, given, changes, epochs))
                 grid = GridView(session, name)
-                grid.show(Wanted(((1, True),), "", 0, 20))
+                grid.show(GridRequest(((1, True),), "", 0, 20))
                 for _ in range(2):  # what is loaded and made once
                     _block(session, given, changes, 1)
                     grid.pace.run()

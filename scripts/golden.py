@@ -44,8 +44,8 @@ from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import log, owner, segments, writer
-from nosync_nb.store.log.owner import Whereabouts
-from nosync_nb.store.log.owner__machine import Machine, Process
+from nosync_nb.store.log.owner import LogLocation
+from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity
 from nosync_nb.trace import compaction, merge
 from nosync_nb.trace.history import sections
 
@@ -60,11 +60,11 @@ ONCE_ONLY = {"drawn"}
 def reproducible() -> Iterator[None]:
     """A block in which times and names follow from a seed, and no machine is named."""
     pick, ticks = random.Random("golden"), itertools.count(1_767_225_600)
-    who = Process("golden", "golden", "golden", 1, 1)
+    who = ProcessIdentity("golden", "golden", "golden", 1, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Machine, "identity", lambda machine: who)
+        patch.setattr(HostIdentity, "identity", lambda machine: who)
         patch.setattr(time, "time", lambda: float(next(ticks)))
-        patch.setattr(Machine, "now_ms", lambda machine: 1_767_225_600_000)
+        patch.setattr(HostIdentity, "now_ms", lambda machine: 1_767_225_600_000)
         patch.setattr(os, "urandom", pick.randbytes)
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=pick.randbytes(16), version=4))
         patch.setattr(sys, "argv", ["golden"])
@@ -478,10 +478,12 @@ def kept(session: Session, name: str, define: Callable[[Session], None]) -> dict
 def placed(log: Path) -> None:
     """Has the owners of a copied log and of its branches say that they lie in no real place."""
     for path in log.rglob("owner"):
-        own = owner.read(Files(), str(path.parent))
+        own = owner.read_owner(Files(), str(path.parent))
         assert own is not None
         lies = golden.PLACE / path.parent.relative_to(golden.GOLDEN)
-        owner.write(Files(), str(path.parent), own._replace(place=Whereabouts(str(lies), 1, 1)))
+        owner.write_owner(
+            Files(), str(path.parent), own._replace(place=LogLocation(str(lies), 1, 1))
+        )
 
 
 def main() -> None:

@@ -184,7 +184,7 @@ def spark() -> Iterator[Any]:
     """
     from nosync_nb.spark import launch
 
-    found = launch.start(
+    found = launch.start_session(
         {
             "spark.master": "local[2,4]",
             "spark.app.name": "nosync-tests",
@@ -194,4 +194,4 @@ def spark() -> Iterator[Any]:
         }
     )
     yield found
-    launch.stop(found)
+    launch.stop_session(found)

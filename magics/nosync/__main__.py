@@ -46,9 +46,9 @@ def _key(chosen: argparse.Namespace) -> int:
 
     try:
         if chosen.way == "export":
-            told = f"exported key {signature__keys.export_key(chosen.file)} to '{chosen.file}'"
+            told = f"exported key {signature__keys.export_user_key(chosen.file)} to '{chosen.file}'"
         else:
-            name, kept = signature__keys.import_key(chosen.file, replace=chosen.replace)
+            name, kept = signature__keys.import_user_key(chosen.file, replace=chosen.replace)
             told = f"key {name} is yours now{f'; the one before is {kept!r}' if kept else ''}"
     except TrustError as error:
         sys.stderr.write(f"{error}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 
-def hand(settings: Settings, session: Session, say: Callable[[str], None]) -> None:
+def apply_config_limits(settings: Settings, session: Session, say: Callable[[str], None]) -> None:
     """Gives a session its limits; a budget that its log is beyond is said and left."""
     from nosync_nb import NosyncError
 
     session.replay_rows = settings.replay_rows
     session.backlog_bytes = settings.backlog_bytes
     try:
-        bound(settings.budget, session)
+        config_budget(settings.budget, session)
     except NosyncError as error:
         say(f"NoSync: {error}; {error.hint}")
 
 
-def bound(budget: str, session: Session | None) -> None:
+def config_budget(budget: str, session: Session | None) -> None:
     """Bounds what the log of a session takes and writes; empty: nothing is said of it.
 
     Raises:
@@ -32,9 +32,9 @@ def bound(budget: str, session: Session | None) -> None:
     if not budget:
         return
     from nosync_nb.session.session import owners_of
-    from nosync_nb.store.retention_policy import parsed_bounds
+    from nosync_nb.store.retention_policy import parse_bounds
 
-    asked = parsed_bounds(budget)
+    asked = parse_bounds(budget)
     if session is None or owners_of(session).publisher.store.log.mode == "r":
         return
     retaining = owners_of(session).retaining

@@ -22,7 +22,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
     """Runs a `%%dd` cell and returns the value of its last expression, if it has one.
 
     Args:
-        options: as `Definitions.define` takes them.
+        options: as `DefinitionService.define` takes them.
 
     Raises:
         Exception: what the body raised; then its names have their old values and no stage changed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nosync.log.notebook_memo import Memo, Running
+from nosync.log.notebook_memo import NotebookMemo, RunningCell
 from nosync.variables import Variables, label
 from nosync_widgets import formats
 
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 
-class Recollection:
+class EarlierKernels:
     """Keeps the memo of the log in use; `memo` is what is remembered."""
 
     def __init__(self, variables: Variables) -> None:
-        self.memo = Memo()
+        self.memo = NotebookMemo()
         self._variables = variables
         self._folder: Path | None = None
-        self._began: Running | None = None
-        self._interrupted: Running | None = None
+        self._began: RunningCell | None = None
+        self._interrupted: RunningCell | None = None
 
-    def take(self, memo: Memo, folder: Path | None, *, own: bool, there: Collection[str]) -> None:
+    def take(
+        self, memo: NotebookMemo, folder: Path | None, *, own: bool, there: Collection[str]
+    ) -> None:
         """Goes on with what is remembered of another log.
 
         Args:
@@ -49,7 +51,7 @@ class Recollection:
     def begin(self, session: Session, cell: CellSource, number: int) -> None:
         """A cell begins."""
         if self._folder is not None and cell.text:
-            self._began = Running(label(cell, number), session.now, cell.repeatable)
+            self._began = RunningCell(label(cell, number), session.now, cell.repeatable)
             self.memo.begins(self._began)
             self.memo.write(self._folder)
 

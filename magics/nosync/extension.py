@@ -30,7 +30,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     global _notebook
     from nosync.commands.completion import register
     from nosync.magic import NoSync
-    from nosync.progress import Following
+    from nosync.progress import CellProgress
     from nosync_widgets.data.recovery_report import report_bundle
 
     magics = NoSync(shell)
@@ -47,7 +47,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         bundles.for_type_by_name(*kind, bundle)
         undo(_forget_formatter, bundles, kind)
     undo(register(notebook))
-    following = Following(notebook)
+    following = CellProgress(notebook)
     for event, hears in (("pre_run_cell", following.before), ("post_run_cell", following.after)):
         shell.events.register(event, hears)
         undo(shell.events.unregister, event, hears)

@@ -15,8 +15,8 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from nosync.cells.display import shown
-from nosync.config_limits import bound
+from nosync.cells.display import display_line_value
+from nosync.config_limits import config_budget
 from nosync.define__stages import define_cell
 from nosync.notebook import Notebook
 
@@ -89,7 +89,7 @@ class NoSync(Magics):
 
         budget, notebook = str(proposal["value"]), getattr(self, "notebook", None)
         try:
-            bound(budget, None if notebook is None else notebook.opened)
+            config_budget(budget, None if notebook is None else notebook.opened)
         except NosyncError as error:
             raise traitlets.TraitError(f"{error}; {error.hint}") from None
         return budget
@@ -98,10 +98,10 @@ class NoSync(Magics):
     def _placed(self, proposal: Any) -> str:
         """A place that can be one, before it is set."""
         from nosync_nb import NosyncError
-        from nosync_nb.spark.staging.location import checked
+        from nosync_nb.spark.staging.location import checked_url
 
         try:
-            return checked(proposal["value"]) if proposal["value"] else ""
+            return checked_url(proposal["value"]) if proposal["value"] else ""
         except NosyncError as error:
             raise traitlets.TraitError(f"{error}; {error.hint}") from None
 
@@ -153,7 +153,7 @@ class NoSync(Magics):
         if cell is None:
             from nosync.commands.dispatch import run
 
-            return shown(self.notebook.shell, run(self.notebook, line))
+            return display_line_value(self.notebook.shell, run(self.notebook, line))
         try:
             arguments = vars(parse_argstring(self.dd, line))
         except UsageError as error:

@@ -19,27 +19,27 @@ from nosync import config_limits
 from nosync.cells.commit_summary import pending_rows
 from nosync.cells.source import read_cell
 from nosync.cells.tracebacks import ShortErrors
-from nosync.cells.transaction import Cells
-from nosync.earlier_kernels import Recollection
-from nosync.log.binding import Binding, whose
+from nosync.cells.transaction import CellTransactions
+from nosync.earlier_kernels import EarlierKernels
+from nosync.log.binding import Binding, log_owner_notebook
 from nosync.log.location import (
-    Place,
+    LogPlace,
+    abandoned_place,
     check_branch,
+    current_log_folder,
     fetch,
     folder_of,
-    given_up,
-    lost,
+    is_log_lost,
     main_of,
-    prepare,
-    regained,
-    shown,
-    temporary,
-    use,
-    used,
+    prepare_folder,
+    restored_place,
+    set_current_log,
+    shown_path,
+    temporary_place,
 )
-from nosync.log.notebook_memo import Memo
+from nosync.log.notebook_memo import NotebookMemo
 from nosync.open_views import OpenViews
-from nosync.shutdown import Ending
+from nosync.shutdown import ShutdownHook
 from nosync.spark_variable import NotebookSpark
 from nosync.variables import Variables, taken
 from nosync_widgets import formats
@@ -68,17 +68,17 @@ class Notebook:
         self.shell = shell
         self.settings = settings
         self.opened: Session | None = None
-        self.place: Place | None = None
+        self.place: LogPlace | None = None
         self.branch: str | None = None
         self.errors = ShortErrors(shell, settings, self._named)
-        self.cells = Cells(self)
+        self.cells = CellTransactions(self)
         self.variables = Variables(shell)
-        self.recollection = Recollection(self.variables)
+        self.recollection = EarlierKernels(self.variables)
         self.binding = Binding(shell)
         self.views = OpenViews()
         self.undoing = ExitStack()
         self.spark = NotebookSpark(self.variables, shell.user_ns)
-        self._ending = Ending(self._exit, busy=lambda: bool(self.cells.source))
+        self._ending = ShutdownHook(self._exit, busy=lambda: bool(self.cells.source))
         self._looked = False
         self._due = False  # a report that no cell has shown
 
@@ -142,22 +142,22 @@ class Notebook:
         """
         __tracebackhide__ = True
         named = None if path is None else Path(path).expanduser().resolve()
-        place = self._place() if named is None else Place(named, "%dd open")
+        place = self._place() if named is None else LogPlace(named, "%dd open")
         if main:
             options["mode"] = "r"
         write = options.get("mode", "w") == "w"
-        memo = Memo.read(place.path)
+        memo = NotebookMemo.read(place.path)
         if memo.attempts >= _SAFE_MODE and not force:
-            raise given_up(place)
+            raise abandoned_place(place)
         self.errors.install()
         if named is None and self.place is None and write:
             place = self.binding.rename(place)
         log, home = main_of(place.path)
-        where = log if main else used(place) if write else place.path
+        where = log if main else current_log_folder(place) if write else place.path
         self._refuse_pending(where, options)
-        offered = regained(place, options) if write and not place.has_log else ""
-        known = prepare(place, write=write) and write
-        with memo.attempt(place.path, write=known), whose(place):
+        offered = restored_place(place, options) if write and not place.has_log else ""
+        known = prepare_folder(place, write=write) and write
+        with memo.attempt(place.path, write=known), log_owner_notebook(place):
             session = self._recovered(place, where, options)
         if write and not known:
             memo.write(place.path)
@@ -183,7 +183,7 @@ class Notebook:
             self.say(f"NoSync: {line}")
         return session
 
-    def _recovered(self, place: Place, where: Path, options: Mapping[str, Any]) -> Session:
+    def _recovered(self, place: LogPlace, where: Path, options: Mapping[str, Any]) -> Session:
         """Opens the folder `where`: the log at a place, a branch of it, or its main log."""
         __tracebackhide__ = True
         import nosync_nb
@@ -195,13 +195,13 @@ class Notebook:
                 error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
             raise
 
-    def _use(self, session: Session, place: Place, memo: Memo | None) -> None:
+    def _use(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
         """The session is the notebook's from now on; without a memo it is read, and no more."""
         from nosync_nb.session.session import owners_of
 
         own = memo is None or self.binding.adopt(place)
         kept, there = None if memo is None else place.path, self.shell.user_ns
-        self.recollection.take(memo or Memo.read(place.path), kept, own=own, there=there)
+        self.recollection.take(memo or NotebookMemo.read(place.path), kept, own=own, there=there)
         self.opened, self.place, self._looked = session, place, True
         owners_of(session).listeners.hear(self.cells.hear)
         self.configure()
@@ -214,7 +214,7 @@ class Notebook:
 
         place = self._place()
         self.close()
-        registry.forget(Files(), os.path.realpath(place.path))
+        registry.unregister_replicas(Files(), os.path.realpath(place.path))
         return place.path
 
     def switch(self, name: str | None) -> Session:
@@ -236,12 +236,12 @@ class Notebook:
             fetch(main, name)
         if home is not None and name != home and not str(name).startswith(f"{home}/"):
             return self.open(str(check_branch(main, str(name))), force=True, brief=True)
-        before = main_of(used(place))[1]
-        use(place, _below(home, name))
+        before = main_of(current_log_folder(place))[1]
+        set_current_log(place, _below(home, name))
         try:
             return self.open(force=True, brief=True)
         except BaseException:
-            use(place, _below(home, before))
+            set_current_log(place, _below(home, before))
             raise
 
     @contextmanager
@@ -268,10 +268,10 @@ class Notebook:
         """
         from nosync_nb.errors import SchemaError
         from nosync_nb.session.session import owners_of
-        from nosync_nb.store.timetravel.branches import fork_of
+        from nosync_nb.store.timetravel.branches import branch_origin
 
         store, above = (owners_of(each).publisher.store for each in (self.session(), main))
-        fork = fork_of(store.meta)
+        fork = branch_origin(store.meta)
         nested = self.branch is not None and "/" in self.branch
         if fork is not None and not nested and fork.of != above.log.id.hex():
             raise SchemaError(
@@ -336,7 +336,7 @@ class Notebook:
         self._looked = True
         if place.has_log:
             self.open()
-        elif news := self.binding.news() or lost(place):
+        elif news := self.binding.news() or is_log_lost(place):
             self.say(f"NoSync: {news}")
 
     def _cell(self) -> CellSource:
@@ -399,7 +399,7 @@ class Notebook:
         self.recollection.tell(session, self._cell())
         self.say(str(session.recovery), report_html(session.recovery))
 
-    def _announce(self, session: Session, place: Place, brief: bool) -> None:
+    def _announce(self, session: Session, place: LogPlace, brief: bool) -> None:
         unbound = self.variables.bind(session, self.recollection.memo)
         if session.recovery.fresh:
             if place.temporary:
@@ -408,7 +408,7 @@ class Notebook:
                     f"({place.path}); `%dd open PATH` keeps one"
                 )
             else:
-                self.say(f"NoSync: new log {shown(place.path)}", progress=True)
+                self.say(f"NoSync: new log {shown_path(place.path)}", progress=True)
             return
         if not brief:
             self.show_report()
@@ -420,7 +420,7 @@ class Notebook:
         """Hands the settings that concern the engine to the session."""
         self.spark.configure(self.settings, self.recollection.memo, self.opened)
         if self.opened is not None:
-            config_limits.hand(self.settings, self.opened, self.say)
+            config_limits.apply_config_limits(self.settings, self.opened, self.say)
 
     def _named(self) -> list[str]:
         """The names of the log's inputs and stages."""
@@ -441,11 +441,11 @@ class Notebook:
         grid = self.views.grid_of(collection, self) if hasattr(self.shell, "kernel") else None
         return bundle if grid is None else {**grid, **bundle}
 
-    def _place(self) -> Place:
+    def _place(self) -> LogPlace:
         """The place of the session that was closed by hand, else the notebook's own."""
         if self.place is not None:
             return self.place
-        return self.binding.look() or temporary()
+        return self.binding.look() or temporary_place()
 
     def _exit(self) -> None:
         """At the end of the process: a clean end is marked, a temporary log removed."""

@@ -15,18 +15,18 @@ from nosync_widgets import formats
 if TYPE_CHECKING:
     from nosync.protocols import Settings
     from nosync_nb import Collection, Session
-    from nosync_nb.session.services import Owners
+    from nosync_nb.session.services import Services
     from nosync_widgets.data.tables import Table
-    from nosync_widgets.live.overview_poller import Pulse
-    from nosync_widgets.live.throttle import Budget
+    from nosync_widgets.live.overview_poller import OverviewPoller
+    from nosync_widgets.live.throttle import ThreadBudget
     from nosync_widgets.views.graph_view import FrontierView
     from nosync_widgets.views.grid import GridView
     from nosync_widgets.views.layers_view import LayersView
     from nosync_widgets.views.panel import Actions, Panel
-    from nosync_widgets.views.time_slider import Forks, TravelView
+    from nosync_widgets.views.time_slider import ForkActions, TravelView
 
 
-class Shown(Protocol):
+class ViewHost(Protocol):
     """What a view asks of the notebook that shows it."""
 
     opened: Session | None
@@ -46,9 +46,9 @@ class OpenViews:
         self._graph: FrontierView | None = None
         self._panel: Panel | None = None
         self._side: Any = None
-        self._pulse: Pulse | None = None
+        self._pulse: OverviewPoller | None = None
         self._grids: dict[str, GridView] = {}
-        self._budget: Budget | None = None
+        self._budget: ThreadBudget | None = None
 
     def travel(
         self,
@@ -56,7 +56,7 @@ class OpenViews:
         stage: str,
         at: int | None,
         branch: str | None,
-        forks: Forks | None = None,
+        forks: ForkActions | None = None,
         beside: Sequence[str] = (),
     ) -> TravelView:
         """The view of a stage at an epoch, None: the last; opened, or moved if it is open.
@@ -120,20 +120,20 @@ class OpenViews:
             self._side.close()
         self._side = side
 
-    def _shared(self) -> Budget:
+    def _shared(self) -> ThreadBudget:
         """The time that all views which follow commits may take together."""
-        from nosync_widgets.live.throttle import Budget
+        from nosync_widgets.live.throttle import ThreadBudget
 
         if self._budget is None:
-            self._budget = Budget()
+            self._budget = ThreadBudget()
         return self._budget
 
-    def _beat(self, session: Session, branch: str | None) -> Pulse:
+    def _beat(self, session: Session, branch: str | None) -> OverviewPoller:
         """The pulse of all views, up to date."""
-        from nosync_widgets.live.overview_poller import Pulse
+        from nosync_widgets.live.overview_poller import OverviewPoller
 
         if self._pulse is None:
-            self._pulse = Pulse(session, branch)
+            self._pulse = OverviewPoller(session, branch)
         else:
             self._pulse.refresh(always=True)
         return self._pulse
@@ -150,7 +150,7 @@ class OpenViews:
             grid.refresh()
         return grid
 
-    def table_of(self, collection: Collection, notebook: Shown) -> Table:
+    def table_of(self, collection: Collection, notebook: ViewHost) -> Table:
         """What is left of a displayed collection in a saved notebook: the rows of now, dated."""
         from nosync_widgets.data.tables import collection_table
 
@@ -158,7 +158,7 @@ class OpenViews:
         paging = None if owners is None else owners.paging
         return collection_table(collection, limit=notebook.settings.limit, paging=paging)
 
-    def grid_of(self, collection: Collection, notebook: Shown) -> dict[str, Any] | None:
+    def grid_of(self, collection: Collection, notebook: ViewHost) -> dict[str, Any] | None:
         """What shows a stage or input of the notebook's session as a grid; None for others.
 
         Wherever it is displayed, it is one grid. In a notebook that is opened again without its
@@ -207,10 +207,10 @@ class OpenViews:
                 each.close()
 
 
-def _owners_of(collection: Collection, notebook: Shown) -> Owners | None:
+def _owners_of(collection: Collection, notebook: ViewHost) -> Services | None:
     """Who does what in the notebook's session, if the collection is of it."""
-    from nosync_nb.collections.session_protocol import host_of
+    from nosync_nb.collections.session_protocol import session_of
     from nosync_nb.session.session import owners_of
 
     owners = None if notebook.opened is None else owners_of(notebook.opened)
-    return owners if owners is not None and host_of(collection) is owners.host else None
+    return owners if owners is not None and session_of(collection) is owners.host else None

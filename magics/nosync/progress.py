@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from nosync_widgets import formats
-from nosync_widgets.progress_bar import Seen
+from nosync_widgets.progress_bar import ProgressState
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -28,10 +28,10 @@ AFTER_S = 0.5
 EVERY_S = 0.25
 
 
-class Shows(Protocol):
+class ProgressDisplay(Protocol):
     """Something that shows progress until it is closed."""
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ProgressState) -> None:
         """Shows what goes on now."""
 
     def close(self) -> None:
@@ -48,7 +48,9 @@ class Progress:
         make: makes what shows it, in the thread that looks.
     """
 
-    def __init__(self, look: Callable[[], Seen | None], make: Callable[[], Shows]) -> None:
+    def __init__(
+        self, look: Callable[[], ProgressState | None], make: Callable[[], ProgressDisplay]
+    ) -> None:
         self._look = look
         self._make = make
         self._ended: threading.Event | None = None
@@ -72,7 +74,7 @@ class Progress:
             thread.join()
 
     def _watch(self, ended: threading.Event) -> None:
-        shown: Shows | None = None
+        shown: ProgressDisplay | None = None
         wait = AFTER_S
         try:
             while not ended.wait(wait):
@@ -89,7 +91,7 @@ class Progress:
                 shown.close()
 
 
-def seen_in(session: Session | None, began: int) -> Seen | None:
+def seen_in(session: Session | None, began: int) -> ProgressState | None:
     """What a session does now, or, if it commits in a loop, how far that is.
 
     Args:
@@ -121,10 +123,10 @@ def seen_in(session: Session | None, began: int) -> Seen | None:
         parts.append(f"epochs {began + 1} to {now} are committed")
     if not parts:
         return None
-    return Seen(" · ".join(parts), done, total, jobs.url if jobs is not None else None)
+    return ProgressState(" · ".join(parts), done, total, jobs.url if jobs is not None else None)
 
 
-class Following:
+class CellProgress:
     """Shows the progress of the cells of one notebook, from when it begins to follow them."""
 
     def __init__(self, notebook: Notebook) -> None:
@@ -144,27 +146,27 @@ class Following:
         """`post_run_cell`: looks no more."""
         self._progress.end()
 
-    def _look(self) -> Seen | None:
+    def _look(self) -> ProgressState | None:
         session = self._notebook.opened
         if session is not None and not self._began:  # it was opened in this cell
             self._began = session.now
         return seen_in(session, self._began)
 
-    def _make(self) -> Shows:
+    def _make(self) -> ProgressDisplay:
         if not hasattr(self._notebook.shell, "kernel"):
-            return Line()
-        from nosync_widgets.progress_bar import Bar
+            return TerminalLine()
+        from nosync_widgets.progress_bar import ProgressBar
 
-        return Bar()
+        return ProgressBar()
 
 
-class Line:
+class TerminalLine:
     """Progress as one line of a terminal, written over itself."""
 
     def __init__(self) -> None:
         self._width = 0
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ProgressState) -> None:
         """Writes the line anew."""
         text = formats.visible(f"NoSync: {seen.text}").replace("\n", " ")
         self._write(text)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Ending:
+class ShutdownHook:
     """Calls a function once when the process is asked to end.
 
     Args:

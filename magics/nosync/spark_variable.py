@@ -15,7 +15,7 @@ from nosync.spark_variable__eager import EagerSpark
 
 if TYPE_CHECKING:
     from nosync.cells.source import CellSource
-    from nosync.log.notebook_memo import Memo
+    from nosync.log.notebook_memo import NotebookMemo
     from nosync.protocols import Settings
     from nosync.variables import Variables
     from nosync_nb import Session
@@ -31,7 +31,7 @@ class NotebookSpark:
         self._known: Any = None
         self.users = self._eager.users
 
-    def configure(self, settings: Settings, memo: Memo, session: Session | None) -> None:
+    def configure(self, settings: Settings, memo: NotebookMemo, session: Session | None) -> None:
         """Hands over how Spark is to be started, and starts it if it is wanted at once."""
         if settings.spark == "eager":
             self._eager.start({**memo.conf, **settings.spark_conf})
@@ -44,7 +44,7 @@ class NotebookSpark:
                 owners_of(session).carrier.name(settings.bulk)
             session.spark_conf.update({**self._again(memo, session), **settings.spark_conf})
 
-    def _again(self, memo: Memo, session: Session) -> dict[str, str]:
+    def _again(self, memo: NotebookMemo, session: Session) -> dict[str, str]:
         """How Spark was set up, but for what the log's definitions have been described under."""
         if not memo.conf:
             return {}
@@ -54,7 +54,11 @@ class NotebookSpark:
         return {**memo.conf, **conf_of(owners_of(session).link.types.recorded())}
 
     def before_cell(
-        self, session: Session | None, memo: Memo, cell: CellSource, say: Callable[[str], None]
+        self,
+        session: Session | None,
+        memo: NotebookMemo,
+        cell: CellSource,
+        say: Callable[[str], None],
     ) -> None:
         """Binds the `spark` that a cell uses: one that starts already, or that the log has used."""
         if not self._variables.lacks_spark(cell):
@@ -77,7 +81,7 @@ class NotebookSpark:
         except NosyncError as error:
             say(f"NoSync: {error}")
 
-    def after_cell(self, session: Session | None, memo: Memo, source: str) -> None:
+    def after_cell(self, session: Session | None, memo: NotebookMemo, source: str) -> None:
         """Binds the session in use; stages get their views; how it is set up is remembered.
 
         Cost: a question to the JVM, some ms, after a cell that speaks of Spark.
@@ -91,9 +95,9 @@ class NotebookSpark:
         spark = session.spark
         self._variables.bind_spark(spark or self._eager.spark)
         if spark is not None and (spark is not self._known or "spark" in source):
-            from nosync_nb.spark.spark_session import conf_again, is_session
+            from nosync_nb.spark.spark_session import is_session, restart_conf
 
             with suppress(Exception):  # its JVM may be gone
                 seen = is_session(self._namespace.get("spark"))
-                memo.used_spark(conf_again(spark) if seen else {})
+                memo.used_spark(restart_conf(spark) if seen else {})
                 self._known = spark

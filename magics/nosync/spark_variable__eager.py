@@ -46,9 +46,9 @@ class EagerSpark:
 
     def _run(self, conf: Mapping[str, str]) -> None:
         from nosync_nb.errors import warn
-        from nosync_nb.spark import require
+        from nosync_nb.spark import require_session
 
         try:
-            self.spark = require(None, self._namespace, conf=conf)
+            self.spark = require_session(None, self._namespace, conf=conf)
         except Exception as error:
             warn(f"Spark did not start: {error}", stacklevel=2)

@@ -22,13 +22,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nosync.cells.source import CellSource, read_cell
-from nosync.log.notebook_memo import Memo
+from nosync.log.notebook_memo import NotebookMemo
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nosync_nb import Session
-    from nosync_nb.collections.session_protocol import Host
+    from nosync_nb.collections.session_protocol import SessionProtocol
 
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
 _LOOKED_BACK = 200
@@ -42,9 +42,9 @@ class Variables:
         self._shell = shell
         self._ours: dict[str, Any] = {}
         self._seen: dict[str, int] = {}
-        self._host: Host | None = None  # of the notebook's session, while there is one
+        self._host: SessionProtocol | None = None  # of the notebook's session, while there is one
 
-    def bind(self, session: Session, memo: Memo) -> list[str]:
+    def bind(self, session: Session, memo: NotebookMemo) -> list[str]:
         """Binds all collections of a session; returns the names that others keep.
 
         A name of Python's own, such as `print`, is never bound by what a log says.
@@ -68,7 +68,7 @@ class Variables:
             those that cannot be: collections without a name, or of a stage that is not there.
         """
         from nosync_nb import Collection
-        from nosync_nb.collections.session_protocol import host_of
+        from nosync_nb.collections.session_protocol import session_of
         from nosync_nb.session.session import owners_of
 
         left, host, names = [], owners_of(before).host, self._shell.user_ns
@@ -77,7 +77,7 @@ class Variables:
                 continue
             if value is before:
                 names[name] = session
-            elif isinstance(value, Collection) and host_of(value) is host:
+            elif isinstance(value, Collection) and session_of(value) is host:
                 known = value.name
                 if known is not None and known in session:
                     names[name] = session[known]
@@ -115,9 +115,9 @@ class Variables:
         if self._host is None or "nosync_nb.collections.collection" not in sys.modules:
             return None
         from nosync_nb import Collection
-        from nosync_nb.collections.session_protocol import host_of
+        from nosync_nb.collections.session_protocol import session_of
 
-        if not isinstance(value, Collection) or host_of(value) is not self._host:
+        if not isinstance(value, Collection) or session_of(value) is not self._host:
             return None
         return value.name
 
@@ -133,7 +133,7 @@ class Variables:
         used = "spark" in cell.names and "spark" not in cell.bound
         return used and "spark" not in self._shell.user_ns
 
-    def remember(self, memo: Memo, source: str, number: int) -> bool:
+    def remember(self, memo: NotebookMemo, source: str, number: int) -> bool:
         """Notes names that a cell bound; tells whether the memo changed."""
         changed = False
         for name in [name for name in self._seen if name not in self._shell.user_ns]:
@@ -165,7 +165,7 @@ class Variables:
 
     def _note(
         self,
-        memo: Memo,
+        memo: NotebookMemo,
         name: str,
         value: Any,
         number: int,
@@ -192,7 +192,7 @@ class Variables:
         for earlier in range(min(number, len(sources)) - 1, max(0, number - _LOOKED_BACK), -1):
             yield earlier, read_cell(str(sources[earlier]), self._shell.transform_cell)
 
-    def bring_back(self, memo: Memo, cell: CellSource, say: Callable[[str], None]) -> None:
+    def bring_back(self, memo: NotebookMemo, cell: CellSource, say: Callable[[str], None]) -> None:
         """Repeats the imports of names that a cell mentions and that are not there."""
         names = self._shell.user_ns
         for name, statement in [*memo.imports.items()]:
@@ -208,7 +208,7 @@ class Variables:
             with suppress(KeyError):
                 names[name] = found[name]
 
-    def not_restored(self, memo: Memo, cell: CellSource) -> dict[str, str]:
+    def not_restored(self, memo: NotebookMemo, cell: CellSource) -> dict[str, str]:
         """Names that earlier kernels bound and this one lacks -> `In[3]: total = 5`.
 
         Args:

@@ -11,20 +11,20 @@ from typing import Any
 import pyarrow as pa
 
 from nosync_nb.collections.arrow_stream import ArrowStream
-from nosync_nb.collections.readable import Readable, titled
-from nosync_nb.collections.session_protocol import Pinpoint, host_of
+from nosync_nb.collections.readable import Readable, result_title
+from nosync_nb.collections.session_protocol import ResolvedEpoch, session_of
 from nosync_nb.errors import one_line
 from nosync_nb.rows import Schema
 
 
-class Dated(ArrowStream):
+class CollectionAtEpoch(ArrowStream):
     """What `collection.at(epoch)` gives: an Arrow stream, and the reads of a collection.
 
     Every read raises TimeError if the epoch cannot be read any more. Costs are those of the
     collection's own reads with `at`.
     """
 
-    def __init__(self, collection: Readable, point: Pinpoint) -> None:
+    def __init__(self, collection: Readable, point: ResolvedEpoch) -> None:
         self._collection = collection
         self._point = point
 
@@ -35,8 +35,8 @@ class Dated(ArrowStream):
         Raises:
             TimeError: the session has gone back behind it; another one may have its number.
         """
-        title = titled(self._collection.name)
-        return host_of(self._collection).still(self._point, title)
+        title = result_title(self._collection.name)
+        return session_of(self._collection).still(self._point, title)
 
     @property
     def name(self) -> str | None:

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from nosync_nb.collections import grouped, hints, joins, loops, row_expressions
-from nosync_nb.collections.at_epoch import Dated
+from nosync_nb.collections.at_epoch import CollectionAtEpoch
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.result_schema import check_callable, result_schema
 from nosync_nb.collections.readable import Readable
-from nosync_nb.collections.session_protocol import Host, definition_of, host_of
+from nosync_nb.collections.session_protocol import SessionProtocol, definition_of, session_of
 from nosync_nb.errors import MisuseError
 from nosync_nb.rows import Field, Schema
 
@@ -26,9 +26,9 @@ class Collection(Readable):
     Get one from `session.input`, `session.stage` or `session["name"]`, and chain operators.
     """
 
-    def at(self, epoch: Any) -> Dated:
-        """The collection as of an epoch, which later commits do not change; see `Dated`."""
-        return Dated(self, self._host.pinpoint(epoch))
+    def at(self, epoch: Any) -> CollectionAtEpoch:
+        """The collection as of an epoch, which later commits do not change."""
+        return CollectionAtEpoch(self, self._host.pinpoint(epoch))
 
     # -- row-wise ------------------------------------------------------------------------------
 
@@ -43,7 +43,9 @@ class Collection(Readable):
         """
         if callable(predicate):
             return self._then("filter", functions=(predicate,))
-        return self._of(row_expressions.filtered(self._definition, predicate, self._host.types))
+        return self._of(
+            row_expressions.filter_definition(self._definition, predicate, self._host.types)
+        )
 
     where = filter
 
@@ -53,22 +55,30 @@ class Collection(Readable):
         One of them may make a row of each element of an array or a map: `explode(a) AS x`,
         `posexplode(m) AS (pos, k, v)`, `inline(structs)`; with `_outer` also of a row without any.
         """
-        return self._of(row_expressions.selected(self._definition, expressions, self._host.types))
+        return self._of(
+            row_expressions.select_definition(self._definition, expressions, self._host.types)
+        )
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict."""
         if isinstance(columns, str):
-            hints.unnamed("with_columns", columns)
+            hints.unnamed_column_error("with_columns", columns)
         columns = {**(columns or {}), **named}
-        return self._of(row_expressions.extended(self._definition, columns, self._host.types))
+        return self._of(
+            row_expressions.with_columns_definition(self._definition, columns, self._host.types)
+        )
 
     def drop(self, *columns: str) -> Collection:
         """The other columns."""
-        return self._of(row_expressions.dropped(self._definition, columns))
+        return self._of(row_expressions.drop_columns_definition(self._definition, columns))
 
     def rename(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Renames columns: `rename({"old": "new"})`."""
-        return self._of(row_expressions.renamed(self._definition, {**(columns or {}), **named}))
+        return self._of(
+            row_expressions.rename_columns_definition(
+                self._definition, {**(columns or {}), **named}
+            )
+        )
 
     def map(self, function: Callable[[Any], Any], schema: str | Schema | None = None) -> Collection:
         """Calls a deterministic function on each row, a named tuple; it returns a tuple.
@@ -88,7 +98,9 @@ class Collection(Readable):
         as `LATERAL VIEW` has it; see `select`.
         """
         if isinstance(function, str):
-            return self._of(row_expressions.repeated(self._definition, function, self._host.types))
+            return self._of(
+                row_expressions.repeat_definition(self._definition, function, self._host.types)
+            )
         output = result_schema(function, schema, self._sample, many=True)
         return self._then("flat_map", output, functions=(function,))
 
@@ -133,7 +145,7 @@ class Collection(Readable):
 
     def multiplicity(self) -> Collection:
         """Each row once, with its count as a last column `count`."""
-        schema = row_expressions.unambiguous(
+        schema = row_expressions.checked_unambiguous(
             [*self.schema.fields, Field("count", "bigint")], "multiplicity"
         )
         return self._then("multiplicity", schema)
@@ -173,7 +185,7 @@ class Collection(Readable):
         Cost: an epoch costs what changes in each round, not what is there.
         """
         wrap = partial(Collection, self._host)
-        return wrap(loops.iterated(self._host, wrap, self._definition, body, rounds))
+        return wrap(loops.iterate_definition(self._host, wrap, self._definition, body, rounds))
 
     # -- keyed ---------------------------------------------------------------------------------
 
@@ -217,7 +229,7 @@ class Collection(Readable):
             SchemaError: if keys differ in type or column names clash.
         """
         right = definition_of("join", other, self._host)
-        return self._of(joins.joined(self._definition, right, on, how, self._host.types))
+        return self._of(joins.join_definition(self._definition, right, on, how, self._host.types))
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -236,13 +248,13 @@ class Collection(Readable):
         """An operator over this and others, which are brought to the types of this one."""
         mine = self._definition
         theirs = [definition_of(op, each, self._host) for each in others]
-        parts = [row_expressions.aligned(mine, each, op) for each in theirs]
+        parts = [row_expressions.aligned_schemas(mine, each, op) for each in theirs]
         return self._of(Definition(op, self.schema, (mine, *parts)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        hints.no_attribute(name, self.schema.names, dir(type(self)))
+        hints.missing_attribute_error(name, self.schema.names, dir(type(self)))
 
     def __getitem__(self, name: Any) -> Any:
         raise MisuseError(
@@ -257,14 +269,14 @@ class Grouped:
     """A collection grouped by columns; ends in `.agg`, `.count`, `.reduce`, `.top` or `.rank`."""
 
     def __init__(self, collection: Collection, keys: list[int]) -> None:
-        self._host = host_of(collection)
+        self._host = session_of(collection)
         self._source = definition_of("group_by", collection)
         self._keys = grouped.check_keys(collection.schema, keys)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        hints.no_grouped(name, dir(type(self)))
+        hints.missing_grouped_attribute_error(name, dir(type(self)))
 
     def agg(self, *unnamed: Any, **named: str) -> Collection:
         """SQL aggregates: `agg(n="count(*)", late="avg(dep_delay)")`.
@@ -291,9 +303,9 @@ class Grouped:
             the extreme value itself is removed.
         """
         if unnamed:
-            hints.unnamed("agg", unnamed[0])
+            hints.unnamed_column_error("agg", unnamed[0])
         types = self._host.types
-        return self._of(grouped.aggregated(self._source, self._keys, named, types))
+        return self._of(grouped.aggregate_definition(self._source, self._keys, named, types))
 
     def count(self) -> Collection:
         """The number of rows of each group, as column `count`."""
@@ -309,7 +321,7 @@ class Grouped:
                 a group without rows is not asked for.
             schema: Spark DDL of what it yields; the output has the keys before it.
         """
-        return self._of(grouped.reduced(self._source, self._keys, function, schema))
+        return self._of(grouped.reduce_definition(self._source, self._keys, function, schema))
 
     def top(self, k: int, by: str | None = None, offset: int = 0) -> Collection:
         """The first `k` rows of each group, copies counted, after the first `offset`.
@@ -338,7 +350,9 @@ class Grouped:
 
     def _first(self, k: int, by: str | None, offset: int, rank: str | None = None) -> Collection:
         types = self._host.types
-        rows = grouped.first(self._source, self._keys, k, by, offset, types, rank=rank)
+        rows = grouped.first_rows_definition(
+            self._source, self._keys, k, by, offset, types, rank=rank
+        )
         return self._of(rows)
 
     def _of(self, definition: Definition) -> Collection:
@@ -346,9 +360,9 @@ class Grouped:
 
 
 def iterate_together(
-    host: Host, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
+    host: SessionProtocol, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
 ) -> dict[str, Collection]:
     """Repeats a body on several variables; see `Session.iterate`."""
     wrap = partial(Collection, host)
-    values = loops.iterated_together(host, wrap, sources, body, rounds)
+    values = loops.mutual_iterate_definitions(host, wrap, sources, body, rounds)
     return {name: wrap(each) for name, each in zip(sources, values, strict=True)}

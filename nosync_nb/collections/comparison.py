@@ -22,14 +22,14 @@ from nosync_nb import rows
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.readable import changes_table
 from nosync_nb.errors import StageError, one_line
-from nosync_nb.operators.user_functions import tuples
+from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 Places = npt.NDArray[np.int64]
 
 
-class Side(NamedTuple):
+class ComparisonSide(NamedTuple):
     """One of two states: what it is called, and the epoch it is read at."""
 
     name: str
@@ -41,14 +41,14 @@ class Side(NamedTuple):
         return f"{self.name} at epoch {self.epoch}"
 
 
-class Pair(NamedTuple):
+class RowPair(NamedTuple):
     """A row that only one side has, None on the other; or one that was changed, as both have it."""
 
     a: Any
     b: Any
 
 
-class Counts(NamedTuple):
+class DifferenceCounts(NamedTuple):
     """How many rows differ at an epoch."""
 
     epoch: int
@@ -77,8 +77,8 @@ class Comparison:
 
     def __init__(
         self,
-        a: Side,
-        b: Side,
+        a: ComparisonSide,
+        b: ComparisonSide,
         schema: Schema,
         difference: Batch,
         count: int,
@@ -131,7 +131,7 @@ class Comparison:
             )
         return self._live()
 
-    def counts(self, most: int = 48) -> list[Counts]:
+    def counts(self, most: int = 48) -> list[DifferenceCounts]:
         """How many rows differed at epochs up to that of both, at equal distances.
 
         None if the sides are of two epochs, or of no name, as these have no past.
@@ -142,9 +142,9 @@ class Comparison:
         Cost: one comparison of the first epoch, and what changed since in both.
         """
         every = () if self._over is None else self._over(most)
-        return [Counts(c.a.epoch, c.only_a, c.only_b, c.changed) for c in every]
+        return [DifferenceCounts(c.a.epoch, c.only_a, c.only_b, c.changed) for c in every]
 
-    def rows(self, limit: int | None = None) -> list[Pair]:
+    def rows(self, limit: int | None = None) -> list[RowPair]:
         """What differs as pairs of named tuples, by key, or else in canonical order.
 
         Args:
@@ -152,7 +152,7 @@ class Comparison:
 
         Cost: O(limit), after the order that was made once.
         """
-        pairs: list[Pair] = []
+        pairs: list[RowPair] = []
         bounds = [*self._starts.tolist(), len(self._order)]
         for start, stop in pairwise(bounds):
             if limit is not None and len(pairs) >= limit:
@@ -196,11 +196,11 @@ class Comparison:
         """The sum of each key."""
         return np.add.reduceat(counts, self._starts) if len(counts) else counts
 
-    def _pairs(self, places: Places, limit: int | None) -> list[Pair]:
+    def _pairs(self, places: Places, limit: int | None) -> list[RowPair]:
         """The rows of one key: those of both sides in order, one beside the other."""
         diff = self._difference.diff[places]
         sides = (self._named(places, np.maximum(each, 0), limit) for each in (-diff, diff))
-        return [Pair(*pair) for pair in zip_longest(*sides)]
+        return [RowPair(*pair) for pair in zip_longest(*sides)]
 
     def _named(self, places: Places, counts: Places, limit: int | None) -> list[Any]:
         """Rows as named tuples, each as often as its count says."""
@@ -208,20 +208,20 @@ class Comparison:
             counts = np.minimum(counts, limit)
         index = places.repeat(counts)
         taken = [rows.take(column, index) for column in self._difference.columns]
-        return list(tuples(taken, self.schema, len(index)))
+        return list(named_tuples(taken, self.schema, len(index)))
 
 
-def narrowed(batch: Batch, places: Sequence[int], types: Sequence[str]) -> Updates:
+def restricted_comparison(batch: Batch, places: Sequence[int], types: Sequence[str]) -> Updates:
     """Some columns of a state or change."""
     return Updates([batch.columns[place] for place in places], batch.diff)
 
 
-def difference(a: Updates, b: Updates, types: Sequence[str]) -> Batch:
+def row_difference(a: Updates, b: Updates, types: Sequence[str]) -> Batch:
     """The rows of b, less those of a."""
     return arrange(Layout(tuple(types)), concat_updates([b, a.negated()], types))
 
 
-def differing(a: Collection, b: Collection) -> Collection:
+def differing_counts(a: Collection, b: Collection) -> Collection:
     """The rows that one of two has more often than the other, with a last column that says which.
 
     Args:

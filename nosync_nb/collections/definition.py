@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
-from nosync_nb.collections.functions.closure import Captured, Function
+from nosync_nb.collections.functions.closure import CapturedFunction, Function
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import Field, Schema
@@ -68,18 +68,20 @@ class Definition:
         schema: Schema,
         inputs: tuple[Definition, ...] = (),
         params: Mapping[str, Any] | None = None,
-        functions: tuple[Function | Captured, ...] = (),
+        functions: tuple[Function | CapturedFunction, ...] = (),
     ) -> None:
         self.op = op
         self.schema = schema
         self.inputs = inputs
         self.params = dict(params or {})
-        self.captured = tuple(f if isinstance(f, Captured) else Captured(f) for f in functions)
+        self.captured = tuple(
+            f if isinstance(f, CapturedFunction) else CapturedFunction(f) for f in functions
+        )
         self.levels = self._free()
         self._names: tuple[str, ...] | None = None
         self._refs: tuple[Definition, ...] | None = None
         self._uses: dict[int, int] | None = None
-        self._captures: tuple[Captured, ...] | None = None
+        self._captures: tuple[CapturedFunction, ...] | None = None
         self._known: tuple[tuple[str, ...], dict[int, str]] | None = None
         if len(inputs) < 2:
             self.size: int = 1 + sum(each.size for each in inputs)
@@ -142,7 +144,7 @@ class Definition:
         return self._names
 
     @property
-    def captures(self) -> tuple[Captured, ...]:
+    def captures(self) -> tuple[CapturedFunction, ...]:
         """The user's functions in it, with those of all parts. Cost: O(size), once."""
         if self._captures is None:
             self._captures = tuple(each for part in self.walk() for each in part.captured)
@@ -207,7 +209,7 @@ class Definition:
             }
         )
 
-    def to_json(self, functions: list[Captured]) -> list[dict[str, Any]]:
+    def to_json(self, functions: list[CapturedFunction]) -> list[dict[str, Any]]:
         """The parts as JSON, inputs first and referred to by number, this one last.
 
         Its functions are appended to `functions` and referred to by place.
@@ -230,7 +232,9 @@ class Definition:
         return parts
 
     @classmethod
-    def from_json(cls, data: Sequence[Mapping[str, Any]], functions: list[Captured]) -> Definition:
+    def from_json(
+        cls, data: Sequence[Mapping[str, Any]], functions: list[CapturedFunction]
+    ) -> Definition:
         """The definition that `to_json` wrote.
 
         Raises:
@@ -256,12 +260,12 @@ class Definition:
         return parts[-1]
 
 
-def reference(name: str, schema: Schema) -> Definition:
+def reference_to(name: str, schema: Schema) -> Definition:
     """A reference to a named collection."""
     return Definition("ref", schema, (), {"name": name})
 
 
-def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
+def with_replaced_parts(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
     """The tree with parts (by identity) replaced, sharing what did not change."""
     parts: dict[int, Definition] = {}
     for part in tree.walk():

@@ -37,7 +37,7 @@ class PlanSection(NamedTuple):
     lines: Sequence[PlanLine]
 
 
-class Explained(str):
+class ExplainOutput(str):
     """A plan: a text of several lines, which shows itself as it reads.
 
     Args:
@@ -50,7 +50,7 @@ class Explained(str):
     _head: str
     _sections: Sequence[PlanSection]
 
-    def __new__(cls, head: str, sections: Sequence[PlanSection]) -> Explained:
+    def __new__(cls, head: str, sections: Sequence[PlanSection]) -> ExplainOutput:
         lines = [one_line(head)]
         for each in sections:
             lines += [""] if each.title else []
@@ -60,8 +60,8 @@ class Explained(str):
         made._head, made._sections = one_line(head), tuple(each for each in sections if each.lines)
         return made
 
-    def __reduce__(self) -> tuple[type[Explained], tuple[str, Sequence[PlanSection]]]:
-        return Explained, (self._head, self._sections)
+    def __reduce__(self) -> tuple[type[ExplainOutput], tuple[str, Sequence[PlanSection]]]:
+        return ExplainOutput, (self._head, self._sections)
 
     def __repr__(self) -> str:
         return str(self)

@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.expressions import kept
+from nosync_nb.expressions import retained_settings
 
 NAMES_MAX = 12
 """How many columns are named; of more, how many there are."""
 
 
-def phrase(part: Definition) -> str:
+def operator_label(part: Definition) -> str:
     """What an operator does, its settings behind it; may have several lines if its text has."""
     said = _PHRASES.get(part.op, _plain)(part)
-    given = kept(part.params)
+    given = retained_settings(part.params)
     settings = [f"time_zone={given.time_zone!r}"] if given.time_zone else []
     settings += ["ansi=False"] if given.ansi is False else []
     return f"{said} ({', '.join(settings)})" if settings else said
 
 
-def listed(names: Sequence[str]) -> str:
+def listed_names(names: Sequence[str]) -> str:
     """Some names, the first of them if there are many."""
     if len(names) <= NAMES_MAX:
         return ", ".join(names)
@@ -43,7 +43,7 @@ def _functions(part: Definition) -> str:
 
 def _by(part: Definition, keys: str = "keys") -> str:
     names = _names(part, part.params[keys])
-    return f" by {listed(names)}" if names else ""
+    return f" by {listed_names(names)}" if names else ""
 
 
 def _ordered(part: Definition) -> str:
@@ -64,7 +64,7 @@ def _select(part: Definition) -> str:
     for name, output in zip(part.schema.names, part.params["outputs"], strict=True):
         text = output if isinstance(output, str) else _names(part, [output])[0]
         shown.append(text if text == name or isinstance(output, str) else f"{text} as {name}")
-    return f"select {listed(shown)}"
+    return f"select {listed_names(shown)}"
 
 
 def _explode(part: Definition) -> str:
@@ -73,13 +73,13 @@ def _explode(part: Definition) -> str:
     given = outputs[place] if len(outputs) > place else None
     what = given if isinstance(given, str) else _names(part, [place])[0]
     kept = ", and once where there is none" if part.params["outer"] else ""
-    return f"each of {what} as {listed(part.schema.names[place : place + count])}{kept}"
+    return f"each of {what} as {listed_names(part.schema.names[place : place + count])}{kept}"
 
 
 def _join(part: Definition) -> str:
     left, right = _names(part, part.params["left"]), _names(part, part.params["right"], 1)
     pairs = [a if a == b else f"{a} = {b}" for a, b in zip(left, right, strict=True)]
-    gives = listed(part.schema.names) or "no columns"
+    gives = listed_names(part.schema.names) or "no columns"
     return f"join on {' and '.join(pairs)}: {gives}" if pairs else f"cross join: {gives}"
 
 
@@ -91,7 +91,7 @@ def _joins(part: Definition) -> str:
     ]
     tests = [each["predicate"] for each in part.params["tests"]]
     asked = f" where {' and '.join(tests)}" if tests else ""
-    gives = listed(part.schema.names) or "no columns"
+    gives = listed_names(part.schema.names) or "no columns"
     return f"join of {len(schemas)}, no rows kept between, on {' and '.join(sets)}{asked}: {gives}"
 
 
@@ -111,7 +111,7 @@ def _top(part: Definition) -> str:
 def _asof(part: Definition) -> str:
     keys, at = _names(part, part.params["left"]), _names(part, [part.params["at"]])[0]
     within = part.params["tolerance"]
-    by = f" by {listed(keys)}" if keys else ""
+    by = f" by {listed_names(keys)}" if keys else ""
     return f"newest row at {at} or before{by}{'' if within is None else f', within {within:,}'}"
 
 

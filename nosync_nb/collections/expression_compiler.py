@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.session_protocol import Types
+from nosync_nb.collections.session_protocol import SparkTypeResolver
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.expressions import (
     Expression,
     compile_expression,
     generator,
-    noted,
     parse_order,
+    recorded_settings,
     refuse_windows,
 )
 from nosync_nb.rows import Field, Schema
 
 
-def compiled(source: Definition, sql: Any, types: Types) -> Expression:
+def compiled(source: Definition, sql: Any, types: SparkTypeResolver) -> Expression:
     """An expression over the columns of a definition."""
     if not isinstance(sql, str):
         raise ExpressionError(
@@ -47,7 +47,7 @@ def refuse_unknown(source: Definition, sqls: Iterable[str]) -> None:
         compile_expression(text, source.schema, types=lambda *_: ["string"])
 
 
-def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:
+def stable(source: Definition, sql: str, what: str, types: SparkTypeResolver) -> Expression:
     """An expression to match or to order by, which must give the same for the same row again.
 
     Raises:
@@ -64,7 +64,7 @@ def stable(source: Definition, sql: str, what: str, types: Types) -> Expression:
 
 
 def ordered_by(
-    source: Definition, by: str | None, what: str, types: Types
+    source: Definition, by: str | None, what: str, types: SparkTypeResolver
 ) -> tuple[Definition, list[list[Any]]]:
     """The rows with the values that an order needs as further columns, and the order by places.
 
@@ -89,6 +89,6 @@ def ordered_by(
             fields.append(Field(Schema(fields).unused("by"), compiled.type))
         order.append([place, term.descending, term.nulls_first])
     if len(outputs) > len(source.schema):
-        computed = {"outputs": outputs, "passes": len(source.schema), **noted(settings)}
+        computed = {"outputs": outputs, "passes": len(source.schema), **recorded_settings(settings)}
         source = source.then("select", Schema(fields), computed)
     return source, order

@@ -12,9 +12,9 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.expression_compiler import ordered_by
 from nosync_nb.collections.functions.result_schema import check_callable
 from nosync_nb.collections.row_expressions import as_entries
-from nosync_nb.collections.session_protocol import Types
+from nosync_nb.collections.session_protocol import SparkTypeResolver
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions import compile_aggregates, noted, refuse_windows
+from nosync_nb.expressions import compile_aggregates, recorded_settings, refuse_windows
 from nosync_nb.rows import Field, Schema
 
 
@@ -29,8 +29,8 @@ def check_keys(schema: Schema, keys: list[int]) -> list[int]:
     return keys
 
 
-def aggregated(
-    source: Definition, keys: list[int], named: Mapping[str, str], types: Types
+def aggregate_definition(
+    source: Definition, keys: list[int], named: Mapping[str, str], types: SparkTypeResolver
 ) -> Definition:
     """The keys, then a column for each aggregate; see `Grouped.agg`."""
     if not named:
@@ -55,11 +55,11 @@ def aggregated(
     fields += [Field(n, e.type) for n, e in zip(named, aggregation.outputs, strict=True)]
     if len({f.name.lower() for f in fields}) < len(fields):
         raise SchemaError("agg: a result has the name of a key", hint="name it differently")
-    params = {"keys": keys, "named": dict(named), **noted(aggregation.settings)}
+    params = {"keys": keys, "named": dict(named), **recorded_settings(aggregation.settings)}
     return source.then("aggregate", Schema(fields), params)
 
 
-def reduced(
+def reduce_definition(
     source: Definition,
     keys: list[int],
     function: Callable[[Any, list[Any]], Any],
@@ -79,13 +79,13 @@ def reduced(
     return source.then("reduce", Schema(fields), {"keys": keys}, (function,))
 
 
-def first(
+def first_rows_definition(
     source: Definition,
     keys: list[int],
     k: int,
     by: str | None,
     offset: int,
-    types: Types,
+    types: SparkTypeResolver,
     *,
     rank: str | None = None,
 ) -> Definition:

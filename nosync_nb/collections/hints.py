@@ -112,7 +112,7 @@ _GROUPED = {
 }
 
 
-def no_attribute(name: str, columns: Iterable[str], own: Iterable[str]) -> NoReturn:
+def missing_attribute_error(name: str, columns: Iterable[str], own: Iterable[str]) -> NoReturn:
     """Raises for an attribute that a collection of these columns does not have."""
     known = ELSEWHERE.get(name, "").replace("{}", name)
     if name in columns:
@@ -120,7 +120,7 @@ def no_attribute(name: str, columns: Iterable[str], own: Iterable[str]) -> NoRet
     raise MisuseError(f"a collection has no '{name}'", hint=_use(known, name, own))
 
 
-def no_grouped(name: str, own: Iterable[str]) -> NoReturn:
+def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
     """Raises for an attribute that a grouped collection does not have."""
     known = _GROUPED.get(name)
     if known == "":
@@ -129,7 +129,7 @@ def no_grouped(name: str, own: Iterable[str]) -> NoReturn:
     raise MisuseError(f"a grouped collection has no '{name}'", hint=hint)
 
 
-def unnamed(call: str, given: Any) -> NoReturn:
+def unnamed_column_error(call: str, given: Any) -> NoReturn:
     """Raises for columns that were given to `call` without saying what they are to be called."""
     raise MisuseError(
         f"{call} takes columns by name, not {str(given)!r}", hint=f"write {_named(call, given)}"

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.expression_compiler import stable
 from nosync_nb.collections.row_expressions import as_entries
-from nosync_nb.collections.session_protocol import Types
+from nosync_nb.collections.session_protocol import SparkTypeResolver
 from nosync_nb.errors import SchemaError, warn
-from nosync_nb.expressions import noted
+from nosync_nb.expressions import recorded_settings
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
 
@@ -53,7 +53,9 @@ class _Sides(NamedTuple):
         return Schema([*own, *(self.right.schema.fields[i] for i in self.rest)])
 
 
-def joined(left: Definition, right: Definition, on: On, how: str, types: Types) -> Definition:
+def join_definition(
+    left: Definition, right: Definition, on: On, how: str, types: SparkTypeResolver
+) -> Definition:
     """Joins two definitions; see `Collection.join`."""
     kind = _kind(how)
     if kind == "cross":
@@ -82,7 +84,9 @@ def _kind(how: str) -> str:
     return kind
 
 
-def _matched(left: Definition, right: Definition, on: On, kind: str, types: Types) -> _Sides:
+def _matched(
+    left: Definition, right: Definition, on: On, kind: str, types: SparkTypeResolver
+) -> _Sides:
     """The sides with their keys found, computed and of one type."""
     named = _named(on)
     widths = (len(left.schema), len(right.schema))
@@ -159,7 +163,9 @@ def _clash(name: str) -> SchemaError:
     )
 
 
-def _keyed(side: Definition, keys: Sequence[str], types: Types) -> tuple[Definition, list[int]]:
+def _keyed(
+    side: Definition, keys: Sequence[str], types: SparkTypeResolver
+) -> tuple[Definition, list[int]]:
     """A side with computed keys as further columns, and the positions of all keys."""
     schema = side.schema
     outputs: list[Any] = list(range(len(schema)))
@@ -180,7 +186,7 @@ def _keyed(side: Definition, keys: Sequence[str], types: Types) -> tuple[Definit
         fields.append(Field(Schema(fields).unused("key"), compiled.type))
     if len(outputs) == len(schema):
         return side, places
-    params = {"outputs": outputs, **noted(settings)}
+    params = {"outputs": outputs, **recorded_settings(settings)}
     return side.then("select", Schema(fields), params), places
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.row_expressions import aligned
-from nosync_nb.collections.session_protocol import Host, Hosted, definition_of
+from nosync_nb.collections.row_expressions import aligned_schemas
+from nosync_nb.collections.session_protocol import SessionBound, SessionProtocol, definition_of
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.operators import user_functions
 from nosync_nb.rows import Field, Schema
@@ -34,8 +34,12 @@ _variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDicti
 """The variables of each loop, so that those of another loop are told apart from them."""
 
 
-def iterated(
-    host: Host, wrap: Wrap, source: Definition, body: Callable[[Any], Any], rounds: int | None
+def iterate_definition(
+    host: SessionProtocol,
+    wrap: Wrap,
+    source: Definition,
+    body: Callable[[Any], Any],
+    rounds: int | None,
 ) -> Definition:
     """Repeats a body on one variable; see `Collection.iterate`.
 
@@ -47,15 +51,15 @@ def iterated(
     return loop
 
 
-def iterated_together(
-    host: Host,
+def mutual_iterate_definitions(
+    host: SessionProtocol,
     wrap: Wrap,
     sources: Mapping[str, Any],
     body: Callable[..., Any],
     rounds: int | None,
 ) -> list[Definition]:
     """Repeats a body on several variables; see `Session.iterate`."""
-    if isinstance(rounds, Hosted):
+    if isinstance(rounds, SessionBound):
         raise StageError(
             "iterate: a variable cannot be called 'rounds', which says how often the body is"
             " applied",
@@ -77,7 +81,7 @@ def iterated_together(
 def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a body returned, by the names of its variables."""
     names = ", ".join(sources)
-    if isinstance(values, Hosted) and len(sources) == 1:
+    if isinstance(values, SessionBound) and len(sources) == 1:
         return dict.fromkeys(sources, values)
     if isinstance(values, tuple | list):
         if len(values) == len(sources):
@@ -114,9 +118,9 @@ def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
         what = (
             f"its variables {', '.join(names)} by name" if names else "one argument, its variable"
         )
+        title = user_functions.function_title(body)[:-2]
         raise StageError(
-            f"iterate: the body {user_functions.name_of(body)[:-2]}{signature} must accept {what}:"
-            f" {error}",
+            f"iterate: the body {title}{signature} must accept {what}: {error}",
             hint=f"write {wanted}",
         ) from None
 
@@ -145,7 +149,7 @@ def refuse_reading(definition: Definition) -> None:
 
 
 def _traced(
-    host: Host,
+    host: SessionProtocol,
     sources: Mapping[str, Definition],
     body: Callable[[Mapping[str, Definition]], Mapping[str, Any]],
     rounds: int | None,
@@ -197,7 +201,7 @@ def _check_inside(tree: Definition, active: set[int]) -> None:
             continue
         seen.add(id(each))
         if each.op == "variable" and id(each) not in active:
-            raise outside()
+            raise outside_all_loops()
         if each.op == "iterate":
             if each not in _variables:
                 continue  # it came out of a log, whole
@@ -206,7 +210,7 @@ def _check_inside(tree: Definition, active: set[int]) -> None:
             waiting += each.inputs
 
 
-def outside() -> StageError:
+def outside_all_loops() -> StageError:
     """The error for a loop variable that is used where its loop is not."""
     return StageError(
         "the variable of a loop is used outside of it",
@@ -215,16 +219,16 @@ def outside() -> StageError:
     )
 
 
-def _result(host: Host, name: str, value: Any, source: Definition) -> Definition:
+def _result(host: SessionProtocol, name: str, value: Any, source: Definition) -> Definition:
     """The next value of a variable, of its own schema."""
-    if not isinstance(value, Hosted):
+    if not isinstance(value, SessionBound):
         raise StageError(
             f"iterate: the body returned {value!r}{_for(name)}, not a collection",
             hint="return the variable's next value, as in lambda r: r.concat(...).distinct()",
         )
     what = f"iterate: the body's value{_for(name)}"
     result = definition_of(what, value, host)
-    fitting = aligned(source, result, what)
+    fitting = aligned_schemas(source, result, what)
     if [n.lower() for n in result.schema.names] != [n.lower() for n in source.schema.names]:
         raise SchemaError(
             f"iterate: the body returns ({result.schema.ddl}){_for(name)}, its variable is"

@@ -11,9 +11,9 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.collections.arrow_stream import ArrowStream
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.explain_output import Explained
+from nosync_nb.collections.explain_output import ExplainOutput
 from nosync_nb.collections.expression_compiler import ordered_by
-from nosync_nb.collections.session_protocol import Hosted
+from nosync_nb.collections.session_protocol import SessionBound
 from nosync_nb.errors import (
     NegativeMultiplicityError,
     StageError,
@@ -21,7 +21,7 @@ from nosync_nb.errors import (
     one_line,
 )
 from nosync_nb.files.memory import free_bytes
-from nosync_nb.operators.user_functions import tuples
+from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.rows.pandas_frames import to_frame
@@ -38,7 +38,7 @@ def _unread(collection: Readable, *_: Any, **__: Any) -> str:
     return f"{collection._title()} could not be read; nothing has changed"
 
 
-class Readable(Hosted, ArrowStream):
+class Readable(SessionBound, ArrowStream):
     """What can be read of a collection, at the last epoch or any readable one.
 
     `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
@@ -73,7 +73,7 @@ class Readable(Hosted, ArrowStream):
         batch = self._read(at)
         order = rows.sort_indices(batch.columns, self.schema.types)
         order = self._copies(order, batch.diff[order], limit)
-        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+        return named_tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
     @enough_memory(_unread, _FEWER)
     def count(self, at: Any = None) -> int:
@@ -85,7 +85,7 @@ class Readable(Hosted, ArrowStream):
         Cost: that of looking up what was taken away since the last call; at an epoch of the past,
         also of what has changed since.
         """
-        total = self._host.glance(self._definition, stats.count, at)
+        total = self._host.glance(self._definition, stats.row_count, at)
         return _total(self._read(at).diff) if total is None else total
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class Readable(Hosted, ArrowStream):
         order = ordered(columns, types, ordering)
         order = self._copies(order, batch.diff[order], n)
         own = batch.columns[: len(self.schema)]
-        return tuples([rows.take(c, order) for c in own], self.schema, len(order))
+        return named_tuples([rows.take(c, order) for c in own], self.schema, len(order))
 
     def _ordered(self, by: str | None) -> tuple[Definition, list[tuple[int, bool]], list[int]]:
         """The rows with all values that an order needs, the order, and the columns of null flags.
@@ -150,11 +150,11 @@ class Readable(Hosted, ArrowStream):
     def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
         host, definition = self._host, self._definition
-        batch = host.glance(definition, lambda trace: stats.first(trace, n, ordering), at)
+        batch = host.glance(definition, lambda trace: stats.first_rows(trace, n, ordering), at)
         if batch is None:
             return None
         order = self._copies(np.arange(len(batch.diff)), batch.diff, n)
-        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+        return named_tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
     @enough_memory(_unread, _FEWER)
     def to_arrow(self, at: Any = None) -> pa.Table:
@@ -202,7 +202,7 @@ class Readable(Hosted, ArrowStream):
         """The readable epochs, as ranges."""
         return self._host.history(self._definition)
 
-    def explain(self) -> Explained:
+    def explain(self) -> ExplainOutput:
         """How it is computed: the plan from the result down to what it reads, where it ran and why.
 
         A text, shown as it reads; in a notebook parts of it open and close. It tells which columns
@@ -217,7 +217,7 @@ class Readable(Hosted, ArrowStream):
         """Some rows, for trying a function on; reads what is there now."""
         batch = self._host.read(self._definition, None)
         index = np.arange(min(limit, len(batch)))
-        return tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
+        return named_tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
 
     def _read(self, at: Any) -> Batch:
         """The consolidated rows, each with a positive count."""
@@ -256,7 +256,7 @@ class Readable(Hosted, ArrowStream):
             raise MemoryError(f"{needed} bytes of rows")
 
     def _title(self) -> str:
-        return titled(self.name)
+        return result_title(self.name)
 
     def __repr__(self) -> str:
         title, stopped = self.name or "collection", self._host.stopped(self._definition)
@@ -264,7 +264,7 @@ class Readable(Hosted, ArrowStream):
         return one_line(f"<{title}: {self.schema.ddl}{mark}>")
 
 
-def titled(name: str | None) -> str:
+def result_title(name: str | None) -> str:
     """A collection as an error names it."""
     return f"collection '{name}'" if name else "an unnamed collection"
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.operators.user_functions import tuples
+from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.trace import Trace, stats
@@ -28,7 +28,7 @@ class RowChange(NamedTuple):
     copies: int
 
 
-class FirstChanges(NamedTuple):
+class RowChanges(NamedTuple):
     """What changed.
 
     Attributes:
@@ -47,7 +47,7 @@ class FirstChanges(NamedTuple):
     more: bool
 
 
-def changes_of(batch: Batch, schema: Schema, by: Sequence[int], limit: int) -> FirstChanges:
+def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: int) -> RowChanges:
     """Tells what a change of a collection changed.
 
     Args:
@@ -67,7 +67,7 @@ def changes_of(batch: Batch, schema: Schema, by: Sequence[int], limit: int) -> F
     arrived = _tuples(_first(sides[1], limit, ()), schema)
     totals = [int(side.diff.sum()) for side in sides]
     names = tuple(schema.names[place] for place in by)
-    return FirstChanges(
+    return RowChanges(
         names, first[:limit], arrived[:limit], totals[1], totals[0], more=len(first) > limit
     )
 
@@ -85,14 +85,14 @@ def _side(batch: Batch, sign: int) -> Batch:
 
 def _first(side: Batch, n: int, ordering: Ordering) -> Updates:
     """The first rows of one side, in order."""
-    updates = stats.first(Trace.of(side), n, ordering)
+    updates = stats.first_rows(Trace.of(side), n, ordering)
     if updates is None:
         updates = side.updates.take(ordered(side.columns, side.layout.types, ordering))
     return updates.take(np.arange(min(n, len(updates.diff))))
 
 
 def _tuples(updates: Updates, schema: Schema) -> list[Any]:
-    return tuples(list(updates.columns), schema, len(updates.diff))
+    return named_tuples(list(updates.columns), schema, len(updates.diff))
 
 
 def _alone(row: Any, diff: int) -> RowChange:

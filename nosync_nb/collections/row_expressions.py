@@ -10,25 +10,25 @@ from typing import Any
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.expression_compiler import compiled, refuse_unknown
-from nosync_nb.collections.session_protocol import Types
+from nosync_nb.collections.session_protocol import SparkTypeResolver
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.expressions import (
     Expression,
     Generator,
-    Settings,
+    SqlSettings,
     expand_select,
     generator,
-    noted,
     only_one,
     parse_list,
     placed,
+    recorded_settings,
     windowed_times,
 )
 from nosync_nb.rows import Field, Schema, widens
 from nosync_nb.rows.ddl import quoted
 
 
-def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
+def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolver) -> Definition:
     """The rows for which a predicate is true; see `Collection.filter`."""
     source = _timed(source, [predicate], types)
     condition = compiled(source, predicate, types)
@@ -37,30 +37,30 @@ def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
             f"filter {predicate!r} is of type {condition.type}, not boolean",
             hint="compare with something, as in filter('delay > 60')",
         )
-    params = {"predicate": predicate, **noted([condition.settings])}
+    params = {"predicate": predicate, **recorded_settings([condition.settings])}
     return source.then("filter", params=params)
 
 
-def _timed(source: Definition, sqls: Sequence[Any], types: Types) -> Definition:
+def _timed(source: Definition, sqls: Sequence[Any], types: SparkTypeResolver) -> Definition:
     """The rows without those of a null time that some expression puts into a window.
 
     Spark leaves them out of the select or filter that such an expression is part of.
     """
     found = [windowed_times(sql) for sql in sqls if isinstance(sql, str)]
     for time in dict.fromkeys(time for times in found for time in times):
-        source = filtered(source, f"({time}) is not null", types)
+        source = filter_definition(source, f"({time}) is not null", types)
     return source
 
 
 class _Outputs:
     """The columns of a select as they are collected, and the one that is taken apart after it."""
 
-    def __init__(self, source: Definition, types: Types) -> None:
+    def __init__(self, source: Definition, types: SparkTypeResolver) -> None:
         self.source = source
         self.types = types
         self.outputs: list[Any] = []
         self.fields: list[Field] = []
-        self.settings: list[Settings] = []
+        self.settings: list[SqlSettings] = []
         self.apart: list[tuple[int, Generator]] = []
 
     def keep(self) -> None:
@@ -95,21 +95,23 @@ class _Outputs:
     def definition(self, op: str) -> Definition:
         """The select, and what takes a column of it apart."""
         made = only_one([each for _, each in self.apart])
-        params = {"outputs": self.outputs, **noted(self.settings)}
+        params = {"outputs": self.outputs, **recorded_settings(self.settings)}
         if made is None:
-            return self.source.then("select", unambiguous(self.fields, op), params)
+            return self.source.then("select", checked_unambiguous(self.fields, op), params)
         ((place, _),) = self.apart
         before = self.fields[:place]
         fields = [*before, *made.fields(self.fields[place].type), *self.fields[place + 1 :]]
-        schema = unambiguous(fields, op)
+        schema = checked_unambiguous(fields, op)
         how = {"positions": made.positions, "outer": made.outer, "apart": made.fields_apart}
         selected = self.source.then("select", Schema(self.fields), params)
         return selected.then("explode", schema, {"place": place, **how})
 
 
-def selected(source: Definition, expressions: Sequence[Any], types: Types) -> Definition:
+def select_definition(
+    source: Definition, expressions: Sequence[Any], types: SparkTypeResolver
+) -> Definition:
     """Computed columns; see `Collection.select`."""
-    sqls = expand_select(texts(expressions, "select"), source.schema)
+    sqls = expand_select(expression_texts(expressions, "select"), source.schema)
     refuse_unknown(source, sqls)
     outputs = _Outputs(_timed(source, sqls, types), types)
     for sql in sqls:
@@ -119,9 +121,11 @@ def selected(source: Definition, expressions: Sequence[Any], types: Types) -> De
     return outputs.definition("select")
 
 
-def extended(source: Definition, named: Mapping[str, str], types: Types) -> Definition:
+def with_columns_definition(
+    source: Definition, named: Mapping[str, str], types: SparkTypeResolver
+) -> Definition:
     """The columns with others added or replaced; see `Collection.with_columns`."""
-    sqls = texts(list(named.values()), "with_columns")
+    sqls = expression_texts(list(named.values()), "with_columns")
     refuse_unknown(source, sqls)
     source = _timed(source, sqls, types)
     outputs = _Outputs(source, types)
@@ -136,23 +140,25 @@ def extended(source: Definition, named: Mapping[str, str], types: Types) -> Defi
     return outputs.definition("with_columns")
 
 
-def repeated(source: Definition, sql: str, types: Types) -> Definition:
+def repeat_definition(source: Definition, sql: str, types: SparkTypeResolver) -> Definition:
     """The columns beside what a generator makes of each row; see `Collection.flat_map`."""
     if generator(sql) is None:
         raise ExpressionError(
             f"flat_map: {sql!r} makes no rows",
             hint="give a function of the row, or SQL as in flat_map('explode(a) AS x')",
         )
-    return selected(source, ["*", sql], types)
+    return select_definition(source, ["*", sql], types)
 
 
-def keyed(source: Definition, keys: Sequence[Any], types: Types) -> tuple[Definition, list[int]]:
+def keyed(
+    source: Definition, keys: Sequence[Any], types: SparkTypeResolver
+) -> tuple[Definition, list[int]]:
     """The rows with computed keys as further columns, and the places of all keys.
 
     See `Collection.group_by`. A text that is the name of a column means that column, also if it
     reads like a list or an expression.
     """
-    listed = texts(keys, "group_by")
+    listed = expression_texts(keys, "group_by")
     sqls = [
         each
         for text in listed
@@ -191,7 +197,7 @@ def _key(outputs: _Outputs, sql: str) -> int:
     return len(outputs.outputs) - 1
 
 
-def dropped(source: Definition, columns: Sequence[str]) -> Definition:
+def drop_columns_definition(source: Definition, columns: Sequence[str]) -> Definition:
     """The other columns; see `Collection.drop`."""
     gone = {source.schema.index(c) for c in columns}
     rest = [i for i in range(len(source.schema)) if i not in gone]
@@ -200,17 +206,17 @@ def dropped(source: Definition, columns: Sequence[str]) -> Definition:
     return source.columns(rest)
 
 
-def renamed(source: Definition, names: Mapping[str, str]) -> Definition:
+def rename_columns_definition(source: Definition, names: Mapping[str, str]) -> Definition:
     """The columns under other names; see `Collection.rename`."""
     fields = list(source.schema.fields)
     for old, new in names.items():
         place = source.schema.index(old)
         fields[place] = Field(new, fields[place].type)
-    schema = unambiguous(fields, "rename")
+    schema = checked_unambiguous(fields, "rename")
     return source.then("select", schema, {"outputs": list(range(len(fields)))})
 
 
-def aligned(source: Definition, other: Definition, op: str) -> Definition:
+def aligned_schemas(source: Definition, other: Definition, op: str) -> Definition:
     """The other definition with this one's types, or an error that quotes both schemas."""
     mine, theirs = source.schema, other.schema
     if mine.types == theirs.types:
@@ -225,7 +231,7 @@ def aligned(source: Definition, other: Definition, op: str) -> Definition:
     return other.then("widen", mine)
 
 
-def texts(expressions: Sequence[Any], op: str) -> list[str]:
+def expression_texts(expressions: Sequence[Any], op: str) -> list[str]:
     """Expressions one by one, of which some may come as lists."""
     flat = [e for x in expressions for e in (x if isinstance(x, list | tuple) else [x])]
     for e in flat:
@@ -253,7 +259,7 @@ def as_entries(name: str, type_: str) -> str:
     return f"cast({column} as string)"
 
 
-def unambiguous(fields: Sequence[Field], op: str) -> Schema:
+def checked_unambiguous(fields: Sequence[Field], op: str) -> Schema:
     """A schema, if no column name occurs twice."""
     seen: set[str] = set()
     for field in fields:

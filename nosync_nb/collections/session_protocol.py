@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.explain_output import Explained
+from nosync_nb.collections.explain_output import ExplainOutput
 from nosync_nb.errors import StageError
-from nosync_nb.expressions import Depends, Registered, Settings
+from nosync_nb.expressions import Registered, SettingsDependency, SqlSettings
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
@@ -20,7 +20,7 @@ from nosync_nb.trace.batch import Batch
 Seen = TypeVar("Seen")
 
 
-class Pinpoint(NamedTuple):
+class ResolvedEpoch(NamedTuple):
     """An epoch that stays itself: its number, and how often the log had gone back by then."""
 
     epoch: int
@@ -42,13 +42,13 @@ class Stopped(NamedTuple):
         return f"stale: {self.reason}"
 
 
-class Types(Protocol):
+class SparkTypeResolver(Protocol):
     """What Spark knows of expressions before it evaluates them."""
 
     def __call__(self, sqls: Sequence[str], schema: Schema, /) -> list[str]:
         """The types of expressions over columns."""
 
-    def settings(self, depends: Depends, text: str, /) -> Settings:
+    def settings(self, depends: SettingsDependency, text: str, /) -> SqlSettings:
         """What an expression is described under, as far as it depends on that.
 
         Raises:
@@ -66,11 +66,11 @@ class Types(Protocol):
         """Whether what depends on the time zone is described in UTC, as far as that is known."""
 
 
-class Host(Protocol):
+class SessionProtocol(Protocol):
     """Who made a collection, and answers for it. `at` is as in `Readable`, None the last epoch."""
 
     @property
-    def types(self) -> Types:
+    def types(self) -> SparkTypeResolver:
         """What expressions mean."""
 
     @property
@@ -83,13 +83,13 @@ class Host(Protocol):
     def epoch(self, at: Any) -> int:
         """The number of an epoch."""
 
-    def pinpoint(self, at: Any) -> Pinpoint:
+    def pinpoint(self, at: Any) -> ResolvedEpoch:
         """An epoch that is told from any that has its number after a rewind."""
 
     def stopped(self, definition: Definition) -> Stopped | None:
         """Why a collection is stale; None if it is not, or is not there."""
 
-    def still(self, point: Pinpoint, title: str) -> int:
+    def still(self, point: ResolvedEpoch, title: str) -> int:
         """The number of an epoch of before.
 
         Raises:
@@ -113,7 +113,7 @@ class Host(Protocol):
     def history(self, definition: Definition) -> list[range]:
         """The readable epochs, as ranges."""
 
-    def explain(self, definition: Definition) -> Explained:
+    def explain(self, definition: Definition) -> ExplainOutput:
         """How a collection is computed, as of now."""
 
     def frame(self, definition: Definition, at: Any) -> Any:
@@ -123,20 +123,20 @@ class Host(Protocol):
         """Has a function called with the changes of each epoch, or (None) no longer."""
 
 
-class Hosted:
+class SessionBound:
     """A definition with who answers for it: what each collection is."""
 
-    def __init__(self, host: Host, definition: Definition) -> None:
+    def __init__(self, host: SessionProtocol, definition: Definition) -> None:
         self._host = host
         self._definition = definition
 
 
-def host_of(collection: Hosted) -> Host:
+def session_of(collection: SessionBound) -> SessionProtocol:
     """Who answers for a collection."""
     return collection._host
 
 
-def stopped(collection: Hosted) -> Stopped | None:
+def stopped(collection: SessionBound) -> Stopped | None:
     """Why a collection is stale, or reads one that is; None if neither."""
     return collection._host.stopped(collection._definition)
 
@@ -144,7 +144,7 @@ def stopped(collection: Hosted) -> Stopped | None:
 def definition_of(
     what: str,
     given: Any,
-    host: Host | None = None,
+    host: SessionProtocol | None = None,
     argument: str = "the other collection",
     *,
     stage: str | None = None,
@@ -160,7 +160,7 @@ def definition_of(
     Raises:
         StageError: if it is no collection, or that of another host.
     """
-    if not isinstance(given, Hosted):
+    if not isinstance(given, SessionBound):
         label = f"{argument}=" if argument.isidentifier() else ""
         raise StageError(
             f"{what}: {label}{given!r} is not a collection",

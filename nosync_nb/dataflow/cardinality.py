@@ -24,10 +24,10 @@ from nosync_nb import rows
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
-from nosync_nb.dataflow.optimizer.planner import Plans
+from nosync_nb.dataflow.optimizer.planner import PlanSet
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import compile_expression, conjuncts, of_params
-from nosync_nb.operators.linear import truth
+from nosync_nb.operators.linear import predicate_mask
 from nosync_nb.rows import Column
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
@@ -43,14 +43,14 @@ HASHES_BYTES = 16
 STAYS = 1 / 3
 
 
-class Size(NamedTuple):
+class SizeEstimate(NamedTuple):
     """About how many rows a part has, and would have without the predicates below it."""
 
     rows: float
     whole: float
 
 
-class Tables:
+class TableSizes:
     """What is known of named collections.
 
     Args:
@@ -92,7 +92,9 @@ class Tables:
         return self._samples[name]
 
 
-def chosen(plans: Plans, granted: frozenset[Lookup], tables: Tables) -> frozenset[Lookup]:
+def cheapest_plan(
+    plans: PlanSet, granted: frozenset[Lookup], tables: TableSizes
+) -> frozenset[Lookup]:
     """What of its wishes a plan is to be run by, so that it keeps least.
 
     Args:
@@ -106,21 +108,21 @@ def chosen(plans: Plans, granted: frozenset[Lookup], tables: Tables) -> frozense
     usual = plans.by(granted)
     if not plans.wishes - granted or any(tables.trace(n) is None for n in usual.references):
         return granted
-    least = kept_bytes(usual, tables, granted)
+    least = state_bytes(usual, tables, granted)
     if least < LEAST_BYTES:
         return granted
     best, least = granted, CLEARLY * least
     for some in plans.subsets():
         if granted < some:
-            size = kept_bytes(plans.by(some), tables, granted)
+            size = state_bytes(plans.by(some), tables, granted)
             if size < least:
                 best, least = some, size
     return best
 
 
-def kept_bytes(plan: Definition, tables: Tables, free: Container[Lookup]) -> float:
+def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -> float:
     """About what the joins of a plan look into takes, without what others keep."""
-    sizes = estimated(plan, tables)
+    sizes = estimate(plan, tables)
     every: dict[tuple[int | str, tuple[int, ...]], float] = {}
     for part, key in _looked_up(plan):
         if not part.is_ref:
@@ -131,49 +133,49 @@ def kept_bytes(plan: Definition, tables: Tables, free: Container[Lookup]) -> flo
     return sum(every.values())
 
 
-def between(plan: Definition, tables: Tables) -> int:
+def intermediate_rows(plan: Definition, tables: TableSizes) -> int:
     """About how many rows without a name the joins of a plan look into."""
-    sizes = estimated(plan, tables)
+    sizes = estimate(plan, tables)
     every = {(id(part), key) for part, key in _looked_up(plan) if not part.is_ref}
     return round(sum(sizes[part].rows for part, _ in every))
 
 
-def estimated(plan: Definition, tables: Tables) -> Mapping[int, Size]:
+def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]:
     """About how many rows the parts of a plan have, by `id`."""
-    sizes: dict[int, Size] = {}
+    sizes: dict[int, SizeEstimate] = {}
     for part in plan.walk():
         below = [sizes[id(each)] for each in part.inputs]
         if part.is_ref:
             trace = tables.trace(part.name)
             count = 0.0 if trace is None else float(trace.rows_count)
-            sizes[id(part)] = Size(count, count)
+            sizes[id(part)] = SizeEstimate(count, count)
         elif part.op == "filter":
             stays = _stays(part, tables)
-            sizes[id(part)] = Size(below[0].rows * stays, below[0].whole)
+            sizes[id(part)] = SizeEstimate(below[0].rows * stays, below[0].whole)
         elif part.op == "join" and not part.params["left"]:
             left, right = below
-            sizes[id(part)] = Size(left.rows * right.rows, left.whole * right.whole)
+            sizes[id(part)] = SizeEstimate(left.rows * right.rows, left.whole * right.whole)
         elif part.op in ("join", "joins"):
             numbers = part.params["inputs"] if part.op == "joins" else range(2)
             sizes[id(part)] = _joined([*dict(zip(numbers, below, strict=True)).values()])
         elif part.op == "concat":
             count, whole = (sum(each) for each in zip(*below, strict=True))
-            sizes[id(part)] = Size(count, whole)
+            sizes[id(part)] = SizeEstimate(count, whole)
         else:
-            sizes[id(part)] = max(below, default=Size(0.0, 0.0))
+            sizes[id(part)] = max(below, default=SizeEstimate(0.0, 0.0))
     return sizes
 
 
-def _joined(below: list[Size]) -> Size:
+def _joined(below: list[SizeEstimate]) -> SizeEstimate:
     """Inputs that are joined: each row of the larger one finds one of the other."""
     made = below[0]
     for each in below[1:]:
         partners = max(min(made.whole, each.whole), 1.0)
-        made = Size(made.rows * each.rows / partners, max(made.whole, each.whole))
+        made = SizeEstimate(made.rows * each.rows / partners, max(made.whole, each.whole))
     return made
 
 
-def _stays(part: Definition, tables: Tables) -> float:
+def _stays(part: Definition, tables: TableSizes) -> float:
     """About what share of the rows a filter keeps."""
     if part.functions:
         return STAYS
@@ -183,7 +185,7 @@ def _stays(part: Definition, tables: Tables) -> float:
     return stays
 
 
-def _asked(text: str, part: Definition, tables: Tables) -> float:
+def _asked(text: str, part: Definition, tables: TableSizes) -> float:
     """For what share of a sample of its collection a predicate is true."""
     try:
         predicate = compile_expression(
@@ -208,7 +210,7 @@ def _asked(text: str, part: Definition, tables: Tables) -> float:
         assert origin is not None
         given[place] = columns[origin[1]]
     # Of none there may be some, beyond the rows that were looked at.
-    return max(float(np.mean(truth(predicate.evaluate(given, n)))), 1 / n)
+    return max(float(np.mean(predicate_mask(predicate.evaluate(given, n)))), 1 / n)
 
 
 def _origin(part: Definition, place: int) -> tuple[str, int] | None:

@@ -5,9 +5,9 @@ whose fingerprint was there before keeps its identity and with it its traces, so
 definition costs nothing. An operator is compiled once for each definition, which does not change.
 
 Where all stages go on, only those are compiled that are other than before, and those that read
-them; what the others gave is taken over as it lies (`Wiring`), and copied where it is changed. Who
-is dropped or compiled again gives back first what it asked for. As readers go with what they read,
-what stays is in order, and what comes is behind it.
+them; what the others gave is taken over as it lies (`GraphWiring`), and copied where it is changed.
+Who is dropped or compiled again gives back first what it asked for. As readers go with what they
+read, what stays is in order, and what comes is behind it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,36 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
-from nosync_nb.dataflow.cardinality import Tables, chosen
-from nosync_nb.dataflow.compiler__building import Building
-from nosync_nb.dataflow.graph import UNMADE, Graph, Made, MadeBy, Node, Wiring, others
+from nosync_nb.dataflow.cardinality import TableSizes, cheapest_plan
+from nosync_nb.dataflow.compiler__building import GraphBuilder
+from nosync_nb.dataflow.graph import (
+    UNMADE,
+    CompiledOperator,
+    Graph,
+    GraphWiring,
+    MadeBy,
+    Node,
+    other_inputs,
+)
 from nosync_nb.dataflow.loop_compiler import check_stable, compile_loop
 from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
-from nosync_nb.dataflow.optimizer.planner import Plans, planned
-from nosync_nb.dataflow.shared_arrangements import asks, kept_by_others, running
-from nosync_nb.dataflow.stage import MEMORY, Frozen, Stage, separate
-from nosync_nb.dataflow.trampoline import Call, flat
+from nosync_nb.dataflow.optimizer.planner import PlanSet, plan_definition
+from nosync_nb.dataflow.shared_arrangements import (
+    arrangements_of_others,
+    requested_arrangements,
+    shared_plan,
+)
+from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, inputs_and_stages
+from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
-from nosync_nb.operators import Concat, Kept, Linear, Operator
-from nosync_nb.operators.registry import chain, is_linear, operator
+from nosync_nb.operators import Concat, Linear, MemoizedMap, Operator
+from nosync_nb.operators.registry import build_operator, is_linear, linear_chain
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Layout
 
 
-class Purpose(NamedTuple):
+class CompilePurpose(NamedTuple):
     """What the parts of one stage are compiled for.
 
     Attributes:
@@ -83,7 +95,7 @@ class Compiler:
         extended: AbstractSet[str] = frozenset(),
         refused: AbstractSet[int] = frozenset(),
         bare: AbstractSet[int] = frozenset(),
-        tables: Tables | None = None,
+        tables: TableSizes | None = None,
         later: bool = False,
     ) -> None:
         self.later = later
@@ -92,9 +104,9 @@ class Compiler:
         self.now = now
         self.extended = extended
         self.old = old
-        self.made: dict[MadeBy, Made] = {}
+        self.made: dict[MadeBy, CompiledOperator] = {}
         self.bare = bare
-        self.building = Building(old, refused)
+        self.building = GraphBuilder(old, refused)
         self.touched = {n for i in (*refused, *bare) if (n := old.nodes[i].name) is not None}
         self.schemas: dict[str, Schema] = {}
         self.catalog: Mapping[str, Stage] = {}
@@ -133,7 +145,7 @@ class Compiler:
         if wiring is None or self.extended:
             return None
         before = wiring.stages
-        fresh = others(catalog, before)
+        fresh = other_inputs(catalog, before)
         if not all(stage.goes_on for stage in fresh.values()):
             return None
         moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
@@ -152,23 +164,23 @@ class Compiler:
         return [s for name, s in (catalog if moved else fresh).items() if name not in stages]
 
     def _chosen_anew(
-        self, wiring: Wiring, fresh: Mapping[str, Stage], moved: AbstractSet[str]
+        self, wiring: GraphWiring, fresh: Mapping[str, Stage], moved: AbstractSet[str]
     ) -> set[str]:
         """The stages that may be run by another plan, as others keep something else than before."""
         if self.now or not wiring.wishes:
             return set()
         changed = [*fresh.values(), *(wiring.stages[name] for name in moved)]
-        kept = {each for stage in changed for each in asks(stage, self.types)}
+        kept = {each for stage in changed for each in requested_arrangements(stage, self.types)}
         return {name for name, each in wiring.wishes.items() if not each.isdisjoint(kept)}
 
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; what it refers to must be there already."""
         name, types = stage.name, stage.schema.types
         keeping, extending = stage.options.nondeterministic, name in self.extended
-        purpose = Purpose(name, stage.live, keeping, extending, stage.apart)
+        purpose = CompilePurpose(name, stage.live, keeping, extending, stage.apart)
         wiring, self.taken = self.building.wiring, []
         self.schemas[name] = stage.schema
-        if isinstance(stage.life, Frozen):
+        if isinstance(stage.life, FrozenState):
             node = self._frozen(stage, stage.life)
         elif stage.definition is None:
             node = self._node(purpose, stage.meaning({}), name, types)
@@ -182,10 +194,10 @@ class Compiler:
             fingerprint = stage.meaning(wiring.prints)
             tree = stage.definition
             if not keeping:
-                tree = planned(tree, self.types, partial(self._kept, stage))
+                tree = plan_definition(tree, self.types, partial(self._kept, stage))
             prints = tree.fingerprints(wiring.prints)
             purpose = purpose._replace(prints=prints, uses=tree.uses)
-            node = flat(self._operator(tree, fingerprint, name, purpose))
+            node = run_trampoline(self._operator(tree, fingerprint, name, purpose))
         self.building.named[name] = node
         node.stand(self.now, still=not stage.live)
         node.logged(Layout(types, stage.key), self.building.number)
@@ -195,27 +207,27 @@ class Compiler:
         wiring.operators[name] = tuple(self.taken)
         return node
 
-    def _kept(self, stage: Stage, plans: Plans) -> frozenset[Lookup]:
+    def _kept(self, stage: Stage, plans: PlanSet) -> frozenset[Lookup]:
         """What a stage wishes for that others keep, as it runs, or as they keep it now."""
         building, prints = self.building, self.building.wiring.prints
         building.wiring.wishes[stage.name] = plans.wishes
         if self.now:
-            runs = running(plans, stage, prints, building, self.old)
+            runs = shared_plan(plans, stage, prints, building, self.old)
             if runs is not None:
                 return runs
-        granted = plans.wishes & kept_by_others(self.catalog, stage.name, self.types)
+        granted = plans.wishes & arrangements_of_others(self.catalog, stage.name, self.types)
         if self.tables is None or not self.now:
             return granted
-        return chosen(plans, granted, self.tables)
+        return cheapest_plan(plans, granted, self.tables)
 
-    def _sub(self, tree: Definition, purpose: Purpose) -> Call[Node]:
+    def _sub(self, tree: Definition, purpose: CompilePurpose) -> Call[Node]:
         """The node of an unnamed part, shared with equal ones."""
         if tree.is_ref:
             return self.building.named[tree.name]
         fingerprint = purpose.prints[id(tree)]
         if purpose.keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
-        fingerprint = separate(fingerprint, purpose.apart)
+        fingerprint = inputs_and_stages(fingerprint, purpose.apart)
         known = self.building.part(fingerprint, purpose.stage)
         if known is not None and not self._behind(known, purpose):
             return known
@@ -224,7 +236,7 @@ class Compiler:
         return node
 
     def _operator(
-        self, tree: Definition, fingerprint: str, name: str | None, purpose: Purpose
+        self, tree: Definition, fingerprint: str, name: str | None, purpose: CompilePurpose
     ) -> Call[Node]:
         """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
         links = _links(tree, purpose.uses)
@@ -249,7 +261,9 @@ class Compiler:
             self.building.log(i)
         return node
 
-    def _compiled(self, tree: Definition, links: list[Definition], purpose: Purpose) -> Made:
+    def _compiled(
+        self, tree: Definition, links: list[Definition], purpose: CompilePurpose
+    ) -> CompiledOperator:
         """The operator of a definition, compiled."""
         made: Operator
         inputs = links[0].inputs
@@ -259,20 +273,20 @@ class Compiler:
             made, inputs = compile_loop(tree, purpose.prints, self.types)
             check_stable(made, purpose.stage, keeping=purpose.keeping)
         elif is_linear(tree):
-            made = _kept(chain(links, self.types), inputs[0].schema.types, purpose)
+            made = _kept(linear_chain(links, self.types), inputs[0].schema.types, purpose)
         else:
-            made = operator(tree, self.types)
+            made = build_operator(tree, self.types)
             if purpose.keeping:
                 made = made.keeping()
         plan = ""
         if made.state:
             reads = [purpose.prints[id(each)] for each in inputs]
             plan = definition_fingerprint({"form": made.form(), "reads": reads})
-        return Made(tree, purpose.prints[id(tree)], plan, made, inputs)
+        return CompiledOperator(tree, purpose.prints[id(tree)], plan, made, inputs)
 
     def _node(
         self,
-        purpose: Purpose,
+        purpose: CompilePurpose,
         fingerprint: str,
         name: str | None,
         types: tuple[str, ...],
@@ -300,7 +314,7 @@ class Compiler:
         self.building.put(node)
         return node
 
-    def _behind(self, node: Node, purpose: Purpose) -> bool:
+    def _behind(self, node: Node, purpose: CompilePurpose) -> bool:
         """Whether a node has missed epochs, and what is compiled needs it as of now."""
         if not purpose.live or purpose.extending:
             return False
@@ -319,7 +333,7 @@ class Compiler:
             return False
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
-    def _frozen(self, stage: Stage, life: Frozen) -> Node:
+    def _frozen(self, stage: Stage, life: FrozenState) -> Node:
         """A version that is only read: its log and one trace, no operator."""
         name, types, fingerprint = stage.name, stage.schema.types, stage.meaning({})
         layout = Layout(types, life.key)
@@ -389,14 +403,14 @@ def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
     return links[::-1]
 
 
-def _kept(linear: Linear, types: tuple[str, ...], purpose: Purpose) -> Operator:
+def _kept(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) -> Operator:
     """A row-wise operator, with its results kept if they may differ next time.
 
     Raises:
         ExpressionError: if they do differ and the stage was not defined so.
     """
     if purpose.keeping and (linear.asks or not linear.stable):
-        return Kept(types, linear)
+        return MemoizedMap(types, linear)
     if not linear.stable and purpose.stage:
         name = purpose.stage
         raise ExpressionError(

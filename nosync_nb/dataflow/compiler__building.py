@@ -14,11 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, Wiring, unwired
+from nosync_nb.dataflow.graph import (
+    CompiledOperator,
+    Graph,
+    GraphWiring,
+    MadeBy,
+    Node,
+    disconnected,
+)
 from nosync_nb.trace.batch import Layout
 
 
-class Building:
+class GraphBuilder:
     """Nodes, and who asks for what of them.
 
     Args:
@@ -28,14 +35,14 @@ class Building:
     Attributes:
         nodes: by number, in an order in which inputs come first.
         named: those with a name.
-        wiring: what was compiled; see `Wiring`.
+        wiring: what was compiled; see `GraphWiring`.
         reusable: the nodes of before that are not there and may be, by fingerprint and name.
     """
 
     def __init__(self, old: Graph, refused: AbstractSet[int]) -> None:
         self.nodes: dict[int, Node] = {}
         self.named: dict[str, Node] = {}
-        self.wiring = unwired()
+        self.wiring = disconnected()
         self.reusable: dict[tuple[str, str | None], Node] = {}
         self._old = old
         self._refused = refused
@@ -49,7 +56,7 @@ class Building:
         nodes = (node for node in self._old if node.id not in self._refused)
         self.reusable = {(node.fingerprint, node.name): node for node in nodes}
 
-    def take_over(self, wiring: Wiring, without: AbstractSet[str]) -> list[MadeBy]:
+    def take_over(self, wiring: GraphWiring, without: AbstractSet[str]) -> list[MadeBy]:
         """Takes over the nodes of before, without those of some stages; who reads one goes too.
 
         Returns:
@@ -165,7 +172,7 @@ class Building:
     # -- the end -----------------------------------------------------------------------------
 
     def graph(
-        self, made: Mapping[MadeBy, Made], memory: AbstractSet[str], *, goes_on: bool
+        self, made: Mapping[MadeBy, CompiledOperator], memory: AbstractSet[str], *, goes_on: bool
     ) -> Graph:
         """The graph, with the traces that are asked for.
 

@@ -156,7 +156,7 @@ class Node:
             self.stopped = now
 
 
-class Made(NamedTuple):
+class CompiledOperator(NamedTuple):
     """An operator as it was compiled, which is for ever: definitions do not change.
 
     Attributes:
@@ -177,7 +177,7 @@ MadeBy = tuple[int, int, bool]
 """The `id` of a definition, how many operators are fused to one, and whether results are kept."""
 
 
-class Difference(NamedTuple):
+class GraphDiff(NamedTuple):
     """How a graph differs from the one before it.
 
     Attributes:
@@ -202,7 +202,7 @@ class Difference(NamedTuple):
         return gone.difference(number for node in self.fresh for number, _ in node.layouts())
 
 
-def behind(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value] | None:
+def lagging_nodes(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value] | None:
     """What of a mapping stands behind all that it had before; None if that is not as it was.
 
     The same objects are there in the same order; each belongs to one key. Cost: 20 ns for each.
@@ -212,18 +212,18 @@ def behind(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, V
     return None
 
 
-def others(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value]:
+def other_inputs(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value]:
     """What of a mapping is not the same object as before, in order; each belongs to one key.
 
     Cost: some 20 ns each while what is other stands behind the rest, else some 100 ns each.
     """
-    fresh = behind(now, before)
+    fresh = lagging_nodes(now, before)
     if fresh is None:
         fresh = {key: value for key, value in now.items() if before.get(key) is not value}
     return fresh
 
 
-class Wiring(NamedTuple):
+class GraphWiring(NamedTuple):
     """Of which stages a graph was compiled and what asks for what, to go on from.
 
     Attributes:
@@ -234,7 +234,7 @@ class Wiring(NamedTuple):
         readers: how many nodes read a node, as often as they do.
         asked: by node, the traces that it asks for, and of which nodes.
         wanted: by node, the traces that it is asked for, and how often.
-        wishes: by stage, what it looks up if others keep it; see `Plans`.
+        wishes: by stage, what it looks up if others keep it; see `PlanSet`.
     """
 
     stages: dict[str, Stage]
@@ -246,14 +246,14 @@ class Wiring(NamedTuple):
     wanted: dict[int, dict[Layout, int]]
     wishes: dict[str, frozenset[Lookup]]
 
-    def copied(self) -> Wiring:
+    def copied(self) -> GraphWiring:
         """A copy to go on from. Cost: O(nodes), each some 10 ns; what they hold is shared."""
-        return Wiring(*map(dict, self))  # type: ignore[arg-type]
+        return GraphWiring(*map(dict, self))  # type: ignore[arg-type]
 
 
-def unwired() -> Wiring:
+def disconnected() -> GraphWiring:
     """That of a graph of nothing."""
-    return Wiring({}, {}, {}, {}, {}, {}, {}, {})
+    return GraphWiring({}, {}, {}, {}, {}, {}, {}, {})
 
 
 class Graph:
@@ -275,22 +275,22 @@ class Graph:
         self,
         nodes: Iterable[Node] | dict[int, Node] = (),
         numbers: int = 0,
-        made: Mapping[MadeBy, Made] | None = None,
-        wiring: Wiring | None = None,
+        made: Mapping[MadeBy, CompiledOperator] | None = None,
+        wiring: GraphWiring | None = None,
         named: dict[str, Node] | None = None,
         memory: AbstractSet[str] = frozenset(),
         unwritten: frozenset[int] | None = None,
     ) -> None:
         self.memory = memory
         self._unwritten = unwritten
-        self.made: Mapping[MadeBy, Made] = {} if made is None else made
+        self.made: Mapping[MadeBy, CompiledOperator] = {} if made is None else made
         self.nodes = nodes if isinstance(nodes, dict) else {n.id: n for n in nodes}
         if named is None:
             named = {n.name: n for n in self.nodes.values() if n.name}
         self.named = named
         self.numbers = numbers
         self.wiring = wiring
-        self._since: tuple[dict[int, Node], Difference] | None = None
+        self._since: tuple[dict[int, Node], GraphDiff] | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -346,14 +346,14 @@ class Graph:
             if not unwritten.isdisjoint((node.log, *node.state))
         }
 
-    def since(self, old: Graph) -> Difference:
+    def since(self, old: Graph) -> GraphDiff:
         """What is other than in the graph that it was compiled from; see `others`."""
         known = self._since
         if known is None or known[0] is not old.nodes:
-            fresh = others(self.nodes, old.nodes)
+            fresh = other_inputs(self.nodes, old.nodes)
             grown = len(self.nodes) - len(fresh) == len(old.nodes)
-            gone = {} if grown else others(old.nodes, self.nodes)
-            change = Difference([*fresh.values()], [*gone.values()], len(self.nodes))
+            gone = {} if grown else other_inputs(old.nodes, self.nodes)
+            change = GraphDiff([*fresh.values()], [*gone.values()], len(self.nodes))
             known = self._since = old.nodes, change
         return known[1]
 

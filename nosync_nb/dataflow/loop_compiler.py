@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.trampoline import Call, flat
+from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators.iterate import (
@@ -22,29 +22,29 @@ from nosync_nb.operators.iterate import (
     PLAIN,
     RESULT,
     VARIABLE,
-    Inner,
     Loop,
-    Port,
-    Scope,
-    timed,
+    LoopNode,
+    LoopPort,
+    LoopScope,
+    timed_layout,
 )
-from nosync_nb.operators.registry import operator
+from nosync_nb.operators.registry import build_operator
 from nosync_nb.trace.batch import Layout
 
 
 @dataclass
-class Plan:
+class LoopPlanBuilder:
     """A loop in the making."""
 
     prints: Mapping[int, str]
     types: Types | None
-    nodes: list[Inner] = field(default_factory=list)
+    nodes: list[LoopNode] = field(default_factory=list)
     outside: list[tuple[Definition, Layout | None]] = field(default_factory=list)
     states: list[tuple[Layout, int]] = field(default_factory=list)
     built: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
 
 
-Active = tuple[tuple[int, Scope, tuple[int, ...]], ...]
+Active = tuple[tuple[int, LoopScope, tuple[int, ...]], ...]
 """The loops around a place: (level, scope, the nodes of its variables), outermost first."""
 
 
@@ -56,9 +56,9 @@ def compile_loop(
     Args:
         prints: the fingerprints of its parts.
     """
-    plan = Plan(prints, types)
-    scope = Scope(1, tree.params["rounds"])
-    leave = flat(_loop(plan, tree, (), scope))
+    plan = LoopPlanBuilder(prints, types)
+    scope = LoopScope(1, tree.params["rounds"])
+    leave = run_trampoline(_loop(plan, tree, (), scope))
     layouts = [layout for _, layout in plan.outside]
     loop = Loop(plan.nodes, scope, layouts, plan.states, leave)
     return loop, tuple(definition for definition, _ in plan.outside)
@@ -81,26 +81,26 @@ def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
             )
 
 
-def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> Call[int]:
+def _loop(plan: LoopPlanBuilder, tree: Definition, around: Active, scope: LoopScope) -> Call[int]:
     """Builds a loop inside others; returns the node that leaves it."""
     count = len(tree.inputs) // 2
     sources, results = tree.inputs[:count], tree.inputs[count:]
-    ports: list[Port] = []
+    ports: list[LoopPort] = []
     for source in sources:
         ports.append((yield _port(plan, source, around, None)))
     variables = []
     for source, port in zip(sources, ports, strict=True):
         variables.append(
-            _add(plan, scope, Inner(VARIABLE, source.schema.types, (port,), scope.depth))
+            _add(plan, scope, LoopNode(VARIABLE, source.schema.types, (port,), scope.depth))
         )
     inside = (*around, (tree.params["level"], scope, tuple(variables)))
     ends = []
     for number, result in zip(variables, results, strict=True):
         port = yield _port(plan, result, inside, None)
-        end = _add(plan, scope, Inner(RESULT, result.schema.types, (port,), scope.depth))
-        plan.nodes[number].read(Port(False, end))
-        ends.append(Port(False, end))
-    leave = Inner(LEAVE, tree.schema.types, tuple(ends), scope.depth - 1)
+        end = _add(plan, scope, LoopNode(RESULT, result.schema.types, (port,), scope.depth))
+        plan.nodes[number].read(LoopPort(False, end))
+        ends.append(LoopPort(False, end))
+    leave = LoopNode(LEAVE, tree.schema.types, tuple(ends), scope.depth - 1)
     if around:
         around[scope.depth - 2][1].items.append(scope)
         return _add(plan, around[scope.depth - 2][1], leave)
@@ -108,25 +108,27 @@ def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> Call[in
     return len(plan.nodes) - 1
 
 
-def _add(plan: Plan, scope: Scope, node: Inner) -> int:
+def _add(plan: LoopPlanBuilder, scope: LoopScope, node: LoopNode) -> int:
     plan.nodes.append(node)
     scope.items.append(len(plan.nodes) - 1)
     return len(plan.nodes) - 1
 
 
-def _port(plan: Plan, tree: Definition, active: Active, layout: Layout | None) -> Call[Port]:
+def _port(
+    plan: LoopPlanBuilder, tree: Definition, active: Active, layout: Layout | None
+) -> Call[LoopPort]:
     """Where the value of a definition is: in a node, or outside in a layout."""
     if tree.levels:
-        return Port(False, (yield _node(plan, tree, active)))
+        return LoopPort(False, (yield _node(plan, tree, active)))
     fingerprint = plan.prints[id(tree)]
     for number, (other, wanted) in enumerate(plan.outside):
         if wanted == layout and plan.prints[id(other)] == fingerprint:
-            return Port(True, number)
+            return LoopPort(True, number)
     plan.outside.append((tree, layout))
-    return Port(True, len(plan.outside) - 1)
+    return LoopPort(True, len(plan.outside) - 1)
 
 
-def _node(plan: Plan, tree: Definition, active: Active) -> Call[int]:
+def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
     """The node of a definition, built once in the loops that it depends on."""
     free = tree.levels
     places = [place for place, (level, _, _) in enumerate(active, 1) if level in free]
@@ -143,16 +145,16 @@ def _node(plan: Plan, tree: Definition, active: Active) -> Call[int]:
     key = (plan.prints[id(tree)], scopes)
     if key not in plan.built:
         if tree.op == "iterate":
-            inner = Scope(depth + 1, tree.params["rounds"])
+            inner = LoopScope(depth + 1, tree.params["rounds"])
             plan.built[key] = yield _loop(plan, tree, active, inner)
         else:
             plan.built[key] = yield _operator(plan, tree, active)
     return plan.built[key]
 
 
-def _operator(plan: Plan, tree: Definition, active: Active) -> Call[int]:
+def _operator(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
     """The node of one operator, with a trace for each input that it looks into."""
-    made = operator(tree, plan.types)
+    made = build_operator(tree, plan.types)
     depth = len(active)
     inside = [bool(each.levels) for each in tree.inputs]
     kind = made.in_loop
@@ -172,10 +174,10 @@ def _operator(plan: Plan, tree: Definition, active: Active) -> Call[int]:
             states.append(_state(plan, layout, depth) if inside[place] else None)
     if kind == GROUP:
         states.append(_state(plan, Layout(made.types, made.output_key), depth))
-    node = Inner(kind, made.types, tuple(ports), depth, made, tuple(states))
+    node = LoopNode(kind, made.types, tuple(ports), depth, made, tuple(states))
     return _add(plan, active[-1][1], node)
 
 
-def _state(plan: Plan, layout: Layout, depth: int) -> int:
-    plan.states.append((timed(layout, depth), depth))
+def _state(plan: LoopPlanBuilder, layout: Layout, depth: int) -> int:
+    plan.states.append((timed_layout(layout, depth), depth))
     return len(plan.states) - 1

@@ -13,7 +13,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Stage, separate
+from nosync_nb.dataflow.stage import Stage, inputs_and_stages
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
@@ -22,7 +22,7 @@ HASHES_BYTES = 16
 """What the hashes of a row take in memory."""
 
 
-class Arrangement(NamedTuple):
+class PlannedArrangement(NamedTuple):
     """A trace of a part.
 
     Attributes:
@@ -42,7 +42,7 @@ class Arrangement(NamedTuple):
     readers: tuple[str, ...]
 
 
-class Lookups:
+class PlanLookups:
     """The arrangements of one plan.
 
     Args:
@@ -57,7 +57,7 @@ class Lookups:
         self._readers = _readers(seen.graph)
         self._nodes = _nodes(seen.graph, plan, stage)
 
-    def of(self, part: Definition) -> list[Arrangement]:
+    def of(self, part: Definition) -> list[PlannedArrangement]:
         """Those of a part: the orders of its rows that somebody reads, and what it remembers."""
         node = self._nodes.get(id(part))
         if node is None:
@@ -69,10 +69,10 @@ class Lookups:
             held = [_held(trace, layout) for trace, layout in zip(traces, state, strict=True)]
             rows, size = (sum(each) for each in zip(*held, strict=True))
             readers = (node.name or node.stage,)
-            given.append(Arrangement(id(part), None, True, rows, size, readers))
+            given.append(PlannedArrangement(id(part), None, True, rows, size, readers))
         return given
 
-    def asked(self, part: Definition, port: int) -> list[Arrangement]:
+    def asked(self, part: Definition, port: int) -> list[PlannedArrangement]:
         """What a part looks up when an input of it changes: of the others, or of groups."""
         node = self._nodes.get(id(part))
         if node is None or node.operator is None:
@@ -96,10 +96,10 @@ class Lookups:
         trace = None if number is None else self._seen.version.traces.get(number)
         return 0 if trace is None else trace.rows_count
 
-    def _arrangement(self, part: Definition, node: Node, layout: Layout) -> Arrangement:
+    def _arrangement(self, part: Definition, node: Node, layout: Layout) -> PlannedArrangement:
         rows, size = _held(self._seen.version.traces.get(node.traces[layout]), layout)
         readers = tuple(self._readers.get((node.id, layout), ()))
-        return Arrangement(id(part), layout.key, False, rows, size, readers)
+        return PlannedArrangement(id(part), layout.key, False, rows, size, readers)
 
 
 def _readers(graph: Graph) -> Mapping[tuple[int, Layout], Sequence[str]]:
@@ -138,7 +138,7 @@ def _own(
         fingerprint = prints[id(part)]
         if keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
-        yield part, separate(fingerprint, 0 if stage is None else stage.apart)
+        yield part, inputs_and_stages(fingerprint, 0 if stage is None else stage.apart)
 
 
 def _held(trace: Trace | None, layout: Layout) -> tuple[int, int]:

@@ -18,13 +18,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nosync_nb.collections.definition import Definition, reference
-from nosync_nb.dataflow.stage import MEMORY, Options, Stage
-from nosync_nb.dataflow.trampoline import Call, flat
+from nosync_nb.collections.definition import Definition, reference_to
+from nosync_nb.dataflow.stage import MEMORY, Stage, StageOptions
+from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
-from nosync_nb.operators.registry import SPECS, differs
-from nosync_nb.operators.spec import Fit, Lost, Remains, UsedError, every_column, refuse_retyped
+from nosync_nb.operators.registry import SPECS, may_differ
+from nosync_nb.operators.spec import (
+    AdaptedPart,
+    LostColumn,
+    LostColumnError,
+    RemainingColumns,
+    every_column,
+    refuse_retyped,
+)
 from nosync_nb.rows import Schema
 
 
@@ -32,10 +39,10 @@ class _Fitted(NamedTuple):
     """A part over present columns, and what is left of those that it had."""
 
     tree: Definition
-    remains: Remains
+    remains: RemainingColumns
 
 
-def rebased(
+def adapted_to_schemas(
     stage: Stage, catalog: Mapping[str, Stage], types: Types | None
 ) -> tuple[Stage, str | None]:
     """The stage over the present columns of what it reads; if it uses missing ones, as it is.
@@ -58,9 +65,9 @@ def rebased(
     if all(catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return stage, None
     try:
-        fitted = flat(_Fitter(catalog, types).fit(tree))
+        fitted = run_trampoline(_Fitter(catalog, types).fit(tree))
         refuse_retyped(fitted.remains.lost)
-    except UsedError as error:
+    except LostColumnError as error:
         return stage, str(error)
     return replace(stage, definition=fitted.tree, schema=fitted.tree.schema), None
 
@@ -68,7 +75,7 @@ def rebased(
 def _read(tree: Definition) -> Definition | None:
     """The collection that a part is, with the columns that a definition knows of; None if none."""
     if tree.params.get("fitted"):
-        return reference(tree.inputs[0].name, tree.schema)
+        return reference_to(tree.inputs[0].name, tree.schema)
     return tree if tree.is_ref else None
 
 
@@ -99,7 +106,7 @@ class _Fitter:
         schema = self.catalog[ref.name].schema
         every = list(range(len(ref.schema)))
         if schema == ref.schema:
-            return _Fitted(ref, Remains(every, {}))
+            return _Fitted(ref, RemainingColumns(every, {}))
         held = {f.name: (i, f.type) for i, f in enumerate(schema.fields)}
         lost = {}
         for i, field in enumerate(ref.schema.fields):
@@ -109,35 +116,35 @@ class _Fitter:
                     f"it reads column '{field.name}' ({field.type}) of '{ref.name}',"
                     f" which now has {have or 'no such column'}"
                 )
-                lost[i] = Lost(why, have is not None)
+                lost[i] = LostColumn(why, have is not None)
         if len(lost) == len(every):
-            raise UsedError(lost[0].why)
+            raise LostColumnError(lost[0].why)
         places = [i for i in every if i not in lost]
         outputs = [held[ref.schema.names[i]][0] for i in places]
-        fresh = (reference(ref.name, schema),)
+        fresh = (reference_to(ref.name, schema),)
         params = {"outputs": outputs, "fitted": True}
         columns = Definition("select", _without(ref.schema, lost), fresh, params)
-        return _Fitted(columns, Remains(places, lost))
+        return _Fitted(columns, RemainingColumns(places, lost))
 
     def _part(self, tree: Definition) -> Call[_Fitted]:
         inputs: list[_Fitted] = []
         for each in tree.inputs:
             inputs.append((yield self.fit(each)))
         below, remains = tuple([each.tree for each in inputs]), [each.remains for each in inputs]
-        fit = Fit(tree.params, {})
+        fit = AdaptedPart(tree.params, {})
         if any(each.lost for each in remains):
             spec = SPECS.get(tree.op)
             fit = (spec.fit if spec else every_column)(tree, remains, self.types)
         elif all(a is b for a, b in zip(below, tree.inputs, strict=True)):
-            return _Fitted(tree, Remains(range(len(tree.schema)), {}))
+            return _Fitted(tree, RemainingColumns(range(len(tree.schema)), {}))
         schema = _without(tree.schema, fit.lost)
         fitted = Definition(tree.op, schema, below, fit.params, tree.captured)
         places = [i for i in range(len(tree.schema)) if i not in fit.lost]
-        return _Fitted(fitted, Remains(places, fit.lost))
+        return _Fitted(fitted, RemainingColumns(places, fit.lost))
 
 
-def keeping(tree: Definition, options: Options) -> Options:
+def columns_kept(tree: Definition, options: StageOptions) -> StageOptions:
     """The options of a stage; one with the clock or random values keeps what they gave."""
-    if options.nondeterministic or not differs(tree.walk()):
+    if options.nondeterministic or not may_differ(tree.walk()):
         return options
     return replace(options, nondeterministic=True, persist=options.persist.replace(MEMORY, ""))

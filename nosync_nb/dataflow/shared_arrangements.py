@@ -18,14 +18,14 @@ from collections.abc import Container, Mapping
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup
-from nosync_nb.dataflow.optimizer.planner import Plans, plans_of
-from nosync_nb.dataflow.stage import Stage, separate
+from nosync_nb.dataflow.optimizer.planner import PlanSet, plans_for_catalog
+from nosync_nb.dataflow.stage import Stage, inputs_and_stages
 from nosync_nb.expressions import Types
 from nosync_nb.operators.registry import is_linear
 
 
-def running(
-    plans: Plans, stage: Stage, prints: Mapping[str, str], parts: Container[str], graph: Graph
+def shared_plan(
+    plans: PlanSet, stage: Stage, prints: Mapping[str, str], parts: Container[str], graph: Graph
 ) -> frozenset[Lookup] | None:
     """What of its wishes a stage runs by already; None if no node tells.
 
@@ -56,25 +56,30 @@ def running(
     return None
 
 
-def kept_by_others(
+def arrangements_of_others(
     catalog: Mapping[str, Stage], name: str, types: Types | None
 ) -> frozenset[Lookup]:
     """What is kept of named collections whatever becomes of a stage. Cost: O(stages)."""
-    return NOBODYS.union(*(asks(each, types) for n, each in catalog.items() if n != name))
+    return NOBODYS.union(
+        *(requested_arrangements(each, types) for n, each in catalog.items() if n != name)
+    )
 
 
-def asks(stage: Stage, types: Types | None) -> frozenset[Lookup]:
+def requested_arrangements(stage: Stage, types: Types | None) -> frozenset[Lookup]:
     """What a stage keeps of named collections by its own plan, and of itself by its key."""
     own = NOBODYS if stage.key is None else frozenset([(stage.name, stage.key)])
     if stage.definition is None or not stage.live or stage.options.nondeterministic:
         return own
-    return own | plans_of(stage.definition, types).asks
+    return own | plans_for_catalog(stage.definition, types).asks
 
 
 def _prints(plan: Definition, prints: Mapping[str, str], apart: int) -> Mapping[int, str]:
     """The fingerprints of what the nodes of the parts have, by `id`."""
     known = plan.fingerprints(prints)
-    return {id(p): known[id(p)] if p.is_ref else separate(known[id(p)], apart) for p in plan.walk()}
+    return {
+        id(p): known[id(p)] if p.is_ref else inputs_and_stages(known[id(p)], apart)
+        for p in plan.walk()
+    }
 
 
 def _nodes(plan: Definition) -> set[int]:

@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
 from nosync_nb.trace import Trace
@@ -34,7 +34,7 @@ class Snapshot(NamedTuple):
     IMPORTANT: `history` is what `seen` makes, which no later definition or pack changes.
     """
 
-    version: Version
+    version: VersionState
     graph: Graph
     catalog: Mapping[str, Stage]
     history: History
@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
         stages = self.catalog.values()
         return {s.name: s.definition.references if s.definition else () for s in stages}
 
-    def advanced(self, version: Version) -> Snapshot:
+    def advanced(self, version: VersionState) -> Snapshot:
         """The snapshot after an epoch or a merge. Cost: below 1 us."""
         return Snapshot(version, self.graph, self.catalog, self.history)
 
@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
         """
         stage = self.catalog.get(name)
         if stage is None:
-            raise unknown(self.catalog, name)
+            raise unknown_name_error(self.catalog, name)
         return stage
 
     def last(self, stage: Stage) -> int:
@@ -75,12 +75,12 @@ class Snapshot(NamedTuple):
         return self.version.traces.get(number) or Trace(layout)
 
 
-def seen(history: History) -> History:
+def visible_columns(history: History) -> History:
     """A history as it is now, and with all that is appended to it before its next pack."""
     return copy.copy(history)
 
 
-def unknown(catalog: Mapping[str, Stage], name: str) -> StageError:
+def unknown_name_error(catalog: Mapping[str, Stage], name: str) -> StageError:
     """The error of a name that is not known."""
     near = get_close_matches(name, catalog, 1)
     known = f"did you mean '{near[0]}'? " if near else ""
@@ -96,7 +96,7 @@ def named_logs(nodes: Iterable[Node]) -> dict[int, str]:
     return {n.log: n.name for n in nodes if n.name and n.log is not None}
 
 
-def hide(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:
+def hidden_columns(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:
     """Makes unreadable what cannot be told apart: epochs before a stage, and those it skipped."""
     for number, name in logs.items():
         history.begin(number, catalog[name].begin)

@@ -29,7 +29,7 @@ REMEMBERED = 1 << 14
 
 
 @dataclass(frozen=True)
-class Options:
+class StageOptions:
     """What is said of a stage beside what it computes.
 
     Attributes:
@@ -53,12 +53,12 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveState:
     """It has every epoch."""
 
 
 @dataclass(frozen=True)
-class Stale:
+class StaleState:
     """It has stopped, until nothing is missing: why, and its last epoch."""
 
     reason: str
@@ -66,7 +66,7 @@ class Stale:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenState:
     """An earlier version, which is read and never advanced.
 
     Attributes:
@@ -81,12 +81,12 @@ class Frozen:
     key: tuple[int, ...] | None
 
 
-Life = Live | Stale | Frozen
+Life = LiveState | StaleState | FrozenState
 
-LIVE = Live()
+LIVE = LiveState()
 
 
-class Refuted(NamedTuple):
+class RefutedState(NamedTuple):
     """That rows are not believed: from which epoch on, and why."""
 
     epoch: int
@@ -120,13 +120,13 @@ class Stage:
     begin: int = 0
     uid: str = ""
     fingerprint: str = ""
-    options: Options = Options()
+    options: StageOptions = StageOptions()
     life: Life = LIVE
     gaps: tuple[tuple[int, int], ...] = ()
     apart: int = 0
     signer: str | None = None
     held: str | None = None
-    refuted: Refuted | None = None
+    refuted: RefutedState | None = None
     scaled: int | None = None
 
     def __post_init__(self) -> None:
@@ -155,31 +155,31 @@ class Stage:
     @property
     def live(self) -> bool:
         """Whether it has every epoch."""
-        return isinstance(self.life, Live)
+        return isinstance(self.life, LiveState)
 
     @property
     def goes_on(self) -> bool:
         """Whether it has not stopped: it has every epoch, or is an earlier version."""
-        return self.held is None and not isinstance(self.life, Stale)
+        return self.held is None and not isinstance(self.life, StaleState)
 
     @property
     def frozen(self) -> bool:
         """Whether it is an earlier version."""
-        return isinstance(self.life, Frozen)
+        return isinstance(self.life, FrozenState)
 
     @property
     def refused(self) -> bool:
         """Whether it has stopped with rows that are not believed: it never goes on from them."""
-        return self.refuted is not None and isinstance(self.life, Stale)
+        return self.refuted is not None and isinstance(self.life, StaleState)
 
     @property
     def reason(self) -> str | None:
         """Why it is stale, None if it is not."""
-        return self.life.reason if isinstance(self.life, Stale) else None
+        return self.life.reason if isinstance(self.life, StaleState) else None
 
     def last(self, now: int) -> int:
         """Its last epoch, where `now` is that of those that go on."""
-        return now if isinstance(self.life, Live) else self.life.since
+        return now if isinstance(self.life, LiveState) else self.life.since
 
     def has(self, epoch: int) -> bool:
         """Whether what its traces hold is what it was at an epoch, its last one.
@@ -191,7 +191,7 @@ class Stage:
 
     def stopped(self, reason: str, now: int) -> Stage:
         """The stage, stale; since now, or since it was."""
-        return replace(self, life=Stale(reason, self.last(now)), scaled=None)
+        return replace(self, life=StaleState(reason, self.last(now)), scaled=None)
 
     def forgotten(self, reason: str, now: int) -> Stage:
         """The stage, of which nothing can be read any more, as it was in memory alone."""
@@ -202,7 +202,7 @@ class Stage:
         """The stage, live."""
         return self if self.live else replace(self, life=LIVE)
 
-    def before(self, life: Frozen) -> Stage:
+    def before(self, life: FrozenState) -> Stage:
         """The stage as an earlier version, `name@version`. It means its rows, nothing else."""
         name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
         was = replace(self, refuted=None, scaled=None)
@@ -214,12 +214,12 @@ class Stage:
         Args:
             named: the meanings of what it reads, by name.
         """
-        if isinstance(self.life, Frozen):
+        if isinstance(self.life, FrozenState):
             return _frozen_print(self.life.log)
         if self.definition is None:
             return _input_print(self.uid, self.schema.types, self.key)
         own = self.definition.fingerprint(named)
-        return separate(_stage_print(own, self.options.nondeterministic), self.apart)
+        return inputs_and_stages(_stage_print(own, self.options.nondeterministic), self.apart)
 
     def identified(self, named: Mapping[str, str]) -> Stage:
         """The stage with the fingerprint of what it means now."""
@@ -260,7 +260,7 @@ class Stage:
             data["begin"],
             data["uid"],
             data["fingerprint"],
-            Options(**data["options"]),
+            StageOptions(**data["options"]),
             _life(data["life"]),
             tuple((lower, upper) for lower, upper in data["gaps"]),
             data.get("apart", 0),
@@ -270,24 +270,24 @@ class Stage:
         )
 
 
-def separate(fingerprint: str, apart: int) -> str:
+def inputs_and_stages(fingerprint: str, apart: int) -> str:
     """The fingerprint of what is told from equal ones by a number; 0: of what is not."""
     return definition_fingerprint({"of": fingerprint, "apart": apart}) if apart else fingerprint
 
 
-_NAMES = {Live: "live", Stale: "stale", Frozen: "frozen"}
+_NAMES = {LiveState: "live", StaleState: "stale", FrozenState: "frozen"}
 
 
 def _life(data: Mapping[str, Any]) -> Life:
     if data["is"] == "stale":
-        return Stale(data["reason"], data["since"])
+        return StaleState(data["reason"], data["since"])
     if data["is"] == "frozen":
-        return Frozen(data["since"], data["log"], data["trace"], _tuple(data["key"]))
+        return FrozenState(data["since"], data["log"], data["trace"], _tuple(data["key"]))
     return LIVE
 
 
-def _refuted(data: list[Any] | None) -> Refuted | None:
-    return None if data is None else Refuted(int(data[0]), str(data[1]))
+def _refuted(data: list[Any] | None) -> RefutedState | None:
+    return None if data is None else RefutedState(int(data[0]), str(data[1]))
 
 
 def _tuple(data: list[int] | None) -> tuple[int, ...] | None:

@@ -10,12 +10,12 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.trace import Trace, empty_batch
 from nosync_nb.trace.batch import Batch
-from nosync_nb.trace.epoch_ranges import Ranges, check_readable
-from nosync_nb.trace.history.archive import total
-from nosync_nb.trace.history.incremental_seek import Near, reached
+from nosync_nb.trace.epoch_ranges import EpochRanges, check_readable
+from nosync_nb.trace.history.archive import total_of
+from nosync_nb.trace.history.incremental_seek import NearbyState, nearby_state
 
 
-def state(seen: Snapshot, name: str, epoch: int) -> Batch:
+def collection_state(seen: Snapshot, name: str, epoch: int) -> Batch:
     """The rows of a named collection at an epoch.
 
     Raises:
@@ -44,7 +44,7 @@ def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
     0 for a stage that has stopped, if a rewind went behind all that was known of it.
     """
     try:
-        return int(state(seen, name, epoch).diff.sum())
+        return int(collection_state(seen, name, epoch).diff.sum())
     except TimeError:
         return 0
 
@@ -57,7 +57,7 @@ def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     assert node.log is not None
     check_epoch(seen, stage, epoch)
     batches = seen.history.state(node.log, epoch)
-    return total(batches, node.log_layout)
+    return total_of(batches, node.log_layout)
 
 
 def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
@@ -69,12 +69,12 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
     now = _now(seen, name, stage) if epoch == seen.last(stage) else None
     if now is not None:
         return epoch, now
-    batch = state(seen, name, epoch)
+    batch = collection_state(seen, name, epoch)
     return epoch, Trace.of(batch, epoch)
 
 
 def layers_at(
-    seen: Snapshot, name: str, at: int | None, known: Iterable[Near] = ()
+    seen: Snapshot, name: str, at: int | None, known: Iterable[NearbyState] = ()
 ) -> tuple[int, Trace]:
     """What a named collection is the sum of at an epoch, and that epoch; None is its last one.
 
@@ -91,9 +91,9 @@ def layers_at(
         return epoch, Trace(node.log_layout) if now is None else now
     assert node.log is not None
     check_epoch(seen, stage, epoch)
-    nearest = [*known] if now is None else [Near(last, now), *known]
+    nearest = [*known] if now is None else [NearbyState(last, now), *known]
     with _naming(stage):
-        return epoch, reached(seen.history, node.log, node.log_layout, epoch, nearest)
+        return epoch, nearby_state(seen.history, node.log, node.log_layout, epoch, nearest)
 
 
 def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
@@ -114,7 +114,7 @@ def last_shown(seen: Snapshot, stage: Stage) -> int | None:
     return epochs[-1][-1] if epochs else None
 
 
-def is_forgotten(stage: Stage, epoch: int) -> bool:
+def has_lost_state(stage: Stage, epoch: int) -> bool:
     """Whether a stage was in memory alone and is not known any more at an epoch."""
     return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)
 
@@ -128,7 +128,7 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
     last = seen.last(stage)
     log = seen.graph.named[stage.name].log
     known = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
-    forgotten = is_forgotten(stage, epoch)
+    forgotten = has_lost_state(stage, epoch)
     if stage.reason is not None and (epoch > last or not (known or forgotten)):
         was = f", or read what it was: .rows(at={known[-1][-1]})" if known else ""
         raise TimeError(
@@ -140,4 +140,4 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
             f"stage '{stage.name}' was kept in memory alone, and what it held is gone",
             hint="run the cell that defines it; in another process read it with its owner",
         )
-    check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))
+    check_readable(stage.name, epoch, EpochRanges.of(range(stage.begin, last + 1)))

@@ -17,7 +17,7 @@ Call = Generator[Any, Any, _T]
 """A call in the making: yields the calls whose results it needs, and is sent each result."""
 
 
-def flat(call: Call[_T]) -> _T:
+def run_trampoline(call: Call[_T]) -> _T:
     """The result of a call, and of all that it yields, at one depth of the stack.
 
     An exception ends them all: those that wait do not see it.

@@ -15,18 +15,18 @@ from nosync_nb.expressions.expression import (
     known_type,
     waits,
 )
-from nosync_nb.expressions.functions.nondeterministic import differs, one_moment
+from nosync_nb.expressions.functions.nondeterministic import is_nondeterministic, statement_clock
 from nosync_nb.expressions.settings import (
     Asked,
-    Depends,
     Registered,
-    Settings,
-    kept,
-    noted,
+    SettingsDependency,
+    SqlSettings,
     of_params,
+    recorded_settings,
+    retained_settings,
 )
-from nosync_nb.expressions.suggestions import waiting
-from nosync_nb.expressions.syntax.allowlist import refusal
+from nosync_nb.expressions.suggestions import spark_suggestions
+from nosync_nb.expressions.syntax.allowlist import disallowed_reason
 from nosync_nb.expressions.syntax.conjuncts import conjuncts
 from nosync_nb.expressions.syntax.order_by import OrderTerm, parse_list, parse_order
 from nosync_nb.expressions.time_windows import refuse_windows, windowed_times
@@ -36,31 +36,31 @@ __all__ = [
     "AggregateCall",
     "Aggregation",
     "Asked",
-    "Depends",
     "Expression",
     "Generator",
     "OrderTerm",
     "Registered",
-    "Settings",
+    "SettingsDependency",
+    "SqlSettings",
     "Types",
     "compile_aggregates",
     "compile_expression",
     "conjuncts",
-    "differs",
+    "disallowed_reason",
     "expand_select",
     "generator",
-    "kept",
+    "is_nondeterministic",
     "known_type",
-    "noted",
     "of_params",
-    "one_moment",
     "only_one",
     "parse_list",
     "parse_order",
     "placed",
-    "refusal",
+    "recorded_settings",
     "refuse_windows",
-    "waiting",
+    "retained_settings",
+    "spark_suggestions",
+    "statement_clock",
     "waits",
     "windowed_times",
 ]

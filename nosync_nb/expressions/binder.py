@@ -27,7 +27,7 @@ from nosync_nb.expressions.functions.literals import CAST_TYPES, cast_type, numb
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.expressions.functions.result_types import RESULTS
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, try_cast
-from nosync_nb.expressions.non_ansi import alike
+from nosync_nb.expressions.non_ansi import same_without_ansi
 from nosync_nb.expressions.syntax.parser import Unsigned
 from nosync_nb.expressions.typing_rules import TIMES, VOID
 from nosync_nb.rows import Schema
@@ -119,7 +119,7 @@ class Binder:
         """Notes a cast."""
         if len({_kind(source), _kind(target)} - {VOID}) > 1:
             self.mixes = True
-            self.apart |= not alike(source, target)
+            self.apart |= not same_without_ansi(source, target)
 
     def _call(self, name: str, *arguments: Any) -> ValueNode:
         type_ = RESULTS.get(name.lower()) if self.typed else None
@@ -161,7 +161,7 @@ class Binder:
 
     def _ask_first(self, call: Any, operand: Any) -> None:
         """Notes an operand that Spark evaluates before all else."""
-        if shared_operands.is_first(call, operand, self.scope.find):
+        if shared_operands.is_shared_operand(call, operand, self.scope.find):
             node = self.bind(operand)
             self.first += [node] if node.raises else []
 
@@ -176,7 +176,7 @@ class Binder:
                 return variable
             place = self.schema.index(tree.name)
         except SchemaError:  # looked at before: the name of a function without parentheses
-            return nondeterministic.called_without(tree.name, utc=self.utc)
+            return nondeterministic.call_without_arguments(tree.name, utc=self.utc)
         return ColumnNode(place, self.schema.types[place])
 
     def _literal(self, tree: Any) -> ValueNode:
@@ -322,10 +322,10 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Case: Binder._case,
     exp.Extract: Binder._extract,
     **binder__lambdas.SPECIAL,
-    exp.CurrentDate: lambda binder, tree: nondeterministic.called_without(
+    exp.CurrentDate: lambda binder, tree: nondeterministic.call_without_arguments(
         "current_date", utc=binder.utc
     ),
-    exp.CurrentTimestamp: lambda binder, tree: nondeterministic.called_without(
+    exp.CurrentTimestamp: lambda binder, tree: nondeterministic.call_without_arguments(
         "current_timestamp", utc=binder.utc
     ),
     exp.Interval: lambda binder, tree: intervals.literal(tree),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from nosync_nb.expressions.evaluation.nested_nodes import Body, FoldNode, LambdaNode, key_of
+from nosync_nb.expressions.evaluation.nested_nodes import FoldNode, LambdaBody, LambdaNode, key_of
 from nosync_nb.expressions.evaluation.nodes import ColumnNode, ValueNode
 from nosync_nb.expressions.functions import collections as collected
 from nosync_nb.expressions.implicit_casts import NotProvedError
@@ -40,7 +40,7 @@ class Variables:
 
     def body(
         self, binder: Binder, tree: Any, types: Sequence[str], least: int | None = None
-    ) -> Body:
+    ) -> LambdaBody:
         """Binds a lambda whose variables have these types; the last ones may be left out.
 
         Raises:
@@ -55,12 +55,12 @@ class Variables:
             self.types.append(type_)
         try:
             node = binder.bind(tree.this)
-            return Body(node, first, self.types)
+            return LambdaBody(node, first, self.types)
         finally:
             del self.types[first:], self._names[known:]
 
 
-def _over(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, Body, Any]:
+def _over(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody, Any]:
     """An array, a lambda over its elements, perhaps with their places, and how to call it."""
     node = binder.bind(items)
     (type_,) = collected.inner(node)
@@ -79,7 +79,7 @@ def _transform(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode
     return LambdaNode(name, made, node, body, lambda own, given: given, expand)
 
 
-def _predicate(body: Body) -> None:
+def _predicate(body: LambdaBody) -> None:
     if body.node.type != "boolean":
         raise NotProvedError(f"a {body.node.type} as condition")
 

@@ -29,15 +29,15 @@ from nosync_nb.expressions.evaluation.nodes import (
     StrictNode,
     ValueNode,
 )
-from nosync_nb.expressions.evaluation.shared_operands import BeforehandNode
-from nosync_nb.expressions.functions.null_tolerant import LooseNode
+from nosync_nb.expressions.evaluation.shared_operands import SharedOperandNode
+from nosync_nb.expressions.functions.null_tolerant import NullTolerantNode
 from nosync_nb.expressions.kernels import exact_integers, strings
 from nosync_nb.expressions.kernels.kernel import Bounds, Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.kernels.numeric import is_zero, limits, within
 from nosync_nb.expressions.kernels.vectors import canonical
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import SMALL, objects
-from nosync_nb.rows.decimals import load, store, wholes
+from nosync_nb.rows.decimals import load_decimals, store_decimals, unscaled_values
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, is_nested
 
 
@@ -51,7 +51,7 @@ class _ExceedsError(Exception):
 
 def compile_fast(node: ValueNode) -> Fast | None:
     """Returns the fast form of a node, None if it has none."""
-    if isinstance(node, BeforehandNode):
+    if isinstance(node, SharedOperandNode):
         return compile_fast(node.inner)  # which looks at every part of every row
     polynomial = compile_polynomial(node)
     if polynomial is not None:
@@ -101,7 +101,7 @@ class _Code:
             raise _NotFastError
         result = self.value(node)
         if is_decimal(node.type):
-            result = f"{self.name(store)}({result}, None, {node.type!r})"
+            result = f"{self.name(store_decimals)}({result}, None, {node.type!r})"
         elif node.type not in FIXED:
             result = f"{self.name(objects)}({result})"
         elif node.type in FLOATS:
@@ -152,7 +152,7 @@ class _Code:
         wanted = self.name(dtype)
         self.lines.append(f"if type({name}) is not ndarray or {name}.dtype != {wanted}: return")
         if is_decimal(node.type):
-            self.lines.append(f"{name}, nulls = {self.name(load)}({name}, {node.type!r})")
+            self.lines.append(f"{name}, nulls = {self.name(load_decimals)}({name}, {node.type!r})")
             self.lines.append("if nulls is not None: return")
         elif dtype is _OBJECT:
             self.lines.append(f"{name} = {name}.tolist()")
@@ -221,7 +221,7 @@ class _Code:
             made = self.keep(made)
             self.lines.append(f"if None in {made}: return")
         if is_decimal(node.type):
-            return f"{self.name(wholes)}({made})"
+            return f"{self.name(unscaled_values)}({made})"
         dtype = FIXED.get(node.type)
         return made if dtype is None else f"fromiter({made}, {self.name(dtype)}, n)"
 
@@ -237,7 +237,7 @@ class _Code:
             return f"{self.name(np.zeros)}(n, bool)"
         if isinstance(node, CoalesceNode):
             return self.value(arguments[0])
-        if isinstance(node, LooseNode) and all(a.type == "string" for a in arguments):
+        if isinstance(node, NullTolerantNode) and all(a.type == "string" for a in arguments):
             return self.rowwise(node, node.row, nullable=True)
         if isinstance(node, SameNode):
             return self.value(node.equal)

@@ -24,15 +24,22 @@ from nosync_nb.expressions.binder import Binder
 from nosync_nb.expressions.codegen import compile_fast, is_loud
 from nosync_nb.expressions.evaluation.decimal_polynomials import Fast
 from nosync_nb.expressions.evaluation.nodes import ColumnNode, ValueNode
-from nosync_nb.expressions.evaluation.shared_operands import BeforehandNode
+from nosync_nb.expressions.evaluation.shared_operands import SharedOperandNode
 from nosync_nb.expressions.functions.collections import is_held
 from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels.vectors import RowError, VectorFrame, quiet, to_column
-from nosync_nb.expressions.non_ansi import relaxed
-from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Registered, Settings, needs_zone
-from nosync_nb.expressions.syntax.analyzer import Examined, examine
+from nosync_nb.expressions.non_ansi import non_ansi_expression
+from nosync_nb.expressions.settings import (
+    DEFAULT,
+    Asked,
+    Registered,
+    SettingsDependency,
+    SqlSettings,
+    needs_zone,
+)
+from nosync_nb.expressions.syntax.analyzer import ExpressionFacts, analyze
 from nosync_nb.expressions.syntax.parser import Parsed, Word, agrees_with_spark, canonical, parse
-from nosync_nb.expressions.syntax.recursion import roomy
+from nosync_nb.expressions.syntax.recursion import with_recursion_room
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
@@ -91,7 +98,7 @@ class Expression:
         compiled: _Compiled,
         schema: Schema,
         type_: str,
-        settings: Settings,
+        settings: SqlSettings,
         shown: _Shown,
     ) -> None:
         parsed, examined, node = compiled.parsed, compiled.examined, compiled.node
@@ -176,12 +183,12 @@ _Shown = tuple[str, dict[str, str]]
 class _Compiled(NamedTuple):
     text: str
     parsed: Parsed
-    examined: Examined
+    examined: ExpressionFacts
     node: ValueNode | None
     why: str
     fast: Fast | None
     loud: bool
-    depends: Depends
+    depends: SettingsDependency
 
 
 def compile_expression(
@@ -222,9 +229,9 @@ def compile_shown(
 ) -> Expression:
     """Compiles an expression that errors show in another way."""
     compiled = _compiled(sql, schema, utc=True, ansi=True)
-    own = Settings()
+    own = SqlSettings()
     if any(compiled.depends):
-        known = settings if isinstance(settings, Settings) else settings(compiled.depends, sql)
+        known = settings if isinstance(settings, SqlSettings) else settings(compiled.depends, sql)
         own = known.of(compiled.depends)
         compiled = _compiled(sql, schema, utc=own.utc, ansi=own.ansi is not False)
     if compiled.node is not None:
@@ -239,11 +246,11 @@ def compile_shown(
     return Expression(compiled, schema, type_, own, shown)
 
 
-@roomy
+@with_recursion_room
 @lru_cache(maxsize=512)
 def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     parsed = parse(sql)
-    examined = examine(parsed.tree, schema, parsed.sql)
+    examined = analyze(parsed.tree, schema, parsed.sql)
     node, depends, why, apart = _node_of(parsed, schema, examined)
     if depends.time_zone and not utc and node is not None:
         node, why = None, "timestamps in a time zone other than UTC"
@@ -264,14 +271,14 @@ def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, st
     if apart:
         return None, "how these types meet without ANSI mode"
     try:
-        return relaxed(node), ""
+        return non_ansi_expression(node), ""
     except NotProvedError as error:
         return None, str(error)
 
 
 def _node_of(
-    parsed: Parsed, schema: Schema, examined: Examined
-) -> tuple[ValueNode | None, Depends, str, bool]:
+    parsed: Parsed, schema: Schema, examined: ExpressionFacts
+) -> tuple[ValueNode | None, SettingsDependency, str, bool]:
     """The node of an expression, if there is one; what it depends on; what only Spark knows.
 
     Also whether types meet in it in a way of ANSI mode.
@@ -282,8 +289,13 @@ def _node_of(
         except NotProvedError as error:
             why = str(error)
         else:
-            return node, Depends(utc, binder.mixes or node.raises), "", binder.apart
-    return None, Depends(needs_zone(parsed.tree, schema, examined.columns), ansi=True), why, True
+            return node, SettingsDependency(utc, binder.mixes or node.raises), "", binder.apart
+    return (
+        None,
+        SettingsDependency(needs_zone(parsed.tree, schema, examined.columns), ansi=True),
+        why,
+        True,
+    )
 
 
 def known_type(sql: str, schema: Schema) -> str | None:
@@ -319,7 +331,7 @@ def _bound(
     binder = Binder(schema, utc=utc, typed=typed)
     node = binder.bind(parsed.tree)
     if binder.first:
-        node = BeforehandNode(node, binder.first)
+        node = SharedOperandNode(node, binder.first)
     if not isinstance(node, ColumnNode) and not is_held(node.type) and node.type != VOID:
         raise NotProvedError(f"a {node.type}")
     return node, binder
@@ -378,7 +390,7 @@ def waits(sql: str, schema: Schema, settings: Asked = DEFAULT) -> str | None:
 
 
 def _restore(
-    text: str, schema: Schema, type_: str, settings: Settings, shown: _Shown
+    text: str, schema: Schema, type_: str, settings: SqlSettings, shown: _Shown
 ) -> Expression:
     return compile_shown(text, schema, lambda sql, _: [type_], settings, shown)
 

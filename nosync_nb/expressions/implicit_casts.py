@@ -177,7 +177,7 @@ def _moment(text: str, target: str, *, utc: bool) -> int:
         return plain[0]
     if plain is None and target == "timestamp" and utc:
         with suppress(InvalidError):
-            micros: int = timestamp_parsing.reader(target).row(text)
+            micros: int = timestamp_parsing.timestamp_parser(target).row(text)
             return micros
     raise NotProvedError(f"the {target} {text!r}")
 

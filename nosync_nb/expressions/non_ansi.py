@@ -26,7 +26,7 @@ from nosync_nb.expressions.evaluation.nodes import (
     StrictNode,
     ValueNode,
 )
-from nosync_nb.expressions.evaluation.shared_operands import BeforehandNode
+from nosync_nb.expressions.evaluation.shared_operands import SharedOperandNode
 from nosync_nb.expressions.functions import datetimes__making, number_formats
 from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
@@ -49,7 +49,7 @@ _MADE = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 _MAKING = frozenset(f"make_{kind}" for kind in _MADE)
 
 
-def alike(source: str, target: str) -> bool:
+def same_without_ansi(source: str, target: str) -> bool:
     """Whether a cast gives the same with ANSI mode and without, but for rows that raise."""
     if source == target:
         return True
@@ -64,7 +64,7 @@ def alike(source: str, target: str) -> bool:
     return is_decimal(source) and (target in (*FLOATS, "boolean") or is_decimal(target))
 
 
-def relaxed(node: ValueNode) -> ValueNode:
+def non_ansi_expression(node: ValueNode) -> ValueNode:
     """Returns the node that gives what Spark gives without ANSI mode.
 
     Raises:
@@ -73,18 +73,21 @@ def relaxed(node: ValueNode) -> ValueNode:
     if not node.raises:
         return node
     if isinstance(node, StrictNode):
-        inner = [relaxed(argument) for argument in node.arguments]
+        inner = [non_ansi_expression(argument) for argument in node.arguments]
         made = StrictNode(node.name, node.type, _kernel(node), inner)
         return looked_at_last(made) if node.name in _BY_ZERO else made
     if isinstance(node, RowwiseNode):
         return _rowwise(node)
     if isinstance(node, CaseNode):
-        branches = [(relaxed(condition), relaxed(result)) for condition, result in node.branches]
-        return CaseNode(branches, relaxed(node.default))
-    inner = [relaxed(argument) for argument in node.arguments]
-    if isinstance(node, BeforehandNode):
+        branches = [
+            (non_ansi_expression(condition), non_ansi_expression(result))
+            for condition, result in node.branches
+        ]
+        return CaseNode(branches, non_ansi_expression(node.default))
+    inner = [non_ansi_expression(argument) for argument in node.arguments]
+    if isinstance(node, SharedOperandNode):
         first = [each for each in inner[:-1] if each.raises]
-        return BeforehandNode(inner[-1], first) if first else inner[-1]
+        return SharedOperandNode(inner[-1], first) if first else inner[-1]
     if isinstance(node, LogicNode):
         return LogicNode(*inner, conjunction=node.conjunction)
     if isinstance(node, IsNullNode):
@@ -140,7 +143,7 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
         return timestamp_parsing.without_ansi()
     if source == "date" and target in TIMES:
         return kernel  # a day beyond timestamps is an error in either mode
-    if alike(source, target):
+    if same_without_ansi(source, target):
         return tried(kernel)
     raise NotProvedError(f"cast of {source} to {target} without ANSI mode")
 
@@ -165,11 +168,11 @@ def _saturated(target: str) -> Any:
 def _rowwise(node: RowwiseNode) -> ValueNode:
     """Elements that are not there are null."""
     if node.name in _EITHER_BY_ROW:
-        inner = [relaxed(argument) for argument in node.arguments]
+        inner = [non_ansi_expression(argument) for argument in node.arguments]
         more = {"raises": True, "strict": node.strict}
         return RowwiseNode(node.name, node.type, node.function, inner, **more)
     function = {"[]": collections.get, "element_at": collections.try_element_at}.get(node.name)
     if function is None or not node.arguments[0].type.startswith("array<"):
         raise NotProvedError(f"{node.name} without ANSI mode")
-    inner = [relaxed(argument) for argument in node.arguments]
+    inner = [non_ansi_expression(argument) for argument in node.arguments]
     return RowwiseNode(node.name, node.type, function, inner, raises=node.name == "element_at")

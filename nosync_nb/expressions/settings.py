@@ -34,7 +34,7 @@ _TIME = re.compile(
 """Parts of the names of functions that may look at the time zone."""
 
 
-class Depends(NamedTuple):
+class SettingsDependency(NamedTuple):
     """Which settings an expression depends on."""
 
     time_zone: bool
@@ -55,7 +55,7 @@ class Registered(NamedTuple):
     deterministic: bool = True
 
 
-class Settings(NamedTuple):
+class SqlSettings(NamedTuple):
     """Settings of a Spark session; None: it is not known, or does not matter.
 
     `registered` are the user's functions that the expression calls.
@@ -70,17 +70,17 @@ class Settings(NamedTuple):
         """Whether timestamps are in UTC; so they are if nobody says another zone."""
         return self.time_zone is None or self.time_zone == UTC
 
-    def of(self, depends: Depends) -> Settings:
+    def of(self, depends: SettingsDependency) -> SqlSettings:
         """Those that matter."""
-        return Settings(
+        return SqlSettings(
             self.time_zone if depends.time_zone else None,
             self.ansi if depends.ansi else None,
             self.registered,
         )
 
-    def over(self, other: Settings) -> Settings:
+    def over(self, other: SqlSettings) -> SqlSettings:
         """These, and where they are not known the others."""
-        return Settings(
+        return SqlSettings(
             other.time_zone if self.time_zone is None else self.time_zone,
             other.ansi if self.ansi is None else self.ansi,
             tuple(dict.fromkeys((*self.registered, *other.registered))),
@@ -92,9 +92,9 @@ class Settings(NamedTuple):
         return all(each.deterministic for each in self.registered)
 
 
-DEFAULT = Settings(UTC, True)
+DEFAULT = SqlSettings(UTC, True)
 
-Asked: TypeAlias = Settings | Callable[[Depends, str], Settings]
+Asked: TypeAlias = SqlSettings | Callable[[SettingsDependency, str], SqlSettings]
 """The settings, or who gives them: asked with an expression, only if it depends on some."""
 
 
@@ -103,9 +103,9 @@ def zone(name: str) -> str:
     return UTC if _UTC.fullmatch(name) else name
 
 
-def noted(given: Iterable[Settings]) -> dict[str, Any]:
+def recorded_settings(given: Iterable[SqlSettings]) -> dict[str, Any]:
     """What a definition keeps of its expressions' settings, as further parameters."""
-    settings = Settings()
+    settings = SqlSettings()
     for each in given:
         settings = settings.over(each)
     params: dict[str, Any] = {}
@@ -116,18 +116,18 @@ def noted(given: Iterable[Settings]) -> dict[str, Any]:
     return params
 
 
-def of_params(params: Mapping[str, Any]) -> Settings:
+def of_params(params: Mapping[str, Any]) -> SqlSettings:
     """The settings that `noted` put beside an expression, the others by default."""
-    return kept(params).over(DEFAULT)
+    return retained_settings(params).over(DEFAULT)
 
 
-def kept(params: Mapping[str, Any]) -> Settings:
+def retained_settings(params: Mapping[str, Any]) -> SqlSettings:
     """The settings that `noted` put beside an expression; what is no setting does not count."""
     registered = tuple(_registered(params.get("registered")))
     match params.get("settings"):
         case [str() | None as name, bool() | None as ansi]:
-            return Settings(name, ansi, registered)
-    return Settings(registered=registered)
+            return SqlSettings(name, ansi, registered)
+    return SqlSettings(registered=registered)
 
 
 def _registered(entries: Any) -> Iterator[Registered]:

@@ -23,14 +23,14 @@ from nosync_nb.rows.types import FLOATS, INTEGERS
 _NEAR = 0.6
 
 
-class Waiting(NamedTuple):
+class SparkSuggestion(NamedTuple):
     """Why an expression waits for Spark, and the nearest one that would not, or ""."""
 
     why: str
     nearest: str
 
 
-def waiting(sql: str, schema: Schema) -> Waiting:
+def spark_suggestions(sql: str, schema: Schema) -> SparkSuggestion:
     """Says why an expression waits for Spark; `why` is empty if it does not, or cannot be read."""
 
     def is_local(text: str) -> bool:
@@ -44,9 +44,9 @@ def waiting(sql: str, schema: Schema) -> Waiting:
     except ExpressionError:
         why = None
     if why is None:
-        return Waiting("", "")
+        return SparkSuggestion("", "")
     nearest = _renamed(sql, is_local) or _cast(sql, schema, is_local) or _part(sql, is_local)
-    return Waiting(why, nearest or "")
+    return SparkSuggestion(why, nearest or "")
 
 
 def _renamed(sql: str, is_local: Callable[[str], bool]) -> str | None:

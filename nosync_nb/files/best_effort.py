@@ -27,7 +27,7 @@ def close_all(files: Iterable[_Closes]) -> None:
             stack.callback(file.close)
 
 
-def at_once(steps: Sequence[Callable[[], None]]) -> None:
+def run_all(steps: Sequence[Callable[[], None]]) -> None:
     """Does steps that wait for the disk in threads, and returns when all are done or have failed.
 
     Files that are synced one after the other wait for a write of the disk's journal each; what

@@ -28,7 +28,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files import best_effort
 from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
 from nosync_nb.files.memory_map import MappedFile
-from nosync_nb.files.os_errors import fail, no_link
+from nosync_nb.files.os_errors import raise_durability_error, refuse_symlink
 
 Buffer = bytes | bytearray | memoryview
 
@@ -60,7 +60,7 @@ class File(Descriptor):
         except BaseException as error:
             self._close()
             if isinstance(error, OSError):
-                fail(error, action, path)
+                raise_durability_error(error, action, path)
             raise
 
     def moved(self, path: str) -> None:
@@ -77,7 +77,7 @@ class File(Descriptor):
                     raise OSError(errno.EIO, "nothing was written")
                 done += count
         except OSError as error:
-            fail(error, "write", self.path)
+            raise_durability_error(error, "write", self.path)
 
     def write_at(self, offset: int, data: Buffer) -> None:
         """Overwrites bytes in place."""
@@ -86,12 +86,12 @@ class File(Descriptor):
             while done < len(data):
                 done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
         except OSError as error:
-            fail(error, "write", self.path)
+            raise_durability_error(error, "write", self.path)
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Returns up to `size` bytes from `offset`; fewer only at the end of the file."""
         if size > _READ_BYTES_MAX:
-            fail(OSError(errno.EFBIG, ""), "read", self.path)
+            raise_durability_error(OSError(errno.EFBIG, ""), "read", self.path)
         try:
             data = os.pread(self._fd, size, offset)
             if not data or len(data) == size:
@@ -102,9 +102,9 @@ class File(Descriptor):
                 done += len(data)
             return b"".join(parts)
         except OSError as error:
-            fail(error, "read", self.path)
+            raise_durability_error(error, "read", self.path)
         except MemoryError:
-            fail(OSError(errno.ENOMEM, ""), "read", self.path)
+            raise_durability_error(OSError(errno.ENOMEM, ""), "read", self.path)
 
     def read_all(self) -> bytes:
         """Returns what a file of unknown size (in /proc) holds."""
@@ -114,7 +114,7 @@ class File(Descriptor):
                 parts.append(part)
             return b"".join(parts)
         except OSError as error:
-            fail(error, "read", self.path)
+            raise_durability_error(error, "read", self.path)
 
     def sync(self) -> None:
         """Brings content and size to the device; see the module's warning for failures."""
@@ -124,7 +124,7 @@ class File(Descriptor):
             else:
                 os.fdatasync(self._fd)
         except OSError as error:
-            fail(error, "sync", self.path)
+            raise_durability_error(error, "sync", self.path)
 
     def size(self) -> int:
         """Returns the size in bytes."""
@@ -144,14 +144,14 @@ class File(Descriptor):
         try:
             return os.fstat(self._fd).st_nlink == 0
         except OSError as error:
-            fail(error, "look at", self.path)
+            raise_durability_error(error, "look at", self.path)
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
         try:
             self._close()
         except OSError as error:
-            fail(error, "close", self.path)
+            raise_durability_error(error, "close", self.path)
 
 
 class Lock(File):
@@ -188,11 +188,11 @@ class Files:
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
                 return False
-            fail(NotADirectoryError(errno.ENOTDIR, ""), "create the folder", path)
+            raise_durability_error(NotADirectoryError(errno.ENOTDIR, ""), "create the folder", path)
         except FileNotFoundError:
             pass
         except NotADirectoryError as error:
-            fail(error, "create the folder", path)
+            raise_durability_error(error, "create the folder", path)
         parent = os.path.realpath(parent)
         self.make_folder(parent)
         try:
@@ -203,7 +203,7 @@ class Files:
         except FileExistsError:
             return self.make_folder(path, sync=sync)  # another process was faster
         except OSError as error:
-            fail(error, "create the folder", path)
+            raise_durability_error(error, "create the folder", path)
         if sync:
             self.sync_folder(parent)
         return True
@@ -213,7 +213,7 @@ class Files:
         try:
             return tempfile.mkdtemp(prefix=prefix)
         except OSError as error:
-            fail(error, "create a folder in", tempfile.gettempdir())
+            raise_durability_error(error, "create a folder in", tempfile.gettempdir())
 
     def remove_folder(self, path: str) -> None:
         """Deletes a folder with all in it, as far as possible; follows no link."""
@@ -236,7 +236,9 @@ class Files:
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
                 raise MemoryError(f"there is no memory to map '{path}'") from error
-            fail(error if isinstance(error, OSError) else OSError(str(error)), "map", path)
+            raise_durability_error(
+                error if isinstance(error, OSError) else OSError(str(error)), "map", path
+            )
         except TypeError:
             raise CorruptLogError(
                 f"'{path}' is damaged: its size is no multiple of 8",
@@ -255,7 +257,7 @@ class Files:
         try:
             size = file.size()
             if most is not None and size > most:
-                fail(OSError(errno.EFBIG, ""), "read", path)
+                raise_durability_error(OSError(errno.EFBIG, ""), "read", path)
             return file.read_at(0, size) if size else file.read_all()
         finally:
             file.close()
@@ -268,7 +270,7 @@ class Files:
             with Folder(os.path.dirname(source), REACHED) as fd:
                 os.replace(*names, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:
-            fail(error, "rename", source)
+            raise_durability_error(error, "rename", source)
 
     def link(self, source: str, target: str) -> None:
         """Gives a file one more name, in any folder of its disk; durable after `sync_folder`.
@@ -281,7 +283,7 @@ class Files:
             with Folder(there, REACHED) as old, Folder(here, REACHED) as new:
                 os.link(*names, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
         except OSError as error:
-            no_link(error, source, target)
+            refuse_symlink(error, source, target)
 
     def copy(self, source: str, target: str) -> None:
         """Copies the bytes of a file into a new one, and syncs them."""
@@ -300,7 +302,7 @@ class Files:
         except FileNotFoundError:
             return
         except OSError as error:
-            fail(error, "delete", path)
+            raise_durability_error(error, "delete", path)
 
     def sync_folder(self, path: str) -> None:
         """Makes the names in a folder durable."""
@@ -308,11 +310,11 @@ class Files:
             with Folder(path) as fd:
                 os.fsync(fd)
         except OSError as error:
-            fail(error, "sync the folder", path)
+            raise_durability_error(error, "sync the folder", path)
 
     def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
         """Does what waits for the disk, all of it at the same time; see `several.at_once`."""
-        best_effort.at_once(steps)
+        best_effort.run_all(steps)
 
     def replace(self, path: str, data: Buffer, *, sync: bool = True, folder: bool = True) -> None:
         """Writes a whole file so that after a crash the old or the new content is there.
@@ -346,7 +348,7 @@ class Files:
             with Folder(path) as fd:
                 return sorted(os.listdir(fd))
         except OSError as error:
-            fail(error, "list", path)
+            raise_durability_error(error, "list", path)
 
     def exists(self, path: str) -> bool:
         """Tells whether there is something of that name (a broken link counts).
@@ -358,7 +360,7 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            fail(error, "look at", path)
+            raise_durability_error(error, "look at", path)
         return True
 
     def status(self, path: str) -> os.stat_result:
@@ -366,7 +368,7 @@ class Files:
         try:
             return os.lstat(path)
         except OSError as error:
-            fail(error, "look at", path)
+            raise_durability_error(error, "look at", path)
 
     def identity(self, path: str) -> tuple[int, ...] | None:
         """Tells a file, as it was last written, from all others by any name; None: cannot."""
@@ -378,7 +380,7 @@ class Files:
             with Folder(path) as fd:
                 os.fchmod(fd, stat.S_IRWXU)
         except OSError as error:
-            fail(error, "change the permissions of", path)
+            raise_durability_error(error, "change the permissions of", path)
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock | None:
         """Locks a file against other processes and other openings of it; None: it is taken."""
@@ -397,5 +399,5 @@ class Files:
         except BaseException as error:
             lock.release()
             if isinstance(error, OSError):
-                fail(error, "lock", path)
+                raise_durability_error(error, "lock", path)
             raise

@@ -19,7 +19,7 @@ from nosync_nb.files.filesystem import Buffer, File, Files, Lock
 from nosync_nb.files.memory_map import MappedFile
 
 
-class Together(Files):
+class GroupSyncFiles(Files):
     """A disk whose `sync` and `sync_folder` are made by `settle`; one thread uses it.
 
     Owns the files that owe a sync, open, and the paths of the folders that do.

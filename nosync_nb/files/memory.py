@@ -31,7 +31,7 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Of glibc; other libraries have none."""
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Gives the system the memory that is free in this process.
 
     Cost: some 10 ms for each 100 MB; other threads that need memory wait for part of it.

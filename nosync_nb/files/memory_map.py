@@ -32,7 +32,7 @@ _held: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
 """What is mapped for reading, by its address; each step of a dict is whole, whoever does it."""
 
 
-def rest() -> None:
+def remaining_bytes() -> None:
     """Counts no page of files that are mapped for reading as this process's memory any more.
 
     They stay in that of the system as long as it has room, and are there again where they are

@@ -31,7 +31,7 @@ _REMEDIES = {
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-def if_there(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None:
+def suppress_missing(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None:
     """What a call says of a path; None if nothing is there.
 
     One call of the system instead of two, and nothing comes or goes between them.
@@ -44,7 +44,7 @@ def if_there(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None
         raise
 
 
-def fail(error: OSError, action: str, path: str) -> NoReturn:
+def raise_durability_error(error: OSError, action: str, path: str) -> NoReturn:
     """Raises the `DurabilityError` that says what could not be done to which file, and why."""
     code = errno.errorcode.get(error.errno or 0, "unknown error")
     reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
@@ -55,10 +55,10 @@ def fail(error: OSError, action: str, path: str) -> NoReturn:
     ) from error
 
 
-def no_link(error: OSError, source: str, target: str) -> NoReturn:
+def refuse_symlink(error: OSError, source: str, target: str) -> NoReturn:
     """Raises what `fail` does, where the file system has no hard links with that remedy."""
     if error.errno not in _NO_LINKS:
-        fail(error, "link", source)
+        raise_durability_error(error, "link", source)
     raise DurabilityError(
         f"'{source}' cannot have a second name '{target}': there are no hard links"
         f" ({errno.errorcode[error.errno]})",

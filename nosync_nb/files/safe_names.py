@@ -23,7 +23,7 @@ _LENGTH_MAX = 200
 _SHOWN = 60
 
 
-def is_plain(name: Any, *endings: str) -> bool:
+def is_safe_file_name(name: Any, *endings: str) -> bool:
     """Tells whether `plain` takes a name."""
     return (
         isinstance(name, str)
@@ -33,7 +33,7 @@ def is_plain(name: Any, *endings: str) -> bool:
     )
 
 
-def plain(name: Any, *endings: str) -> str:
+def checked_file_name(name: Any, *endings: str) -> str:
     """Returns a name that is one: letters, digits, `-`, `_` and single dots, no folder.
 
     Args:
@@ -42,7 +42,7 @@ def plain(name: Any, *endings: str) -> str:
     Raises:
         CorruptLogError: it is anything else; tells the name.
     """
-    if is_plain(name, *endings):
+    if is_safe_file_name(name, *endings):
         return str(name)
     shown = ascii(name if isinstance(name, str) else type(name).__name__)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
@@ -52,9 +52,9 @@ def plain(name: Any, *endings: str) -> str:
     )
 
 
-def within(folder: str, name: Any, *endings: str) -> str:
+def checked_path_within(folder: str, name: Any, *endings: str) -> str:
     """Returns the path of a plain name in a folder; see `plain` for the error."""
-    return os.path.join(folder, plain(name, *endings))
+    return os.path.join(folder, checked_file_name(name, *endings))
 
 
 def _kind(endings: tuple[str, ...]) -> str:

@@ -16,12 +16,12 @@ BYTES = 32
 _LOCK_WAIT_S = 10.0
 
 
-def text(secret: bytes) -> bytes:
+def secret_text(secret: bytes) -> bytes:
     """What stands in the file of a secret."""
     return secret.hex().encode() + b"\n"
 
 
-def made(files: Files, path: str, what: str, remedy: str) -> None:
+def create_secret_file(files: Files, path: str, what: str, remedy: str) -> None:
     """Writes a new secret, unless another process was faster.
 
     Args:
@@ -36,7 +36,7 @@ def made(files: Files, path: str, what: str, remedy: str) -> None:
         raise TrustError(f"another process holds '{path}.lock'", hint=f"end it, or {remedy}")
     try:
         if not files.exists(path):
-            files.replace(path, text(secrets.token_bytes(BYTES)))
+            files.replace(path, secret_text(secrets.token_bytes(BYTES)))
     finally:
         lock.release()
 
@@ -58,7 +58,7 @@ def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
         )
 
 
-def check(files: Files, path: str, what: str) -> None:
+def check_secret_file(files: Files, path: str, what: str) -> None:
     """Refuses a file that others can read, or that is none.
 
     Raises:
@@ -78,7 +78,7 @@ def check(files: Files, path: str, what: str) -> None:
         )
 
 
-def decode(written: bytes) -> bytes:
+def decode_secret(written: bytes) -> bytes:
     """Returns a secret from what stands in its file; empty if it is none."""
     try:
         secret = bytes.fromhex(written.decode("ascii"))
@@ -87,14 +87,14 @@ def decode(written: bytes) -> bytes:
     return secret if len(secret) >= BYTES else b""
 
 
-def read(files: Files, path: str, what: str, remedy: str) -> bytes:
+def read_secret(files: Files, path: str, what: str, remedy: str) -> bytes:
     """Reads a secret that only its user can read.
 
     Raises:
         TrustError: if others can read it, or it is none.
     """
-    check(files, path, what)
-    secret = decode(files.read(path))
+    check_secret_file(files, path, what)
+    secret = decode_secret(files.read(path))
     if not secret:
         raise TrustError(f"{what} '{path}' is damaged", hint=remedy)
     return secret

@@ -25,7 +25,7 @@ class FileMark(NamedTuple):
     inode: int
 
 
-def matching(pattern: str) -> dict[str, FileMark]:
+def matching_files(pattern: str) -> dict[str, FileMark]:
     """The plain files that a pattern names, by path, in order of their paths.
 
     Args:
@@ -44,7 +44,7 @@ def matching(pattern: str) -> dict[str, FileMark]:
     return marks
 
 
-def content(path: str, mark: FileMark, read: Callable[[int], None]) -> bytes | None:
+def file_content(path: str, mark: FileMark, read: Callable[[int], None]) -> bytes | None:
     """All of a file; None if it is not the marked one any more, also when it has been read.
 
     Args:
@@ -69,7 +69,7 @@ def content(path: str, mark: FileMark, read: Callable[[int], None]) -> bytes | N
         os.close(file)
 
 
-def root(pattern: str) -> str:
+def glob_root(pattern: str) -> str:
     """The folder before the first part of a pattern that stands for several."""
     folders = pattern.split(os.sep)
     fixed = next((i for i, each in enumerate(folders) if glob.has_magic(each)), len(folders) - 1)

@@ -6,8 +6,8 @@ same rows wherever it runs. Beside its kernel stands what an operator is to the 
 """
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
-from nosync_nb.operators.aggregates.slot_cache import Memo
-from nosync_nb.operators.base import Evaluate, Leg, Operator, Place, Row, Step
+from nosync_nb.operators.aggregates.slot_cache import SlotCache
+from nosync_nb.operators.base import Evaluate, LookupStage, LoopPlacement, Operator, RowPiece, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
@@ -16,7 +16,7 @@ from nosync_nb.operators.distinct import (
     except_all,
     subtract,
 )
-from nosync_nb.operators.joins.asof_join import AsOf
+from nosync_nb.operators.joins.asof_join import AsOfJoin
 from nosync_nb.operators.joins.join import CROSS_ROWS_MAX, Join
 from nosync_nb.operators.linear import (
     Concat,
@@ -31,17 +31,16 @@ from nosync_nb.operators.linear import (
     Select,
     Widen,
 )
-from nosync_nb.operators.memoized_map import Kept
-from nosync_nb.operators.ordering import By, Order
+from nosync_nb.operators.memoized_map import MemoizedMap
+from nosync_nb.operators.ordering import OrderCodes, OrderColumn
 from nosync_nb.operators.reduce import Reduce
 from nosync_nb.operators.session_windows import Sessions
-from nosync_nb.operators.top_k import Top
+from nosync_nb.operators.top_k import TopK
 
 __all__ = [
     "CROSS_ROWS_MAX",
     "Aggregate",
-    "AsOf",
-    "By",
+    "AsOfJoin",
     "Concat",
     "Consolidate",
     "Evaluate",
@@ -49,25 +48,26 @@ __all__ = [
     "FilterFunction",
     "FlatMap",
     "Join",
-    "Kept",
-    "Leg",
     "Linear",
+    "LookupStage",
+    "LoopPlacement",
     "Map",
-    "Memo",
+    "MemoizedMap",
     "Multiplicity",
     "Negate",
     "Operator",
-    "Order",
+    "OrderCodes",
+    "OrderColumn",
     "Pad",
-    "Place",
     "Reduce",
-    "Row",
+    "RowPiece",
     "Select",
     "Sessions",
+    "SlotCache",
     "Step",
     "Threshold",
     "ThresholdFunction",
-    "Top",
+    "TopK",
     "Widen",
     "distinct",
     "except_all",

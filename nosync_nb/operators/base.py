@@ -27,7 +27,7 @@ ROWS, GROUPS = "rows", "groups"
 """What an audit has functions asked for again: a row that is there, or a group."""
 
 
-class Place(Protocol):
+class LoopPlacement(Protocol):
     """Runs the kernels inside a loop elsewhere, one at a time (spark/execution/placement.py)."""
 
     def wants(self, rows: int) -> bool:
@@ -90,7 +90,7 @@ class Step:
         stage: str = "",
         first: bool = False,
         evaluate: Evaluate | None = None,
-        place: Place | None = None,
+        place: LoopPlacement | None = None,
         held: Trace | None = None,
     ) -> None:
         self.deltas = deltas
@@ -112,7 +112,7 @@ class Step:
         """Gives it the change of each input."""
         self.deltas = deltas
 
-    def run_at(self, place: Place | None) -> None:
+    def run_at(self, place: LoopPlacement | None) -> None:
         """Says where a loop may run its kernels."""
         self.place = place
 
@@ -138,7 +138,7 @@ class Step:
         self.emitted = [None] * len(self.emitted)
 
 
-class Hop(NamedTuple):
+class LookupHop(NamedTuple):
     """A lookup on a leg: an operator over what is carried and the trace of a port.
 
     Attributes:
@@ -148,10 +148,10 @@ class Hop(NamedTuple):
     port: int
     operator: Operator
     trace: Trace
-    sieve: Row | None
+    sieve: RowPiece | None
 
 
-class Leg(NamedTuple):
+class LookupStage(NamedTuple):
     """A share of an operator's step that other operators do, one after the other.
 
     Attributes:
@@ -160,8 +160,8 @@ class Leg(NamedTuple):
     """
 
     port: int
-    start: Row | None
-    hops: tuple[Hop, ...]
+    start: RowPiece | None
+    hops: tuple[LookupHop, ...]
     outputs: tuple[int, ...]
 
 
@@ -222,7 +222,7 @@ class Operator:
         """Computes the change of the output; None or no rows if there is none."""
         raise AssertionError("an operator implements step")
 
-    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[Leg] | None:
+    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage] | None:
         """The step as what others do, which executors run in its stead; None: it is run itself.
 
         What the legs give adds up, and so does what one gives for pieces of its change.
@@ -232,7 +232,7 @@ class Operator:
         """
         return None
 
-    def walk(self, leg: Leg, step: Step) -> Updates | None:
+    def walk(self, leg: LookupStage, step: Step) -> Updates | None:
         """What a leg gives for the change at its port, or a piece of it; None: nothing."""
         raise AssertionError("an operator with legs implements walk")
 
@@ -275,7 +275,7 @@ class Operator:
         return ROWS if self.output_key is None else GROUPS
 
 
-class Row:
+class RowPiece:
     """One row-wise piece of a fused chain.
 
     Attributes:

@@ -18,8 +18,8 @@ from nosync_nb.errors import StageError, text_of, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators import user_functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.row_counts import counts
-from nosync_nb.operators.spec import Part, Spec, compared, same_key
+from nosync_nb.operators.row_counts import row_counts
+from nosync_nb.operators.spec import DefinitionPart, Spec, fit_comparing_rows, same_key
 from nosync_nb.rows import Schema
 from nosync_nb.rows.count_arithmetic import sums
 from nosync_nb.trace import Trace
@@ -130,8 +130,8 @@ class ThresholdFunction(Operator):
             StageError: if it raises, or gives no integer or a negative one; names a row.
         """
         one = [rows.take(c, np.array([place])) for c in changed.columns]
-        (row,) = user_functions.tuples(one, self.schema, 1)
-        value = user_functions.call(self.function, step.stage, row, count)
+        (row,) = user_functions.named_tuples(one, self.schema, 1)
+        value = user_functions.call_user_function(self.function, step.stage, row, count)
         if isinstance(value, int | np.integer | np.bool_) and 0 <= value < 2**63:
             return int(value)
         name = getattr(self.function, "__name__", "function")
@@ -189,17 +189,17 @@ def _both(changed: Batch, step: Step) -> tuple[list[Counts], list[Counts]]:
 def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[Counts]:
     """The accumulated count of each changed row in each trace."""
     step.add_touched(len(changed))
-    return [counts(trace, changed, step) for trace in traces]
+    return [row_counts(trace, changed, step) for trace in traces]
 
 
 def _threshold(name: str, function: Callable[[list[Counts]], Counts]) -> Spec:
-    def build(part: Part, types: Types | None) -> Operator:
+    def build(part: DefinitionPart, types: Types | None) -> Operator:
         return Threshold(name, part.schema.types, function, len(part.inputs))
 
-    return Spec(name, compared, build=build, key=same_key)
+    return Spec(name, fit_comparing_rows, build=build, key=same_key)
 
 
-def _function(part: Part, types: Types | None) -> Operator:
+def _function(part: DefinitionPart, types: Types | None) -> Operator:
     return ThresholdFunction(part.functions[0], part.schema)
 
 
@@ -209,9 +209,11 @@ SPECS = (
     _threshold("subtract", subtract),
     Spec(
         "multiplicity",
-        compared,
+        fit_comparing_rows,
         build=lambda part, _: Multiplicity(part.inputs[0].schema.types),
         key=same_key,
     ),
-    Spec("threshold", compared, build=_function, key=same_key),  # which sees counts, not rows
+    Spec(
+        "threshold", fit_comparing_rows, build=_function, key=same_key
+    ),  # which sees counts, not rows
 )

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.expressions import Types
-from nosync_nb.operators.base import Row, Step
-from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec
+from nosync_nb.operators.base import RowPiece, Step
+from nosync_nb.operators.spec import AdaptedPart, DefinitionPart, Places, RemainingColumns, Spec
 from nosync_nb.rows import Column, buffers
 from nosync_nb.rows.types import nested_parts
 from nosync_nb.trace.batch import Updates
@@ -25,7 +25,7 @@ from nosync_nb.trace.batch import Updates
 Index = npt.NDArray[np.int64]
 
 
-class Explode(Row):
+class Explode(RowPiece):
     """Replaces a column of arrays or maps by columns of what is in them.
 
     Args:
@@ -68,7 +68,7 @@ class Explode(Row):
         self, array: pa.Array, at: Index, within: Index, none: npt.NDArray[np.bool_] | None
     ) -> list[Column]:
         """The columns of elements at some places of an array's values; null where there is none."""
-        index = buffers.of_numpy(at, nulls=none)
+        index = buffers.arrow_from_numpy(at, nulls=none)
         types = [inner for _, inner in nested_parts(self.type)]
         if self.type.startswith("array<"):
             parts = [array.values.take(index)]
@@ -80,7 +80,7 @@ class Explode(Row):
         columns = [rows.from_arrow(part, type_) for part, type_ in zip(parts, types, strict=True)]
         if not self.positions:
             return columns
-        places = buffers.of_numpy(within.astype(np.int32), nulls=none)
+        places = buffers.arrow_from_numpy(within.astype(np.int32), nulls=none)
         return [rows.from_arrow(places, "int"), *columns]
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,27 +100,29 @@ def _extents(array: pa.Array) -> tuple[Index, Index]:
     return offsets[:-1], sizes
 
 
-def _build(part: Part, types: Types | None) -> Row:
+def _build(part: DefinitionPart, types: Types | None) -> RowPiece:
     place = part.params["place"]
     given = part.inputs[0].schema.types[place]
     how = {each: bool(part.params[each]) for each in ("positions", "outer", "apart")}
     return Explode(place, given, **how)
 
 
-def _made_count(part: Part) -> int:
+def _made_count(part: DefinitionPart) -> int:
     return len(part.schema) - len(part.inputs[0].schema) + 1
 
 
-def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Passes on what it does not take apart."""
     source, place, more = inputs[0], part.params["place"], _made_count(part) - 1
     (now,) = source.moved([place])
     lost = {i if i < place else i + more: why for i, why in source.lost.items()}
     params: dict[str, Any] = {**part.params, "place": now}
-    return Fit(params, lost)
+    return AdaptedPart(params, lost)
 
 
-def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """What it takes apart, whatever is wanted: that says how often a row is there."""
     place, count = part.params["place"], _made_count(part)
     before = {i for i in wanted if i < place}

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.linear import kept
+from nosync_nb.operators.linear import rows_where
 from nosync_nb.rows import Column
 from nosync_nb.rows.array_ops import any_true
-from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace import Trace, hash_ranges
 from nosync_nb.trace.batch import Hashes, Index, Updates, concat_updates, no_updates
 
 
-class Heads(NamedTuple):
+class GroupHeads(NamedTuple):
     """What a look shows of groups.
 
     Attributes:
@@ -36,9 +36,9 @@ class Heads(NamedTuple):
     open: npt.NDArray[np.bool_]
 
 
-def heads(
+def group_heads(
     trace: Trace, khash: Hashes, keys: Sequence[Column], look: int, step: Step, *, last: bool
-) -> Heads:
+) -> GroupHeads:
     """Looks at up to `look` rows of each group in each part.
 
     Args:
@@ -66,12 +66,12 @@ def heads(
             open_ |= more
             edge = part.code[(start if last else start + count - 1)[more]]
             horizon[more] = (np.maximum if last else np.minimum)(horizon[more], edge)
-        index = ranges(start, count)
+        index = hash_ranges(start, count)
         probes.append(np.arange(n).repeat(count))
         codes.append(part.code[index])
         taken.append(part.updates.take(index))
     if not taken:
-        return Heads(no_updates(types), np.zeros(0, np.int64), open_)
+        return GroupHeads(no_updates(types), np.zeros(0, np.int64), open_)
     probe, code = np.concatenate(probes), np.concatenate(codes)
     step.add_touched(len(probe))
     seen = concat_updates(taken, types)
@@ -79,4 +79,4 @@ def heads(
     own = certain | ~open_[probe]
     for key, place in zip(keys, trace.layout.key or (), strict=True):
         own &= rows.equal(rows.take(key, probe), seen.columns[place], types[place])
-    return Heads(kept(seen, own), probe[own], open_)
+    return GroupHeads(rows_where(seen, own), probe[own], open_)

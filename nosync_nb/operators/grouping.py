@@ -17,9 +17,9 @@ from nosync_nb.trace.batch import (
     Index,
     Layout,
     Updates,
+    all_rows,
     arrange,
-    collided,
-    every,
+    has_collisions,
     rows_equal,
 )
 
@@ -137,7 +137,7 @@ def _repeated(keys: list[Column], types: Sequence[str], n: int) -> Sequence[obje
     return _values(keys)
 
 
-def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
+def group_rows(keys: list[Column], types: Sequence[str], n: int) -> Groups:
     """Sorts rows into groups by key, ascending in key hash.
 
     Cost: O(n log n); O(n), and no hash of a row, if the keys are one or two columns of coded texts.
@@ -168,7 +168,7 @@ def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
     used = count.nonzero()[0]
     codes = [used >> 8 * place & 0xFF for place in reversed(range(len(keys)))]
     distinct: list[Column] = [
-        dictionary.of_codes(own.astype(np.uint8), column)
+        dictionary.column_of_codes(own.astype(np.uint8), column)
         for own, column in zip(codes, keys, strict=True)
     ]
     khash = rows.hash_columns(distinct, types, len(used))
@@ -186,7 +186,9 @@ def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
 
 def _tells(column: Column) -> bool:
     """Whether a column's codes tell equal values from others."""
-    return type(column) is not _ndarray and dictionary.is_coded(column) and not column.null_count
+    return (
+        type(column) is not _ndarray and dictionary.is_dictionary(column) and not column.null_count
+    )
 
 
 def _apart(
@@ -198,9 +200,9 @@ def _apart(
 ) -> tuple[Index, Hashes, list[Column], npt.NDArray[np.bool_]]:
     """Brings keys of equal hash and different value apart: the slow path of `group`."""
     n = len(order)
-    layout = Layout((*types, "bigint"), every(len(types)))
+    layout = Layout((*types, "bigint"), all_rows(len(types)))
     ones = np.ones(n, np.int64)
-    apart = collided(layout, [*keys, order], khash, khash, ones, None, same)
+    apart = has_collisions(layout, [*keys, order], khash, khash, ones, None, same)
     *keys, order = apart.columns
     index = np.arange(n - 1)
     same = np.ones(max(n - 1, 0), bool)
@@ -209,7 +211,7 @@ def _apart(
     return order, apart.khash, keys, same
 
 
-def numbered(updates: Updates, probe: Index, types: Sequence[str]) -> Batch:
+def with_key_numbers(updates: Updates, probe: Index, types: Sequence[str]) -> Batch:
     """Rows that were looked up, added up, with the number of their key as a last column."""
     layout = Layout((*types, "bigint"), (len(types),))
     return arrange(layout, Updates([*updates.columns, probe.astype(np.int64)], updates.diff))

@@ -17,7 +17,7 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, one_line
 from nosync_nb.expressions import Expression
 from nosync_nb.operators import user_functions
-from nosync_nb.operators.base import PLAIN, Operator, Row, Step
+from nosync_nb.operators.base import PLAIN, Operator, RowPiece, Step
 from nosync_nb.rows import Column, Schema, buffers
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
@@ -60,7 +60,7 @@ def evaluate(
         raise
 
 
-class Filter(Row):
+class Filter(RowPiece):
     """Keeps the rows for which a predicate is true (not null, not false)."""
 
     name = "filter"
@@ -74,10 +74,10 @@ class Filter(Row):
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         (value,) = evaluate([self.predicate], self.schema, updates, step)
-        return kept(updates, truth(value))
+        return rows_where(updates, predicate_mask(value))
 
 
-class Select(Row):
+class Select(RowPiece):
     """Computes the output columns; an integer stands for an input column as it is."""
 
     name = "select"
@@ -101,7 +101,7 @@ class Select(Row):
         return tuple(types[o] if isinstance(o, int) else o.type for o in self.outputs)
 
 
-class Widen(Row):
+class Widen(RowPiece):
     """Converts columns to wider types, so that keys of two inputs have one type."""
 
     name = "widen"
@@ -121,7 +121,7 @@ class Widen(Row):
         return self.new
 
 
-class Pad(Row):
+class Pad(RowPiece):
     """Appends columns of nulls, as outer joins do."""
 
     name = "pad"
@@ -139,7 +139,7 @@ class Pad(Row):
         return (*types, *self.types)
 
 
-class Negate(Row):
+class Negate(RowPiece):
     """Turns every diff into its opposite."""
 
     name = "negate"
@@ -148,7 +148,7 @@ class Negate(Row):
         return updates.negated()
 
 
-class Map(Row):
+class Map(RowPiece):
     """Calls a Python function on each row; it returns one tuple."""
 
     name = "map"
@@ -160,16 +160,18 @@ class Map(Row):
         self.output = output
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        given = user_functions.tuples(updates.columns, self.schema, len(updates.diff))
-        made = [user_functions.call(self.function, step.stage, row, row) for row in given]
-        columns = user_functions.results(made, self.output, step.stage, "map")
+        given = user_functions.named_tuples(updates.columns, self.schema, len(updates.diff))
+        made = [
+            user_functions.call_user_function(self.function, step.stage, row, row) for row in given
+        ]
+        columns = user_functions.result_columns(made, self.output, step.stage, "map")
         return Updates(columns, updates.diff)
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
         return self.output.types
 
 
-class FlatMap(Row):
+class FlatMap(RowPiece):
     """Calls a Python function on each row; it yields any number of tuples."""
 
     name = "flat_map"
@@ -181,22 +183,22 @@ class FlatMap(Row):
         self.output = output
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        given = user_functions.tuples(updates.columns, self.schema, len(updates.diff))
+        given = user_functions.named_tuples(updates.columns, self.schema, len(updates.diff))
         made: list[Any] = []
         counts = np.zeros(len(given), np.int64)
         for i, row in enumerate(given):
-            value = user_functions.call(self.function, step.stage, row, row)
-            produced = user_functions.as_rows(value, self.function, step.stage, row)
+            value = user_functions.call_user_function(self.function, step.stage, row, row)
+            produced = user_functions.checked_rows(value, self.function, step.stage, row)
             counts[i] = len(produced)
             made.extend(produced)
-        columns = user_functions.results(made, self.output, step.stage, "flat_map")
+        columns = user_functions.result_columns(made, self.output, step.stage, "flat_map")
         return Updates(columns, updates.diff.repeat(counts))
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
         return self.output.types
 
 
-class FilterFunction(Row):
+class FilterFunction(RowPiece):
     """Keeps the rows for which a Python function returns a true value."""
 
     name = "filter"
@@ -207,9 +209,9 @@ class FilterFunction(Row):
         self.schema = schema
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        given = user_functions.tuples(updates.columns, self.schema, len(updates.diff))
+        given = user_functions.named_tuples(updates.columns, self.schema, len(updates.diff))
         mask = [user_functions.truth(self.function, step.stage, row) for row in given]
-        return kept(updates, np.array(mask, bool))
+        return rows_where(updates, np.array(mask, bool))
 
 
 class Linear(Operator):
@@ -218,7 +220,7 @@ class Linear(Operator):
     additive = True
     in_loop = PLAIN
 
-    def __init__(self, pieces: Sequence[Row], types: Sequence[str]) -> None:
+    def __init__(self, pieces: Sequence[RowPiece], types: Sequence[str]) -> None:
         self.pieces = tuple(pieces)
         self.types = tuple(types)
         self.name = "+".join(p.name for p in pieces)
@@ -270,7 +272,7 @@ class Consolidate(Operator):
         return None if delta is None else Updates(delta.columns, delta.diff)
 
 
-def truth(value: Column) -> npt.NDArray[np.bool_]:
+def predicate_mask(value: Column) -> npt.NDArray[np.bool_]:
     """A predicate's column as a mask: null counts as false."""
     if isinstance(value, pa.Array):
         return buffers.bools(value)
@@ -280,7 +282,7 @@ def truth(value: Column) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def kept(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
+def rows_where(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
     """The updates where `mask` is true."""
     if mask.all():
         return updates

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nosync_nb.expressions import Types
-from nosync_nb.operators.base import Row
+from nosync_nb.operators.base import RowPiece
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -23,56 +23,64 @@ from nosync_nb.operators.linear import (
     Widen,
 )
 from nosync_nb.operators.spec import (
-    Fit,
+    AdaptedPart,
+    DefinitionPart,
     Key,
-    Part,
     Places,
-    Remains,
+    RemainingColumns,
     Spec,
     all_columns,
-    compared,
-    compiled,
+    compiled_part_expression,
     every_column,
-    passed,
+    fit_comparing_rows,
+    passed_through,
     same_columns,
     same_key,
     used_columns,
 )
 
 
-def _filter(part: Part, types: Types | None) -> Row:
+def _filter(part: DefinitionPart, types: Types | None) -> RowPiece:
     schema = part.inputs[0].schema
     if part.functions:
         return FilterFunction(part.functions[0], schema)
-    return Filter(compiled(part, part.params["predicate"], "boolean"), schema)
+    return Filter(compiled_part_expression(part, part.params["predicate"], "boolean"), schema)
 
 
-def _filter_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _filter_fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Passes on what its predicate does not use."""
     if part.functions:
         return every_column(part, inputs, types)
     inputs[0].moved(used_columns(part, part.params["predicate"], types))
-    return passed(part, inputs, types)
+    return passed_through(part, inputs, types)
 
 
-def _filter_reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def _filter_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """What its predicate uses, and what it passes on; a function may look at all."""
     if part.functions:
         return all_columns(part, wanted, types)
-    return [wanted.union(compiled(part, part.params["predicate"], "boolean").columns)]
+    return [
+        wanted.union(compiled_part_expression(part, part.params["predicate"], "boolean").columns)
+    ]
 
 
-def _predicate(part: Part) -> Iterable[str]:
+def _predicate(part: DefinitionPart) -> Iterable[str]:
     return () if part.functions else (part.params["predicate"],)
 
 
-def _select(part: Part, types: Types | None) -> Row:
+def _select(part: DefinitionPart, types: Types | None) -> RowPiece:
     typed = zip(part.params["outputs"], part.schema.types, strict=True)
-    outputs = [o if isinstance(o, int) else compiled(part, o, type_) for o, type_ in typed]
+    outputs = [
+        o if isinstance(o, int) else compiled_part_expression(part, o, type_) for o, type_ in typed
+    ]
     return Select(outputs, part.inputs[0].schema)
 
 
-def _select_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _select_fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Needs what it names, by place or in expressions, but for the first ones if it *passes* them.
 
     So it does where the engine wrote it, to compute something beside what is there.
@@ -91,10 +99,10 @@ def _select_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> F
     params = {**part.params, "outputs": outputs}
     if passes:
         params["passes"] = passes - len(lost)
-    return Fit(params, lost)
+    return AdaptedPart(params, lost)
 
 
-def _select_reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def _select_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """What it names, by place or in expressions, for the columns that are wanted."""
     reads: set[int] = set()
     for place in wanted:
@@ -102,31 +110,31 @@ def _select_reads(part: Part, wanted: Places, types: Types | None) -> Sequence[P
         if isinstance(each, int):
             reads.add(each)
         else:
-            reads.update(compiled(part, each, part.schema.types[place]).columns)
+            reads.update(compiled_part_expression(part, each, part.schema.types[place]).columns)
     return [frozenset(reads)]
 
 
-def _select_firm(part: Part) -> Places:
+def _select_firm(part: DefinitionPart) -> Places:
     """The expressions that may raise."""
     typed = enumerate(zip(part.params["outputs"], part.schema.types, strict=True))
     return frozenset(
         place
         for place, (each, type_) in typed
-        if not isinstance(each, int) and compiled(part, each, type_).raises
+        if not isinstance(each, int) and compiled_part_expression(part, each, type_).raises
     )
 
 
-def _select_narrowed(part: Part, kept: Sequence[int]) -> Mapping[str, Any]:
+def _select_narrowed(part: DefinitionPart, kept: Sequence[int]) -> Mapping[str, Any]:
     params = {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
     params.pop("passes", None)
     return params
 
 
-def _selected(part: Part) -> Iterable[str]:
+def _selected(part: DefinitionPart) -> Iterable[str]:
     return [o for o in part.params["outputs"] if not isinstance(o, int)]
 
 
-def _select_key(part: Part, below: Sequence[Key]) -> Key:
+def _select_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """The same columns where they are now, if all of them are."""
     outputs = part.params["outputs"]
     if below[0] is None or not all(place in outputs for place in below[0]):
@@ -134,16 +142,16 @@ def _select_key(part: Part, below: Sequence[Key]) -> Key:
     return tuple(outputs.index(place) for place in below[0])
 
 
-def _function(kind: type[Map | FlatMap]) -> Callable[[Part, Types | None], Row]:
+def _function(kind: type[Map | FlatMap]) -> Callable[[DefinitionPart, Types | None], RowPiece]:
     """What builds a piece that calls a function of rows."""
     return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
 
 
-def _widen(part: Part, types: Types | None) -> Row:
+def _widen(part: DefinitionPart, types: Types | None) -> RowPiece:
     return Widen(part.inputs[0].schema.types, part.schema.types)
 
 
-def _pad(part: Part, types: Types | None) -> Row:
+def _pad(part: DefinitionPart, types: Types | None) -> RowPiece:
     return Pad(part.schema.types[len(part.inputs[0].schema) :])
 
 
@@ -168,19 +176,21 @@ SPECS = (
     ),
     Spec("map", every_column, piece=_function(Map)),
     Spec("flat_map", every_column, piece=_function(FlatMap)),
-    Spec("widen", passed, piece=_widen, key=same_key, reads=same_columns),
-    Spec("pad", passed, piece=_pad, key=same_key, reads=same_columns),
-    Spec("negate", passed, piece=lambda part, _: Negate(), key=same_key, reads=same_columns),
+    Spec("widen", passed_through, piece=_widen, key=same_key, reads=same_columns),
+    Spec("pad", passed_through, piece=_pad, key=same_key, reads=same_columns),
+    Spec(
+        "negate", passed_through, piece=lambda part, _: Negate(), key=same_key, reads=same_columns
+    ),
     Spec(
         "concat",
-        compared,
+        fit_comparing_rows,
         build=lambda part, _: Concat(part.schema.types, len(part.inputs)),
         key=same_key,
         reads=same_columns,
     ),
     Spec(
         "consolidate",
-        compared,
+        fit_comparing_rows,
         build=lambda part, _: Consolidate(part.schema.types),
         key=same_key,
     ),

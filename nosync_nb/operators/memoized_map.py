@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.expressions import one_moment
+from nosync_nb.expressions import statement_clock
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.linear import Linear
-from nosync_nb.operators.row_counts import counts
+from nosync_nb.operators.row_counts import row_counts
 from nosync_nb.rows.count_arithmetic import products
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 
-class Kept(Operator):
+class MemoizedMap(Operator):
     """A row-wise chain whose results are kept by the row they were made of.
 
     Args:
@@ -43,7 +43,7 @@ class Kept(Operator):
         delta = step.deltas[0]
         if not isinstance(delta, Batch) or not len(delta):
             return None
-        before = counts(step.before[0], delta, step)
+        before = row_counts(step.before[0], delta, step)
         after = before + delta.diff
         step.add_touched(len(delta))
         made: list[Updates] = []
@@ -90,7 +90,7 @@ class Kept(Operator):
         inner = Step(
             [numbered], [None], [None], (), stage=step.stage, first=True, evaluate=step.evaluate
         )
-        with one_moment():
+        with statement_clock():
             output = self.linear.step(inner)
         if output is None or not len(output.diff):
             return

@@ -1,8 +1,8 @@
 """Orders by several columns: a code that sorts a trace, and exact ranks for a few rows.
 
-A trace sorts the rows of a key by one number of 64 bits. `Order` computes it as a further column:
-the bits of the columns to order by, and then of all others, one after the other as far as they
-fit. Codes never contradict the order; rows of equal code are told apart by `ranks`.
+A trace sorts the rows of a key by one number of 64 bits. `OrderCodes` computes it as a further
+column: the bits of the columns to order by, and then of all others, one after the other as far as
+they fit. Codes never contradict the order; rows of equal code are told apart by `ranks`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.expressions import Types
-from nosync_nb.operators.base import Row, Step
-from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec, same_key
+from nosync_nb.operators.base import RowPiece, Step
+from nosync_nb.operators.spec import (
+    AdaptedPart,
+    DefinitionPart,
+    Places,
+    RemainingColumns,
+    Spec,
+    same_key,
+)
 from nosync_nb.rows import Column
 from nosync_nb.rows.ddl import YEAR_MONTHS
 from nosync_nb.trace.batch import Hashes, Index, Updates
@@ -27,7 +34,7 @@ _BITS |= dict.fromkeys(YEAR_MONTHS, 32)
 _FAR = np.int64(2**62)
 
 
-class By(NamedTuple):
+class OrderColumn(NamedTuple):
     """A column to order by."""
 
     place: int
@@ -35,15 +42,15 @@ class By(NamedTuple):
     nulls_first: bool = True
 
 
-class Order(Row):
+class OrderCodes(RowPiece):
     """Appends the order code of each row as a bigint."""
 
     name = "order"
 
-    def __init__(self, types: Sequence[str], by: Sequence[By]) -> None:
+    def __init__(self, types: Sequence[str], by: Sequence[OrderColumn]) -> None:
         self.types = tuple(types)
         named = {b.place for b in by}
-        self.by = (*by, *(By(i) for i in range(len(types)) if i not in named))
+        self.by = (*by, *(OrderColumn(i) for i in range(len(types)) if i not in named))
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         code = np.zeros(len(updates.diff), np.uint64)
@@ -61,7 +68,7 @@ class Order(Row):
         return (*types, "bigint")
 
 
-def _field(column: Column, type_: str, by: By) -> tuple[Hashes, int]:
+def _field(column: Column, type_: str, by: OrderColumn) -> tuple[Hashes, int]:
     """The code of one column, and how many bits it has.
 
     Narrow types have a leading bit for null and are exact. In others null shares the code of an
@@ -87,7 +94,9 @@ def _field(column: Column, type_: str, by: By) -> tuple[Hashes, int]:
     return codes, bits + 1
 
 
-def ranks(columns: Sequence[Column], types: Sequence[str], by: Sequence[By]) -> list[Index]:
+def order_ranks(
+    columns: Sequence[Column], types: Sequence[str], by: Sequence[OrderColumn]
+) -> list[Index]:
     """For each column to order by, numbers that are ordered (and equal) as its values are."""
     numbers = []
     for place, descending, nulls_first in by:
@@ -114,21 +123,25 @@ def _dense(column: Column, type_: str) -> Index:
     return number
 
 
-def placed(by: Sequence[Sequence[Any]], source: Remains) -> list[list[Any]]:
+def placed_order(by: Sequence[Sequence[Any]], source: RemainingColumns) -> list[list[Any]]:
     """What an operator orders by, as its columns are placed now."""
     return [[*source.moved([place]), *how] for place, *how in by]
 
 
-def _piece(part: Part, types: Types | None) -> Row:
-    return Order(part.inputs[0].schema.types, [By(*each) for each in part.params["by"]])
+def _piece(part: DefinitionPart, types: Types | None) -> RowPiece:
+    return OrderCodes(
+        part.inputs[0].schema.types, [OrderColumn(*each) for each in part.params["by"]]
+    )
 
 
-def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Needs what it orders by; passes on the rest."""
-    return Fit({"by": placed(part.params["by"], inputs[0])}, inputs[0].lost)
+    return AdaptedPart({"by": placed_order(part.params["by"], inputs[0])}, inputs[0].lost)
 
 
-def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """What it orders by, and what it passes on: all but its last column."""
     places = {place for place, *_ in part.params["by"]}
     return [frozenset(places | wanted - {len(part.schema) - 1})]

@@ -25,8 +25,8 @@ from nosync_nb.errors import StageError, titled, warn
 from nosync_nb.expressions import Types
 from nosync_nb.operators import user_functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.grouping import first_of_keys, numbered
-from nosync_nb.operators.spec import Part, Spec, every_column, group_key
+from nosync_nb.operators.grouping import first_of_keys, with_key_numbers
+from nosync_nb.operators.spec import DefinitionPart, Spec, every_column, group_key
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -105,11 +105,11 @@ class Reduce(Operator):
             return None
         step.add_touched(len(matches.diff))
         looked = Updates(matches.columns, matches.diff)
-        held = numbered(looked, matches.probe, self.schema.types)
+        held = with_key_numbers(looked, matches.probe, self.schema.types)
         there = held.updates.take((held.diff > 0).nonzero()[0])  # fewer than 0 times is not there
         columns, probe = there.columns[:-1], np.asarray(there.columns[-1])
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
-        given = user_functions.tuples(
+        given = user_functions.named_tuples(
             [rows.take(c, order) for c in columns], self.schema, len(order)
         )
         counts = there.diff[order].tolist()
@@ -117,7 +117,7 @@ class Reduce(Operator):
         owners: list[int] = []
         shown = [
             key[0] if len(key) == 1 else key
-            for key in user_functions.tuples(keys, self.key_schema, len(khash))
+            for key in user_functions.named_tuples(keys, self.key_schema, len(khash))
         ]
         start = 0
         probes = probe[order].tolist()
@@ -141,14 +141,16 @@ class Reduce(Operator):
         Raises:
             StageError: if a row does not fit; names its group.
         """
-        what = user_functions.name_of(self.function, self.name)
+        what = user_functions.function_title(self.function, self.name)
         try:
             every = [row for result in produced for row in result]
-            return user_functions.results(every, self.output, step.stage, what)
+            return user_functions.result_columns(every, self.output, step.stage, what)
         except StageError:
             for key, result in zip(shown, produced, strict=True):
                 try:
-                    user_functions.results(result, self.output, step.stage, f"{what} of {key!r}")
+                    user_functions.result_columns(
+                        result, self.output, step.stage, f"{what} of {key!r}"
+                    )
                 except StageError as error:
                     error.at(key)
                     raise
@@ -164,10 +166,14 @@ class Reduce(Operator):
                 stacklevel=None,
             )
         kept = copy.deepcopy(copies) if self.nested else tuple(copies)
-        value = user_functions.call(self.function, step.stage, key, key, copies, operator=self.name)
-        result = user_functions.as_rows(value, self.function, step.stage, key, operator=self.name)
+        value = user_functions.call_user_function(
+            self.function, step.stage, key, key, copies, operator=self.name
+        )
+        result = user_functions.checked_rows(
+            value, self.function, step.stage, key, operator=self.name
+        )
         if list(kept) != copies:
-            name = user_functions.name_of(self.function, self.name)
+            name = user_functions.function_title(self.function, self.name)
             raise StageError(
                 f"{titled(step.stage)}: {name} changed the rows it was given for {key!r}",
                 hint="work on a copy, as in sorted(rows) or list(rows)",
@@ -188,7 +194,7 @@ def _first_time(function: Any, stage: str) -> bool:
     return fresh
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     keys = part.params["keys"]
     output = Schema(part.schema.fields[len(keys) :])
     return Reduce(part.inputs[0].schema, keys, part.functions[0], output)

@@ -13,7 +13,7 @@ from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
 from nosync_nb.operators.joins import asof_join, join, multiway_join
 from nosync_nb.operators.linear import Linear
-from nosync_nb.operators.spec import Key, Part, Spec
+from nosync_nb.operators.spec import DefinitionPart, Key, Spec
 
 SPECS: dict[str, Spec] = {
     spec.op: spec
@@ -36,23 +36,26 @@ COMPILED = frozenset(("ref", "iterate", "variable"))
 """Words that are no operator: a name, a loop and its variable, which the compiler reads itself."""
 
 
-def expressions_of(part: Part) -> Iterable[str]:
+def expressions_of(part: DefinitionPart) -> Iterable[str]:
     """The expressions of one operator, as they are compiled."""
     spec = SPECS.get(part.op)
     return () if spec is None else spec.expressions(part)
 
 
-def differs(parts: Iterable[Part]) -> bool:
+def may_differ(parts: Iterable[DefinitionPart]) -> bool:
     """Whether a row-wise expression of a definition may give something else next time."""
     return any(
-        not expressions.kept(part.params).stable
-        or any(expressions.differs(sql, part.inputs[0].schema) for sql in expressions_of(part))
+        not expressions.retained_settings(part.params).stable
+        or any(
+            expressions.is_nondeterministic(sql, part.inputs[0].schema)
+            for sql in expressions_of(part)
+        )
         for part in parts
         if is_linear(part)
     )
 
 
-def waiting(part: Part) -> list[str]:
+def spark_expressions(part: DefinitionPart) -> list[str]:
     """The expressions of one operator that wait for Spark, each with what only Spark knows."""
     said = []
     for sql in expressions_of(part):
@@ -66,7 +69,7 @@ def waiting(part: Part) -> list[str]:
     return said
 
 
-def key_of(parts: Iterable[Part], named: Callable[[str], Key]) -> Key:
+def row_key(parts: Iterable[DefinitionPart], named: Callable[[str], Key]) -> Key:
     """The columns by which the rows of a definition are told apart, by place.
 
     Args:
@@ -85,26 +88,26 @@ def key_of(parts: Iterable[Part], named: Callable[[str], Key]) -> Key:
     return key
 
 
-def is_linear(part: Part) -> bool:
+def is_linear(part: DefinitionPart) -> bool:
     """Whether an operator works row by row and can be fused with its neighbours."""
     spec = SPECS.get(part.op)
     return spec is not None and spec.piece is not None
 
 
-def chain(parts: Sequence[Part], types: Types | None = None) -> Linear:
+def linear_chain(parts: Sequence[DefinitionPart], types: Types | None = None) -> Linear:
     """One operator for a chain of row-wise parts, first one first."""
     pieces = [piece(part, types) for part in parts if (piece := SPECS[part.op].piece) is not None]
     return Linear(pieces, parts[-1].schema.types)
 
 
-def operator(part: Part, types: Types | None = None) -> Operator:
+def build_operator(part: DefinitionPart, types: Types | None = None) -> Operator:
     """The operator of one part of a definition.
 
     Raises:
         StageError: if this version of NoSync has no such operator.
     """
     if is_linear(part):
-        return chain([part], types)
+        return linear_chain([part], types)
     if part.op == "variable":
         raise StageError(
             "the variable of a loop is used outside of it",

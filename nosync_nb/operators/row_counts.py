@@ -14,7 +14,7 @@ from nosync_nb import rows
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import add_at
-from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace import Trace, hash_ranges
 from nosync_nb.trace.batch import Batch, Index
 from nosync_nb.trace.small_consolidation import PLAIN_TYPES
 
@@ -25,7 +25,7 @@ _LIMIT = 1 << 62
 _ndarray = np.ndarray
 
 
-def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
+def row_counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
     """How often a trace holds each row of a batch of its layout, no two of which are equal.
 
     Args:
@@ -97,7 +97,7 @@ def _counted(part: Batch, batch: Batch, count: Index) -> int:
     if part.code is not None and batch.code is not None:
         low, high = _narrowed(part.code, batch.code, low, high)
     low, high = _narrowed(part.rhash, batch.rhash, low, high)
-    index = ranges(low, high - low)
+    index = hash_ranges(low, high - low)
     if len(index):
         probe = np.arange(len(batch)).repeat(high - low)
         same = np.ones(len(index), bool)

@@ -18,9 +18,9 @@ from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.grouping import group
-from nosync_nb.operators.joins.asof_lookup import union
-from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.operators.grouping import group_rows
+from nosync_nb.operators.joins.asof_lookup import interval_union
+from nosync_nb.operators.spec import DefinitionPart, Spec, every_column
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import (
@@ -134,7 +134,7 @@ class Sessions(Operator):
         floor, ceiling = np.minimum(floor, code), np.maximum(ceiling, code)
         open_ = (less & (floor <= low)) | (more & (ceiling >= high))
         done = ~open_[some]
-        shown = union(starts[left[done]], ends[right[done]])
+        shown = interval_union(starts[left[done]], ends[right[done]])
         session = of_row[shown]
         until = codes[ends[session] - 1] + self.gap
         if len(until) and until.max() > _END:
@@ -155,7 +155,7 @@ class Sessions(Operator):
         own = [rows.take(held.columns[i], there) for i in self.keys]
         both = [rows.concat([a, b], t) for a, b, t in zip(own, keys, types, strict=True)]
         count = len(there) + n
-        groups = group(both, types, count)
+        groups = group_rows(both, types, count)
         number = np.empty(count, np.int64)
         sizes = np.diff(np.append(groups.starts, count))
         number[groups.order] = np.arange(len(sizes)).repeat(sizes)
@@ -195,12 +195,12 @@ def _read(trace: Trace, khash: Hashes, code: Hashes, look: int) -> _Read:
         cut = stop < last
         high[cut] = np.minimum(high[cut], part.code[stop[cut] - 1])
         more |= cut
-        taken.append(part.updates.take(union(start, stop)))
+        taken.append(part.updates.take(interval_union(start, stop)))
     held = arrange(trace.layout, concat_updates(taken, trace.layout.types))
     return _Read(held, low, less, high, more)
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     p = part.params
     return Sessions(part.inputs[0].schema.types, p["keys"], p["at"], p["gap"])
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, Types, compile_expression, of_params
-from nosync_nb.operators.base import Operator, Row
+from nosync_nb.operators.base import Operator, RowPiece
 from nosync_nb.rows import Schema
 
 
-class Part(Protocol):
+class DefinitionPart(Protocol):
     """One operator of a definition; see `nosync_nb.collections.definition.Definition`."""
 
     @property
@@ -31,7 +31,7 @@ class Part(Protocol):
         """The columns of the output."""
 
     @property
-    def inputs(self) -> Sequence[Part]:
+    def inputs(self) -> Sequence[DefinitionPart]:
         """What it reads."""
 
     @property
@@ -43,18 +43,18 @@ class Part(Protocol):
         """The user's functions among its arguments."""
 
 
-class Lost(NamedTuple):
+class LostColumn(NamedTuple):
     """A column that is not what it was: why, and whether it is there with another type."""
 
     why: str
     retyped: bool
 
 
-class UsedError(Exception):
+class LostColumnError(Exception):
     """A lost column is used; says which."""
 
 
-class Remains(NamedTuple):
+class RemainingColumns(NamedTuple):
     """What is left of the columns of an input.
 
     Attributes:
@@ -63,7 +63,7 @@ class Remains(NamedTuple):
     """
 
     places: Sequence[int]
-    lost: Mapping[int, Lost]
+    lost: Mapping[int, LostColumn]
 
     def moved(self, places: Iterable[int]) -> list[int]:
         """Where columns are now.
@@ -74,7 +74,7 @@ class Remains(NamedTuple):
         now = {place: i for i, place in enumerate(self.places)}
         for place in places:
             if place in self.lost:
-                raise UsedError(self.lost[place].why)
+                raise LostColumnError(self.lost[place].why)
         return [now[place] for place in places]
 
 
@@ -86,34 +86,34 @@ Places = frozenset[int]
 """Columns by place."""
 
 
-class Fit(NamedTuple):
+class AdaptedPart(NamedTuple):
     """An operator over what is left of its inputs: its arguments, and what its output has lost."""
 
     params: Mapping[str, Any]
-    lost: Mapping[int, Lost]
+    lost: Mapping[int, LostColumn]
 
 
-def all_columns(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def all_columns(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """The reads of an operator that looks at whole rows, or of which nothing else is known."""
     return [frozenset(range(len(each.schema))) for each in part.inputs]
 
 
-def same_columns(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def same_columns(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """Those of one that passes on columns in their places, and looks at none."""
     return [wanted & frozenset(range(len(each.schema))) for each in part.inputs]
 
 
-def no_key(part: Part, below: Sequence[Key]) -> Key:
+def without_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """The key of what an operator makes of rows that it does not pass on."""
     return None
 
 
-def same_key(part: Part, below: Sequence[Key]) -> Key:
+def same_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """That of its inputs, if they have the same."""
     return below[0] if all(each == below[0] for each in below) else None
 
 
-def group_key(part: Part, below: Sequence[Key]) -> Key:
+def group_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """The key of what has one row for each group, or some: the first columns."""
     return tuple(range(len(part.params["keys"])))
 
@@ -135,23 +135,23 @@ class Spec:
     """
 
     op: str
-    fit: Callable[[Part, Sequence[Remains], Types | None], Fit]
-    build: Callable[[Part, Types | None], Operator] | None = None
-    piece: Callable[[Part, Types | None], Row] | None = None
-    expressions: Callable[[Part], Iterable[str]] = lambda _: ()
-    key: Callable[[Part, Sequence[Key]], Key] = no_key
-    reads: Callable[[Part, Places, Types | None], Sequence[Places]] = all_columns
-    firm: Callable[[Part], Places] = lambda _: frozenset()
-    narrowed: Callable[[Part, Sequence[int]], Mapping[str, Any]] | None = None
+    fit: Callable[[DefinitionPart, Sequence[RemainingColumns], Types | None], AdaptedPart]
+    build: Callable[[DefinitionPart, Types | None], Operator] | None = None
+    piece: Callable[[DefinitionPart, Types | None], RowPiece] | None = None
+    expressions: Callable[[DefinitionPart], Iterable[str]] = lambda _: ()
+    key: Callable[[DefinitionPart, Sequence[Key]], Key] = without_key
+    reads: Callable[[DefinitionPart, Places, Types | None], Sequence[Places]] = all_columns
+    firm: Callable[[DefinitionPart], Places] = lambda _: frozenset()
+    narrowed: Callable[[DefinitionPart, Sequence[int]], Mapping[str, Any]] | None = None
 
 
-def compiled(part: Part, sql: str, type_: str) -> Expression:
+def compiled_part_expression(part: DefinitionPart, sql: str, type_: str) -> Expression:
     """An expression of a part, which knows its type: Spark is not asked again."""
     schema, settings = part.inputs[0].schema, of_params(part.params)
     return compile_expression(sql, schema, types=lambda *_: [type_], settings=settings)
 
 
-def used_columns(part: Part, sql: str, types: Types | None) -> Sequence[int]:
+def used_columns(part: DefinitionPart, sql: str, types: Types | None) -> Sequence[int]:
     """The places of the columns that an expression of a part reads.
 
     Raises:
@@ -161,10 +161,10 @@ def used_columns(part: Part, sql: str, types: Types | None) -> Sequence[int]:
     try:
         return compile_expression(sql, schema, types=types, settings=settings).columns
     except NosyncError as error:
-        raise UsedError(str(error)) from error
+        raise LostColumnError(str(error)) from error
 
 
-def refuse_retyped(lost: Mapping[int, Lost]) -> None:
+def refuse_retyped(lost: Mapping[int, LostColumn]) -> None:
     """Raises if a column with another type would be taken for one that is gone.
 
     Raises:
@@ -172,27 +172,33 @@ def refuse_retyped(lost: Mapping[int, Lost]) -> None:
     """
     for each in lost.values():
         if each.retyped:
-            raise UsedError(each.why)
+            raise LostColumnError(each.why)
 
 
-def every_column(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def every_column(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """The fit of an operator that needs all columns, as a function of rows does.
 
     Raises:
         UsedError: for the first column that is lost.
     """
-    raise UsedError(next(lost.why for each in inputs for lost in each.lost.values()))
+    raise LostColumnError(next(lost.why for each in inputs for lost in each.lost.values()))
 
 
-def passed(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def passed_through(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """The fit of an operator that passes on rows as they are."""
-    return Fit(part.params, inputs[0].lost)
+    return AdaptedPart(part.params, inputs[0].lost)
 
 
-def compared(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def fit_comparing_rows(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """The fit of one that compares rows, or adds those of inputs, which must have lost the same."""
     for each in inputs:
         refuse_retyped(each.lost)
         if each.lost.keys() != inputs[0].lost.keys():
             every_column(part, inputs, types)
-    return passed(part, inputs, types)
+    return passed_through(part, inputs, types)

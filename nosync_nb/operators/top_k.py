@@ -19,10 +19,17 @@ from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.aggregates.slot_cache import GROUPS_MAX
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.group_prefix import heads
-from nosync_nb.operators.grouping import group, key_values, numbered
-from nosync_nb.operators.ordering import By, placed, ranks
-from nosync_nb.operators.spec import Fit, Key, Part, Remains, Spec, refuse_retyped
+from nosync_nb.operators.group_prefix import group_heads
+from nosync_nb.operators.grouping import group_rows, key_values, with_key_numbers
+from nosync_nb.operators.ordering import OrderColumn, order_ranks, placed_order
+from nosync_nb.operators.spec import (
+    AdaptedPart,
+    DefinitionPart,
+    Key,
+    RemainingColumns,
+    Spec,
+    refuse_retyped,
+)
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import add_at
 from nosync_nb.trace import Trace
@@ -42,7 +49,7 @@ _MORE = 4  # rows looked at beyond those wanted, since some cancel
 _FURTHER = 8  # times as many at the next look
 
 
-class Top(Operator):
+class TopK(Operator):
     """The copies `[offset, offset + k)` of each group; ties are broken by the whole row.
 
     Args:
@@ -59,7 +66,7 @@ class Top(Operator):
         types: Sequence[str],
         width: int,
         keys: Sequence[int],
-        by: Sequence[By],
+        by: Sequence[OrderColumn],
         k: int,
         offset: int,
         rank: bool,
@@ -92,7 +99,7 @@ class Top(Operator):
             keys, n = [rows.take(key, near) for key in keys], len(near)
         parts: list[Updates] = []
         if n:
-            groups = group(keys, types, n)
+            groups = group_rows(keys, types, n)
             for trace, sign in ((before, -1), (after, 1)):
                 ends: dict[int, int] = {}
                 if trace is not None and trace.layers:
@@ -121,8 +128,8 @@ class Top(Operator):
         types = (*self.inputs, "bigint")
         while len(pending):
             taken = [rows.take(k, pending) for k in keys]
-            head, probe, open_ = heads(trace, khash[pending], taken, look, step, last=False)
-            batch = numbered(head, probe, self.inputs)
+            head, probe, open_ = group_heads(trace, khash[pending], taken, look, step, last=False)
+            batch = with_key_numbers(head, probe, self.inputs)
             there = (batch.diff > 0).nonzero()[0]
             copies = Updates(batch.columns, np.minimum(batch.diff, self.last)).take(there)
             probe = np.asarray(copies.columns[-1])
@@ -143,7 +150,7 @@ class Top(Operator):
         own, types = head.columns[: self.width], self.inputs[: self.width]
         place = np.empty(len(head.diff), np.int64)
         place[rows.sort_indices(own, types)] = np.arange(len(place))
-        numbers = ranks(head.columns, self.inputs, self.by)
+        numbers = order_ranks(head.columns, self.inputs, self.by)
         probe = np.asarray(head.columns[-1])
         order = np.lexsort((place, *reversed(numbers), probe))
         probe, diff = probe[order], head.diff[order]
@@ -207,23 +214,25 @@ def _bounds_of(trace: Trace | None, last: int) -> _Bounds:
     return memo if isinstance(memo, _Bounds) and memo.last == last else _Bounds(last)
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     p = part.params
-    by = [By(*each) for each in p["by"]]
+    by = [OrderColumn(*each) for each in p["by"]]
     inputs = part.inputs[0].schema.types
-    return Top(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
+    return TopK(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
 
 
-def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Needs its keys and its order; compares rows, where that leaves them equal."""
     refuse_retyped(inputs[0].lost)
     keys = inputs[0].moved(part.params["keys"])
     width = part.params["width"] - len(inputs[0].lost)
-    by = placed(part.params["by"], inputs[0])
-    return Fit({**part.params, "keys": keys, "by": by, "width": width}, inputs[0].lost)
+    by = placed_order(part.params["by"], inputs[0])
+    return AdaptedPart({**part.params, "keys": keys, "by": by, "width": width}, inputs[0].lost)
 
 
-def _key(part: Part, below: Sequence[Key]) -> Key:
+def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """That of the rows; of groups of which one row is left, that of the group."""
     keys: list[int] = part.params["keys"]
     return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]

@@ -19,7 +19,7 @@ def row_class(names: tuple[str, ...]) -> type[Any]:
     return namedtuple("Row", names, rename=True)
 
 
-def tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
+def named_tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
     """The rows of columns as named tuples of Python values."""
     make = row_class(schema.names)._make
     if not columns:
@@ -28,13 +28,13 @@ def tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
     return [make(v) for v in zip(*values, strict=True)]
 
 
-def name_of(function: Callable[..., Any], operator: str = "") -> str:
+def function_title(function: Callable[..., Any], operator: str = "") -> str:
     """How messages call a function: `f()`, or `reduce(f)` if they are to name the operator."""
     name = getattr(function, "__name__", "function")
     return f"{operator}({name})" if operator else f"{name}()"
 
 
-def call(
+def call_user_function(
     function: Callable[..., Any], stage: str, shown: Any, *arguments: Any, operator: str = ""
 ) -> Any:
     """Calls a user's function; what it raises becomes a StageError naming `shown`, the row.
@@ -47,7 +47,7 @@ def call(
     except NosyncError:
         raise
     except Exception as error:
-        raise failed(function, stage, shown, error, operator=operator) from error
+        raise user_function_error(function, stage, shown, error, operator=operator) from error
 
 
 def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
@@ -56,7 +56,7 @@ def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
     Raises:
         StageError: if the function raised, or its result is neither true nor false.
     """
-    value = call(function, stage, row, row)
+    value = call_user_function(function, stage, row, row)
     if isinstance(value, bool):
         return value
     try:
@@ -65,19 +65,19 @@ def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
         raise
     except Exception as error:
         raise StageError(
-            f"{titled(stage)}: {name_of(function)} returned a {type(value).__name__} without a"
-            f" truth value ({type(error).__name__}: {text_of(error, str)}) on {row!r}",
+            f"{titled(stage)}: {function_title(function)} returned a {type(value).__name__} without"
+            f" a truth value ({type(error).__name__}: {text_of(error, str)}) on {row!r}",
             hint="return True or False; of an array, .any() or .all(). This epoch was not applied",
             stage=stage,
             row=row,
         ) from error
 
 
-def failed(
+def user_function_error(
     function: Callable[..., Any], stage: str, shown: Any, error: Exception, *, operator: str = ""
 ) -> StageError:
     """The StageError for a function that raised `error` on the row `shown`."""
-    name = name_of(function, operator)
+    name = function_title(function, operator)
     return StageError(
         f"{titled(stage)}: {name} raised {type(error).__name__}: {text_of(error, str)}"
         f" on {shown!r}",
@@ -87,7 +87,7 @@ def failed(
     )
 
 
-def results(produced: list[Any], schema: Schema, stage: str, what: str) -> list[Column]:
+def result_columns(produced: list[Any], schema: Schema, stage: str, what: str) -> list[Column]:
     """Turns rows that a function produced into columns.
 
     Raises:
@@ -104,7 +104,7 @@ def results(produced: list[Any], schema: Schema, stage: str, what: str) -> list[
     return columns
 
 
-def as_rows(
+def checked_rows(
     value: Any, function: Callable[..., Any], stage: str, shown: Any, *, operator: str = ""
 ) -> list[Any]:
     """The rows a function returned or yielded, consumed inside the error handling."""
@@ -112,7 +112,7 @@ def as_rows(
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise StageError(
-            f"{titled(stage)}: {name_of(function, operator)} gave {text_of(value)}"
+            f"{titled(stage)}: {function_title(function, operator)} gave {text_of(value)}"
             f" for {shown!r}, not an iterable of rows",
             hint="yield tuples, or return a list of tuples",
             stage=stage,
@@ -123,4 +123,4 @@ def as_rows(
     except NosyncError:
         raise
     except Exception as error:
-        raise failed(function, stage, shown, error, operator=operator) from error
+        raise user_function_error(function, stage, shown, error, operator=operator) from error

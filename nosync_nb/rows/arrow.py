@@ -106,7 +106,7 @@ def single(array: Any) -> pa.Array:
 
 def plain(array: pa.Array, type: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns the values of a null-free Arrow array of a fixed type."""
-    values = bridge.fixed(array, dtype)
+    values = bridge.fixed_width_array(array, dtype)
     return canonical_floats(values) if dtype.kind == "f" else values
 
 
@@ -125,11 +125,11 @@ def to_arrow(column: Column, type: str) -> pa.Array:
     and for coded text.
     """
     if not isinstance(column, np.ndarray):
-        return dictionary.plain(column)
+        return dictionary.decoded_column(column)
     target = arrow_type(type)
     if column.dtype.hasobject:
-        return bridge.of_list(column.tolist(), target)
-    return bridge.of_numpy(column, target)
+        return bridge.arrow_from_list(column.tolist(), target)
+    return bridge.arrow_from_numpy(column, target)
 
 
 def to_pylist(column: Column, type: str) -> list[Any]:

@@ -27,7 +27,7 @@ _TIMES: dict[int, np.dtype[Any]] = {
 }
 
 
-def of_numpy(
+def arrow_from_numpy(
     values: Values, type_: pa.DataType | None = None, *, nulls: Values | None = None
 ) -> pa.Array:
     """Returns numbers or booleans as an Arrow array, sharing memory where it can be.
@@ -43,7 +43,7 @@ def of_numpy(
     return pa.Array.from_buffers(type_, len(values), [valid, pa.py_buffer(data)])
 
 
-def of_list(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+def arrow_from_list(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Returns checked Python values as an Arrow array; None is null."""
     nulls = None
     if None in values:
@@ -54,7 +54,7 @@ def of_list(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if dtype is None:
         return pa.array(values, type_)
     given = values if nulls is None else [0 if value is None else value for value in values]
-    return of_numpy(np.array(given, dtype), type_, nulls=nulls)
+    return arrow_from_numpy(np.array(given, dtype), type_, nulls=nulls)
 
 
 def _of_texts(values: Sequence[Any], type_: pa.DataType, nulls: Values | None) -> pa.Array:
@@ -101,7 +101,7 @@ def words(array: pa.Array) -> Values:
     return numbers(array, _WORDS)
 
 
-def fixed(array: pa.Array, dtype: np.dtype[Any]) -> Values:
+def fixed_width_array(array: pa.Array, dtype: np.dtype[Any]) -> Values:
     """Returns the values of an array of numbers or booleans, anything where it is null."""
     return bools(array) if dtype.kind == "b" else numbers(array, dtype)
 
@@ -124,7 +124,7 @@ def values_of(array: pa.Array) -> Values:
 
 def text(value: str) -> pa.Scalar:
     """Returns a text as a scalar."""
-    return of_list([value], pa.string())[0]
+    return arrow_from_list([value], pa.string())[0]
 
 
 def _bits(values: Values) -> pa.Buffer:

@@ -70,10 +70,14 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
     if len(index) <= _FEW and column.type.id in _BY_OFFSETS:
         return _take_text(column, index)
     if column.type.id == _DECIMAL:
-        return decimals.taken(column, index)
-    if dictionary.is_coded(column):
-        return dictionary.taken(column, index) if len(index) > _FEW else _take_coded(column, index)
-    return column.take(buffers.of_numpy(index))
+        return decimals.take_decimals(column, index)
+    if dictionary.is_dictionary(column):
+        return (
+            dictionary.take_codes(column, index)
+            if len(index) > _FEW
+            else _take_coded(column, index)
+        )
+    return column.take(buffers.arrow_from_numpy(index))
 
 
 def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
@@ -123,9 +127,9 @@ def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
     if type(column) is _ndarray:
         return column[keep]
     at = keep.nonzero()[0]
-    if len(at) <= _FEW or column.type.id == _DECIMAL or dictionary.is_coded(column):
+    if len(at) <= _FEW or column.type.id == _DECIMAL or dictionary.is_dictionary(column):
         return take(column, at)
-    return column.filter(buffers.of_numpy(keep))
+    return column.filter(buffers.arrow_from_numpy(keep))
 
 
 def slice_(column: Column, start: int, stop: int) -> Column:
@@ -162,8 +166,8 @@ def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
     if rows <= most_objects(type_) and not is_nested(type_):
         forms = [c if type(c) is _ndarray else from_arrow(c, type_) for c in columns]
         return np.concatenate(forms)
-    if all(type(column) is not _ndarray and dictionary.is_coded(column) for column in columns):
-        together = dictionary.joined(columns)
+    if all(type(column) is not _ndarray and dictionary.is_dictionary(column) for column in columns):
+        together = dictionary.concat_dictionaries(columns)
         if together is not None:
             return together
     return from_arrow(pa.concat_arrays([to_arrow(column, type_) for column in columns]), type_)

@@ -126,7 +126,7 @@ def _check(exact: npt.NDArray[np.object_], made: Counts) -> None:
         raise CountError(int(wrong[0]))
 
 
-def of_stage(error: CountError, stage: str, operator: str) -> ExpressionError:
+def named_count_error(error: CountError, stage: str, operator: str) -> ExpressionError:
     """The error with the stage and the operator where it happened."""
     where = f"stage '{stage}': " if stage else ""
     return ExpressionError(f"{where}{operator}: {error}", hint=error.hint)

@@ -28,7 +28,7 @@ _BYTES = np.dtype("V16")
 _NOUGHT = Exact(0)
 
 
-def wholes(values: Sequence[int]) -> Wholes:
+def unscaled_values(values: Sequence[int]) -> Wholes:
     """Returns Python integers as int64 if all fit, else as objects."""
     try:
         return np.array(values, np.int64)
@@ -37,7 +37,7 @@ def wholes(values: Sequence[int]) -> Wholes:
         return made
 
 
-def load(column: Column, type_: str) -> tuple[Wholes, Wholes | None]:
+def load_decimals(column: Column, type_: str) -> tuple[Wholes, Wholes | None]:
     """Returns a column's whole numbers, 0 where it is null, and where that is (None: nowhere).
 
     Cost: objects some 0.2 us a value; Arrow O(n) vectorised, unless a value is beyond 64 bits.
@@ -49,7 +49,7 @@ def load(column: Column, type_: str) -> tuple[Wholes, Wholes | None]:
     if None in values:
         nulls = np.fromiter([value is None for value in values], np.bool_, len(values))
         values = [_NOUGHT if value is None else value for value in values]
-    return wholes([*map(int, map(_EXACTLY.scaleb, values, repeat(places)))]), nulls
+    return unscaled_values([*map(int, map(_EXACTLY.scaleb, values, repeat(places)))]), nulls
 
 
 def _of_arrow(array: pa.Array) -> tuple[Wholes, Wholes | None]:
@@ -66,7 +66,7 @@ def _of_arrow(array: pa.Array) -> tuple[Wholes, Wholes | None]:
     return (high.astype(object) << 64) + low.astype(np.uint64).astype(object), nulls
 
 
-def taken(array: pa.Array, index: np.ndarray[Any, Any]) -> pa.Array:
+def take_decimals(array: pa.Array, index: np.ndarray[Any, Any]) -> pa.Array:
     """Returns the values of an Arrow column at positions.
 
     Cost: numpy's indexing and some microseconds; Arrow's own takes some more by the call.
@@ -94,7 +94,7 @@ def equal(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]
     return np.where(a_null | b_null, a_null & b_null, same)
 
 
-def store(values: Wholes, nulls: Wholes | None, type_: str) -> Column:
+def store_decimals(values: Wholes, nulls: Wholes | None, type_: str) -> Column:
     """Returns the column of whole numbers that fit the type, in the form of its size."""
     if len(values) > FEW_DECIMALS:
         return _to_arrow(values, nulls, type_)

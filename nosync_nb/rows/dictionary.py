@@ -28,34 +28,36 @@ _ID = pa.dictionary(pa.uint8(), pa.string()).id
 _SAMPLE = 1024
 
 
-def is_coded(column: Any) -> bool:
+def is_dictionary(column: Any) -> bool:
     """Whether a column that is no numpy array is coded."""
     return bool(column.type.id == _ID)
 
 
-def made(codes: pa.Array, texts: Sequence[str]) -> pa.DictionaryArray:
+def dictionary_column(codes: pa.Array, texts: Sequence[str]) -> pa.DictionaryArray:
     """A coded column: the number of each row's text, null where that is null. O(texts)."""
     padded = [*texts, *[""] * (MOST - len(texts))]
-    dictionary = buffers.of_list(padded, pa.string())
+    dictionary = buffers.arrow_from_list(padded, pa.string())
     return pa.DictionaryArray.from_arrays(codes, dictionary, safe=False)
 
 
-def coded(column: pa.Array) -> pa.DictionaryArray | None:
+def dictionary_encoded(column: pa.Array) -> pa.DictionaryArray | None:
     """A column of texts in this form, None if they are too many or too long.
 
     Cost: some 10 ns a row; of a column with many texts that of its first rows.
     """
-    if is_coded(column):
+    if is_dictionary(column):
         return column
     if len(column.slice(0, _SAMPLE).dictionary_encode().dictionary) > MOST:
         return None
     every = column.dictionary_encode()
     if len(every.dictionary) > MOST or every.dictionary.nbytes > BYTES_MAX:
         return None
-    return made(every.indices.cast(pa.uint8(), safe=False), every.dictionary.to_pylist())
+    return dictionary_column(
+        every.indices.cast(pa.uint8(), safe=False), every.dictionary.to_pylist()
+    )
 
 
-def in_order(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
+def sorted_dictionary(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
     """The codes of a column whose texts are those that it uses, in order: equal ones look alike."""
     codes, missing = codes_of(column), None
     if column.null_count:
@@ -65,7 +67,7 @@ def in_order(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
     used = {texts[code] for code in np.bincount(there, minlength=MOST).nonzero()[0].tolist()}
     number_of = {text: number for number, text in enumerate(sorted(used))}
     table = np.array([number_of.get(text, 0) for text in texts], np.uint8)
-    return buffers.of_numpy(table[codes], nulls=missing), list(number_of)
+    return buffers.arrow_from_numpy(table[codes], nulls=missing), list(number_of)
 
 
 def codes_of(column: pa.DictionaryArray) -> Codes:
@@ -74,26 +76,28 @@ def codes_of(column: pa.DictionaryArray) -> Codes:
     return codes
 
 
-def of_codes(codes: Codes, column: pa.DictionaryArray) -> pa.DictionaryArray:
+def column_of_codes(codes: Codes, column: pa.DictionaryArray) -> pa.DictionaryArray:
     """Rows of the texts of another column."""
-    return pa.DictionaryArray.from_arrays(buffers.of_numpy(codes), column.dictionary, safe=False)
+    return pa.DictionaryArray.from_arrays(
+        buffers.arrow_from_numpy(codes), column.dictionary, safe=False
+    )
 
 
-def plain(column: pa.Array) -> pa.Array:
+def decoded_column(column: pa.Array) -> pa.Array:
     """An Arrow column as an array of its values. O(n) if it is coded."""
-    return column.dictionary.take(column.indices) if is_coded(column) else column
+    return column.dictionary.take(column.indices) if is_dictionary(column) else column
 
 
-def taken(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.DictionaryArray:
+def take_codes(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.DictionaryArray:
     """The rows at some positions, coded as before."""
     indices = column.indices
     if not indices.null_count:
-        return of_codes(codes_of(column)[index], column)
-    codes = indices.take(buffers.of_numpy(index))
+        return column_of_codes(codes_of(column)[index], column)
+    codes = indices.take(buffers.arrow_from_numpy(index))
     return pa.DictionaryArray.from_arrays(codes, column.dictionary, safe=False)
 
 
-def joined(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray | None:
+def concat_dictionaries(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray | None:
     """Coded columns one after the other; None if they have too many texts together."""
     number_of: dict[str, int] = {}
     tables = []
@@ -109,4 +113,6 @@ def joined(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray | None:
     nulls = None
     if any(column.null_count for column in columns):
         nulls = np.concatenate([buffers.null_mask_of(column.indices) for column in columns])
-    return made(buffers.of_numpy(np.concatenate(parts), nulls=nulls), list(number_of))
+    return dictionary_column(
+        buffers.arrow_from_numpy(np.concatenate(parts), nulls=nulls), list(number_of)
+    )

@@ -162,7 +162,7 @@ def _encoder(type_: str) -> Any:
 
 def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
     """Returns the same of decimals: those of up to 18 digits are hashed as bigint."""
-    numbers, nulls = decimals.load(column, type_)
+    numbers, nulls = decimals.load_decimals(column, type_)
     blobs: Sequence[bytes]
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
         blobs = _cutter(8, len(numbers))(numbers)
@@ -203,9 +203,11 @@ def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashe
 def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     """Hashes one column with a seed per row; where it is null the result is of no use."""
     if type_ in FIXED:
-        values = column if type(column) is _ndarray else buffers.fixed(column, FIXED[type_])
+        values = (
+            column if type(column) is _ndarray else buffers.fixed_width_array(column, FIXED[type_])
+        )
         if values.dtype.hasobject:
-            values = buffers.fixed(to_arrow(values, type_), FIXED[type_])
+            values = buffers.fixed_width_array(to_arrow(values, type_), FIXED[type_])
         if type_ not in _LONGS:
             return hash_ints(values if type_ == "float" else values.astype(np.int32), seeds)
         return hash_longs(values if values.itemsize == 8 else values.astype(np.int64), seeds)
@@ -213,14 +215,14 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
         pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
         digests = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
         return np.fromiter(digests, np.uint64, len(column))
-    if type(column) is not _ndarray and dictionary.is_coded(column):
+    if type(column) is not _ndarray and dictionary.is_dictionary(column):
         held, starts, lengths = _text(column.dictionary)
         codes = dictionary.codes_of(column)
         if len(seeds) > dictionary.MOST and (seeds == seeds[0]).all():  # it is the first column
             return hash_bytes(held, starts, lengths, seeds[: dictionary.MOST])[codes]
         return hash_bytes(held, starts[codes], lengths[codes], seeds)
     if is_nested(type_):
-        column = buffers.of_list(_nested_blobs(column, type_), pa.binary())
+        column = buffers.arrow_from_list(_nested_blobs(column, type_), pa.binary())
     else:
         column = to_arrow(column, type_)
     if type_.startswith("decimal"):

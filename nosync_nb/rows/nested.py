@@ -19,7 +19,7 @@ from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FLOATS, arrow_type, is_nested, nested_parts
 
 
-def unpack(column: Column, type_: str) -> list[Any]:
+def to_python_values(column: Column, type_: str) -> list[Any]:
     """Returns the values of a column, None where null.
 
     Cost: O(values) Python steps.
@@ -60,18 +60,18 @@ def _unpack_lists(array: pa.Array, type_: str, inner: Sequence[str]) -> list[Any
     return [items[a - first : b - first] for a, b in pairwise(offsets)]
 
 
-def pack(values: Sequence[Any], type_: str) -> pa.Array:
+def from_python_values(values: Sequence[Any], type_: str) -> pa.Array:
     """Returns the Arrow array of values as `unpack` gives them; floats become canonical."""
     if not is_nested(type_):
         if type_ in FLOATS:
             values = [None if value is None else canonical_float(value) for value in values]
-        return buffers.of_list(values, arrow_type(type_))
+        return buffers.arrow_from_list(values, arrow_type(type_))
     parts = nested_parts(type_)
     missing = [value is None for value in values]
-    mask = buffers.of_numpy(np.array(missing, np.bool_)) if any(missing) else None
+    mask = buffers.arrow_from_numpy(np.array(missing, np.bool_)) if any(missing) else None
     if type_.startswith("struct<"):
         columns = [
-            pack([None if value is None else value[i] for value in values], inner)
+            from_python_values([None if value is None else value[i] for value in values], inner)
             for i, (_, inner) in enumerate(parts)
         ]
         fields = list(arrow_type(type_))
@@ -79,16 +79,16 @@ def pack(values: Sequence[Any], type_: str) -> pa.Array:
             return pa.array([None if null else {} for null in missing], arrow_type(type_))
         return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
     ends = list(accumulate([0 if value is None else len(value) for value in values], initial=0))
-    offsets = buffers.of_numpy(np.array(ends, np.int32))
+    offsets = buffers.arrow_from_numpy(np.array(ends, np.int32))
     items = [item for value in values if value is not None for item in value]
     if type_.startswith("array<"):
-        made = pack(items, parts[0][1])
+        made = from_python_values(items, parts[0][1])
         return pa.ListArray.from_arrays(offsets, made, type=arrow_type(type_), mask=mask)
-    keys = pack([key for key, _ in items], parts[0][1])
-    held = pack([value for _, value in items], parts[1][1])
+    keys = from_python_values([key for key, _ in items], parts[0][1])
+    held = from_python_values([value for _, value in items], parts[1][1])
     return pa.MapArray.from_arrays(offsets, keys, held, type=arrow_type(type_), mask=mask)
 
 
 def column_of(values: Sequence[Any], type_: str) -> Column:
     """Returns the column of such values."""
-    return from_arrow(pack(values, type_), type_)
+    return from_arrow(from_python_values(values, type_), type_)

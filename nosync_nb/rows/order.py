@@ -96,12 +96,12 @@ def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.nda
     dtype = FIXED[type_]
     if type(column) is _ndarray:
         return np.array([0 if value is None else value for value in column.tolist()], dtype)
-    return buffers.fixed(column, dtype)
+    return buffers.fixed_width_array(column, dtype)
 
 
 def _decimal_codes(column: Column, type_: str) -> Codes:
     """Returns the unscaled integers, or beyond 18 digits their nearest doubles, as codes."""
-    numbers, nulls = decimals.load(column, type_)
+    numbers, nulls = decimals.load_decimals(column, type_)
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
         codes = _fixed_codes(numbers, "bigint")
     else:
@@ -169,7 +169,7 @@ def _part(column: Column, index: Any) -> Column:
         return column[index]
     if isinstance(index, slice):
         return column.slice(index.start, index.stop - index.start)
-    return column.take(buffers.of_numpy(index))
+    return column.take(buffers.arrow_from_numpy(index))
 
 
 def _present(column: Column) -> Codes:
@@ -224,7 +224,7 @@ def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[
     flat = [part for parts in keys for part in parts]
     if all(type(part) is _ndarray for part in flat):
         return np.argsort(flat[0], kind="stable") if len(flat) == 1 else np.lexsort(flat[::-1])
-    arrays = [buffers.of_numpy(key) if type(key) is _ndarray else key for key in flat]
+    arrays = [buffers.arrow_from_numpy(key) if type(key) is _ndarray else key for key in flat]
     table = pa.Table.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
     order = [(name, "ascending") for name in table.column_names]
     indices = pc.sort_indices(table, sort_keys=order)
@@ -244,13 +244,13 @@ def _keys(column: Column, type_: str) -> list[Any]:
     if type_.startswith("decimal"):
         return _words(to_arrow(column, type_), missing)
     if is_nested(type_):
-        return [buffers.of_list(encode_column(column, type_), pa.binary())]
+        return [buffers.arrow_from_list(encode_column(column, type_), pa.binary())]
     text = to_arrow(column, type_)
     if missing is None:
         return [text]
     return [
         (~missing).astype(np.uint64),
-        text.fill_null(buffers.of_list(["" if type_ == "string" else b""], text.type)[0]),
+        text.fill_null(buffers.arrow_from_list(["" if type_ == "string" else b""], text.type)[0]),
     ]
 
 
@@ -288,7 +288,7 @@ def _comparable(column: Column, type_: str) -> list[Any]:
 
 def _comparable_wholes(column: Column, type_: str) -> list[Any]:
     """Returns the same of decimals in Arrow."""
-    numbers, nulls = decimals.load(column, type_)
+    numbers, nulls = decimals.load_decimals(column, type_)
     values: list[Any] = numbers.tolist()
     if nulls is None:
         return values

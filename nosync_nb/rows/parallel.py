@@ -31,7 +31,7 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def alone() -> None:
+def single_threaded() -> None:
     """From here on the current thread does its work by itself: others have the other cores."""
     _own.shared = False
 
@@ -40,17 +40,17 @@ def count(rows: int) -> int:
     """How many cores share the work on so many rows."""
     if rows < MANY or not _own.shared:
         return 1
-    return min(usable(), CORES_MAX)
+    return min(usable_cores(), CORES_MAX)
 
 
-def usable() -> int:
+def usable_cores() -> int:
     """How many cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def each(work: Callable[[int], None], parts: int, cores: int) -> None:
+def map_parallel(work: Callable[[int], None], parts: int, cores: int) -> None:
     """Does `work(0)`, `work(1)`, ... , each once, in any order and beside each other.
 
     Raises:

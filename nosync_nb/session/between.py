@@ -23,25 +23,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.comparison import differing
-from nosync_nb.collections.definition import Definition, reference
-from nosync_nb.collections.explain_output import Explained, PlanLine, PlanSection
-from nosync_nb.collections.session_protocol import Host, Pinpoint, definition_of
+from nosync_nb.collections.comparison import differing_counts
+from nosync_nb.collections.definition import Definition, reference_to
+from nosync_nb.collections.explain_output import ExplainOutput, PlanLine, PlanSection
+from nosync_nb.collections.session_protocol import ResolvedEpoch, SessionProtocol, definition_of
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.state_reader import state
+from nosync_nb.dataflow.state_reader import collection_state
 from nosync_nb.errors import StageError, TimeError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
 from nosync_nb.session.feed import SideFeed
-from nosync_nb.session.reads.collection_host import Standing
-from nosync_nb.session.reads.reader import scratch
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.reads.collection_host import CollectionPosition
+from nosync_nb.session.reads.reader import evaluate_unnamed
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Updates
 from nosync_nb.trace.history.history import History
@@ -61,8 +61,8 @@ class _TakenIn(NamedTuple):
     """
 
     snapshot: Snapshot
-    standings: tuple[Standing | None, ...]
-    untold: tuple[tuple[Draft, Snapshot], ...] = ()
+    standings: tuple[CollectionPosition | None, ...]
+    untold: tuple[tuple[EpochResult, Snapshot], ...] = ()
 
 
 class Between:
@@ -79,7 +79,7 @@ class Between:
     """
 
     def __init__(
-        self, feeds: Sequence[SideFeed], schema: Schema, host: Host, evaluate: Evaluate
+        self, feeds: Sequence[SideFeed], schema: Schema, host: SessionProtocol, evaluate: Evaluate
     ) -> None:
         self.types = host.types
         self._host = host
@@ -87,18 +87,18 @@ class Between:
         self._feeds = feeds
         self._schema = schema
         self._lock = threading.Lock()
-        self._listeners = Listeners(lambda hears, *what: hears(*what))
+        self._listeners = Subscriptions(lambda hears, *what: hears(*what))
         self._stops: tuple[weakref.finalize[Any, Any], ...] = ()
-        sides = [Collection(self, reference(name, schema)) for name in SIDES]
-        made = differing(*sides)
+        sides = [Collection(self, reference_to(name, schema)) for name in SIDES]
+        made = differing_counts(*sides)
         catalog = {name: Stage(name, schema, uid=name) for name in SIDES}
         stage = Stage(DIFFERENCE, made.schema, definition_of(DIFFERENCE, made, self))
         catalog = {n: s.identified({}) for n, s in catalog.items()} | {DIFFERENCE: stage}
         graph = Compiler(Graph(), self.types).compile(catalog)
         self._runner = Runner(graph, evaluate)
-        snapshot = Snapshot(Version(0, {}), graph, catalog, History(os.devnull))
+        snapshot = Snapshot(VersionState(0, {}), graph, catalog, History(os.devnull))
         self._held = _TakenIn(snapshot, (None, None))
-        self.collection = Collection(self, reference(DIFFERENCE, made.schema))
+        self.collection = Collection(self, reference_to(DIFFERENCE, made.schema))
 
     # -- taking in ---------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Between:
         self._tell()
         return self._held.snapshot
 
-    def _taken(self, held: _TakenIn) -> list[tuple[Standing, Updates | None]]:
+    def _taken(self, held: _TakenIn) -> list[tuple[CollectionPosition, Updates | None]]:
         """How both sides stand, and what came since."""
         seen = held.snapshot
         sides = zip(SIDES, self._feeds, held.standings, strict=True)
@@ -135,7 +135,9 @@ class Between:
             for name, feed, standing in sides
         ]
 
-    def _after(self, held: _TakenIn, taken: Sequence[tuple[Standing, Updates | None]]) -> _TakenIn:
+    def _after(
+        self, held: _TakenIn, taken: Sequence[tuple[CollectionPosition, Updates | None]]
+    ) -> _TakenIn:
         """What follows from what came."""
         snapshot, untold = held.snapshot, held.untold
         inputs = {
@@ -204,11 +206,11 @@ class Between:
             )
         return seen.epoch
 
-    def pinpoint(self, at: Any) -> Pinpoint:
+    def pinpoint(self, at: Any) -> ResolvedEpoch:
         """What is there now."""
-        return Pinpoint(self.epoch(at), 0)
+        return ResolvedEpoch(self.epoch(at), 0)
 
-    def still(self, point: Pinpoint, title: str) -> int:
+    def still(self, point: ResolvedEpoch, title: str) -> int:
         """The same, if nothing came since."""
         return self.epoch(point.epoch)
 
@@ -217,8 +219,8 @@ class Between:
         seen = self.take_in()
         epoch = self._at(at, seen)
         if definition.is_ref:
-            return state(seen, definition.name, epoch)
-        return scratch(seen, definition, epoch, self.types, self._evaluate)
+            return collection_state(seen, definition.name, epoch)
+        return evaluate_unnamed(seen, definition, epoch, self.types, self._evaluate)
 
     def glance(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
@@ -239,12 +241,12 @@ class Between:
         """Empty: it has no past."""
         return []
 
-    def explain(self, definition: Definition) -> Explained:
+    def explain(self, definition: Definition) -> ExplainOutput:
         """Both sides with how far they were taken."""
         self.take_in()
         sides = zip(self._feeds, self._held.standings, strict=True)
         told = [feed.told(standing) for feed, standing in sides if standing is not None]
-        return Explained("difference", [PlanSection("", [PlanLine(each) for each in told])])
+        return ExplainOutput("difference", [PlanSection("", [PlanLine(each) for each in told])])
 
     def frame(self, definition: Definition, at: Any) -> Any:
         """Raises: it is in this process alone."""

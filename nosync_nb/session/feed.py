@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nosync_nb.collections.comparison import narrowed
+from nosync_nb.collections.comparison import restricted_comparison
 from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import StageError, TimeError
-from nosync_nb.session.reads.collection_host import SessionHost, Standing
+from nosync_nb.session.reads.collection_host import CollectionPosition, SessionHost
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 
@@ -33,7 +33,7 @@ class SideFeed:
         host: SessionHost,
         definition: Definition,
         places: Sequence[int],
-        begun: Standing,
+        begun: CollectionPosition,
         live: bool,
     ) -> None:
         self.host = host
@@ -59,8 +59,8 @@ class SideFeed:
             self.host.glance(self._definition, lambda _: None)
 
     def since(
-        self, before: Standing | None, held: Callable[[], Updates]
-    ) -> tuple[Standing, Updates | None]:
+        self, before: CollectionPosition | None, held: Callable[[], Updates]
+    ) -> tuple[CollectionPosition, Updates | None]:
         """How it stands, and what came after it stood so; None: nothing did.
 
         Args:
@@ -89,19 +89,24 @@ class SideFeed:
         assert before is not None
         return before, None
 
-    def told(self, standing: Standing) -> str:
+    def told(self, standing: CollectionPosition) -> str:
         """What it is and how far it was taken, for people."""
         how = "goes on" if self.live else "stays so"
         return f"{self._name} at epoch {standing.point.epoch} of '{self.host.path}', {how}"
 
-    def _fixed(self) -> Standing:
+    def _fixed(self) -> CollectionPosition:
         """How it stood when it was asked for, if that can still be read."""
         self.host.still(self._begun.point, f"'{self._name}'")
         if self.host.standing(self._definition).logs != self._begun.logs:
             raise StageError(f"'{self._name}' was edited since", hint="compare again")
         return self._begun
 
-    def _read(self, before: Standing | None, now: Standing, held: Callable[[], Updates]) -> Updates:
+    def _read(
+        self,
+        before: CollectionPosition | None,
+        now: CollectionPosition,
+        held: Callable[[], Updates],
+    ) -> Updates:
         """What came between."""
         host, definition = self.host, self._definition
         if (
@@ -122,4 +127,4 @@ class SideFeed:
 
     def _narrowed(self, batch: Batch) -> Updates:
         """The columns that are taken."""
-        return narrowed(batch, self._places, self._definition.schema.types)
+        return restricted_comparison(batch, self._places, self._definition.schema.types)

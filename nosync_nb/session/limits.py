@@ -15,7 +15,7 @@ BACKLOG_BYTES = 256 << 20
 
 
 @dataclass
-class Limits:
+class UserLimits:
     """Read anew whenever something is decided; each may be set at any time, by any thread.
 
     Attributes:

@@ -15,20 +15,20 @@ from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.opening__regaining import OnLoss, Policy, tell
+from nosync_nb.session.opening__regaining import OnLoss, RestorePolicy, report_restore
 from nosync_nb.session.session import Session, owners_of
 from nosync_nb.session.timetravel import remote_branches
-from nosync_nb.spark.session_protocol import SparkWish
+from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.spark.staging import location
 from nosync_nb.store import retention_policy
 from nosync_nb.store.log import Log
-from nosync_nb.store.records.replay import rewinds_to
+from nosync_nb.store.records.replay import rewind_target
 from nosync_nb.store.replication import config, registry
-from nosync_nb.store.replication.config import Replicas
-from nosync_nb.store.replication.endpoints import prepare, prepared
+from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.endpoints import is_prepared, prepare_copy
 from nosync_nb.store.replication.restore import catch_up, restore
-from nosync_nb.store.replication.restore.lazy_fetch import Elsewhere
-from nosync_nb.store.replication.restore.restore import MissingError
+from nosync_nb.store.replication.restore.lazy_fetch import FetchingFiles
+from nosync_nb.store.replication.restore.restore import QuorumUnavailableError
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches, branches__listing
 
@@ -83,9 +83,9 @@ def open(
     _refuse_kept(mode, retain, budget)
     _refuse(mode, bulk, named=replicas is not None or quorum is not None)
     where = os.path.realpath(plain_path(path, "open"))
-    asked = None if replicas is None else config.checked(replicas, quorum, log=where)
+    asked = None if replicas is None else config.checked_config(replicas, quorum, log=where)
     wish = _Wish(where, mode, takeover, _spark(spark, spark_rows, bulk), asked, quorum)
-    policy = Policy(on_loss, timeout)
+    policy = RestorePolicy(on_loss, timeout)
     while True:
         try:
             session = _one(wish, gap=policy.gap)
@@ -94,7 +94,7 @@ def open(
             if budget is not None:
                 owners_of(session).retaining.bound(budget)
             return session
-        except MissingError as missing:
+        except QuorumUnavailableError as missing:
             policy.wait(missing)
 
 
@@ -121,15 +121,15 @@ class _Wish(NamedTuple):
     where: str
     mode: Literal["r", "w"]
     takeover: bool
-    spark: SparkWish
-    replicas: Replicas | None
+    spark: SparkOptions
+    replicas: ReplicaConfig | None
     quorum: int | None
 
-    def over(self, before: Replicas) -> Replicas | None:
+    def over(self, before: ReplicaConfig) -> ReplicaConfig | None:
         """The replicas that are asked for of a log that has others; None: nothing is said."""
         if self.replicas is None and self.quorum is not None:
             urls = [address.url for address in before.replicas]
-            return config.checked(urls, self.quorum, log=self.where)
+            return config.checked_config(urls, self.quorum, log=self.where)
         return self.replicas
 
 
@@ -153,11 +153,11 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     """A session that whoever opens the folder next finds; or nothing of it is left."""
     started = time.perf_counter()
     where, mode, asked = wish.where, wish.mode, wish.replicas
-    anew = restore.restore(where, asked, gap=gap) if asked is not None else None
-    files = Elsewhere() if mode == "w" else None
-    further = catch_up.asking(files or Files(), where, asked)
+    anew = restore.restore_log(where, asked, gap=gap) if asked is not None else None
+    files = FetchingFiles() if mode == "w" else None
+    further = catch_up.replicas_to_ask(files or Files(), where, asked)
     opened = partial(Log.open, further=further)
-    branches__listing.check_there(files or Files(), where)
+    branches__listing.check_branch_exists(files or Files(), where)
     store = Store.open(where, mode=mode, takeover=wish.takeover, files=files, opened=opened)
     read = time.perf_counter()
     session = None
@@ -166,8 +166,12 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         replicas, ready = _prepared(store, replicas)
         session = Session(store, replicas, open, spark=wish.spark)
         if anew is not None:
-            tell(session.recovery, anew, [*session.inputs, *session.stages])
-            for said in remote_branches.regained(store.files, where, replicas) if anew.url else ():
+            report_restore(session.recovery, anew, [*session.inputs, *session.stages])
+            for said in (
+                remote_branches.record_restored_branches(store.files, where, replicas)
+                if anew.url
+                else ()
+            ):
                 session.recovery.note(said)
         for note in (unfit, ready):
             if note is not None:
@@ -180,7 +184,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         if mode == "w":
             _register(where, session)
             with suppress(NosyncError):  # a home that cannot be written keeps nobody from his log
-                registry.remember(store.files, where, store.log.id, replicas)
+                registry.register_replicas(store.files, where, store.log.id, replicas)
         store.log.start()
         owners.replication.start()
         owners.fetching.start()
@@ -198,30 +202,30 @@ def _may_lack(store: Store) -> bool:
 
     There is no checkpoint after a rewind before they have it.
     """
-    return branches.fork_of(store.meta) is not None or rewinds_to(store.tail) is not None
+    return branches.branch_origin(store.meta) is not None or rewind_target(store.tail) is not None
 
 
-def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
+def _replicas(store: Store, wish: _Wish) -> tuple[ReplicaConfig, str | None]:
     """The replicas of a log that was opened, and why those that it names are not asked."""
     log = store.log
     if log.mode == "r":
-        return Replicas(), None
+        return ReplicaConfig(), None
     try:
-        stored = config.read(store.files, store.path, log.id)
+        stored = config.read_config(store.files, store.path, log.id)
     except (TrustError, CorruptLogError, DurabilityError) as error:
         if wish.replicas is None:
-            return Replicas(), str(error)
-        stored = Replicas()
+            return ReplicaConfig(), str(error)
+        stored = ReplicaConfig()
     asked = wish.over(stored)
     if asked is None or asked == stored.settled:
         return stored, None
     asked = stored.changed(asked, log.head.seq)
-    prepare(asked.replicas, store.files)
-    config.write(store.files, store.path, log.id, asked)
+    prepare_copy(asked.replicas, store.files)
+    config.write_config(store.files, store.path, log.id, asked)
     return asked, None
 
 
-def _prepared(store: Store, replicas: Replicas) -> tuple[Replicas, str | None]:
+def _prepared(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str | None]:
     """The replicas of a branch, which it got from its parent, when it is opened first; tells so.
 
     Those that cannot be reached keep nobody from it, and are tried again at the next opening.
@@ -229,10 +233,10 @@ def _prepared(store: Store, replicas: Replicas) -> tuple[Replicas, str | None]:
     if not replicas.unprepared:
         return replicas, None
     urls = ", ".join(each.url for each in replicas.replicas)
-    if not prepared(replicas.replicas, store.files):
+    if not is_prepared(replicas.replicas, store.files):
         return replicas, f"it is on this disk alone, as not all of {urls} can be reached"
     replicas = replicas._replace(unprepared=False)
-    config.write(store.files, store.path, store.log.id, replicas)
+    config.write_config(store.files, store.path, store.log.id, replicas)
     return replicas, f"it was on this disk alone, and is kept at {urls} from now on"
 
 
@@ -257,14 +261,14 @@ def _register(where: str, session: Session) -> None:
 
 def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) -> None:
     """Raises if what is to be kept of the past is nothing known, or said by who only reads."""
-    retention_policy.parsed(retain)
-    retention_policy.parsed_bounds(budget)
+    retention_policy.parse_retention(retain)
+    retention_policy.parse_bounds(budget)
     for name, said in (("retain", retain), ("budget", budget)):
         if said is not None and mode == "r":
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
 
 
-def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkWish:
+def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions:
     """What is said of Spark.
 
     Raises:
@@ -278,7 +282,7 @@ def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkWish:
             hint="leave it out to use yours, or one that is started when it is needed; spark_rows"
             ' says what runs there, and `%config NoSync.spark = "off"` that nothing does',
         )
-    return SparkWish(spark, spark_rows, "" if bulk is None else location.checked(bulk))
+    return SparkOptions(spark, spark_rows, "" if bulk is None else location.checked_url(bulk))
 
 
 def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:

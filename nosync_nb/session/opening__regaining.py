@@ -16,14 +16,14 @@ from typing import Any, Literal, cast, get_args
 
 from nosync_nb.errors import SchemaError, warn
 from nosync_nb.session.report import RecoveryReport
-from nosync_nb.store.replication.restore.restore import MissingError, Restored
+from nosync_nb.store.replication.restore.restore import QuorumUnavailableError, RestoreResult
 
 OnLoss = Literal["refuse", "wait", "gap"]
 
 _AGAIN_S = 0.2
 
 
-class Policy:
+class RestorePolicy:
     """What one opening does if too few replicas can be read.
 
     Args:
@@ -61,7 +61,7 @@ class Policy:
         """Whether what there is will do."""
         return self._on_loss == "gap"
 
-    def wait(self, missing: MissingError) -> None:
+    def wait(self, missing: QuorumUnavailableError) -> None:
         """Waits a while before the replicas are asked again; it can be interrupted.
 
         What is waited for is told, as a warning, whenever it is something else.
@@ -80,7 +80,7 @@ class Policy:
         threading.Event().wait(_AGAIN_S)
 
 
-def tell(report: RecoveryReport, regained: Restored, stages: list[str]) -> None:
+def report_restore(report: RecoveryReport, regained: RestoreResult, stages: list[str]) -> None:
     """Says in the report of an opening from where a log came, and what it may lack."""
     if not regained.url:
         for doubt in regained.doubts:

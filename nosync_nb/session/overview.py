@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb.dataflow.runtime.epoch_result import Work
+from nosync_nb.dataflow.runtime.epoch_result import StageWork
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.rows import Schema
 from nosync_nb.session.durability.replication_lag import ReplicaStatus
 from nosync_nb.session.feeds.folder_watch import WatchStatus
-from nosync_nb.store.durability.recovery_frontier import Failure, Frontier
+from nosync_nb.store.durability.recovery_frontier import FailureClass, Frontier
 from nosync_nb.trace import stats
 
 if TYPE_CHECKING:
-    from nosync_nb.session.services import Owners
+    from nosync_nb.session.services import Services
 
 
-class Outline(NamedTuple):
+class StageOutline(NamedTuple):
     """A stage or an input.
 
     Attributes:
@@ -54,7 +54,7 @@ class Outline(NamedTuple):
     last: int
     live: bool
     why: str
-    work: Work | None
+    work: StageWork | None
     frontier: Frontier
     copies: tuple[int, ...]
     after: Mapping[str, int]
@@ -66,7 +66,7 @@ class Outline(NamedTuple):
         return f"stale: {self.why}" if self.stale else self.why
 
 
-class Cost(NamedTuple):
+class FailureCost(NamedTuple):
     """What a failure now would cost.
 
     Attributes:
@@ -89,18 +89,18 @@ class Overview(NamedTuple):
 
     epoch: int
     committed_at: datetime | None
-    collections: tuple[Outline, ...]
-    costs: tuple[Cost, ...]
+    collections: tuple[StageOutline, ...]
+    costs: tuple[FailureCost, ...]
     replicas: tuple[ReplicaStatus, ...]
     quorum: int
     watches: tuple[WatchStatus, ...]
 
-    def named(self, name: str) -> Outline | None:
+    def named(self, name: str) -> StageOutline | None:
         """The stage or input of a name."""
         return next((each for each in self.collections if each.name == name), None)
 
 
-class Moment(NamedTuple):
+class OverviewMark(NamedTuple):
     """What tells one moment from another: compared with `is_like`, and no further use."""
 
     snapshot: Snapshot
@@ -109,12 +109,12 @@ class Moment(NamedTuple):
     tasks: int
     watches: tuple[WatchStatus, ...]
 
-    def is_like(self, other: Moment | None) -> bool:
+    def is_like(self, other: OverviewMark | None) -> bool:
         """Whether there is nothing to be seen now that was not to be seen then."""
         return other is not None and self.snapshot is other.snapshot and self[1:] == other[1:]
 
 
-def mark(owners: Owners) -> Moment:
+def overview_mark(owners: Services) -> OverviewMark:
     """The mark of now. Cost: some us, and some more a replica."""
     owners.follower.refresh()
     publisher = owners.publisher
@@ -123,10 +123,10 @@ def mark(owners: Owners) -> Moment:
         (copy.url, copy.state, copy.frame, copy.epoch, copy.behind_bytes > 0, copy.bytes_sent)
         for copy in owners.replication.status()
     )
-    return Moment(seen, durable, copies, owners.worker.tasks_count, owners.watches.status())
+    return OverviewMark(seen, durable, copies, owners.worker.tasks_count, owners.watches.status())
 
 
-def overview(owners: Owners) -> Overview:
+def build_overview(owners: Services) -> Overview:
     """What is to be seen now, stages in the order in which they were defined, inputs first.
 
     Cost: O(stages x (layers + replicas)); a layer's rows are counted once.
@@ -134,7 +134,7 @@ def overview(owners: Owners) -> Overview:
     owners.follower.refresh()
     publisher, frontiers = owners.publisher, owners.frontiers
     of_stages, of_replicas = frontiers.of_stages(), frontiers.of_replicas()
-    after = {failure.value: frontiers.of_failure(failure) for failure in Failure}
+    after = {failure.value: frontiers.of_failure(failure) for failure in FailureClass}
     costs = _costs(owners)
     seen = publisher.snapshot  # not older than what was asked before
     shown = []
@@ -145,7 +145,7 @@ def overview(owners: Owners) -> Overview:
         rows, size, why = _held(owners, seen, stage)
         copies = tuple(copy.get(name, 0) for copy in of_replicas)
         shown.append(
-            Outline(
+            StageOutline(
                 name,
                 stage.is_input,
                 stage.schema,
@@ -176,16 +176,16 @@ def overview(owners: Owners) -> Overview:
     )
 
 
-def _held(owners: Owners, seen: Snapshot, stage: Stage) -> tuple[int | None, int, str]:
+def _held(owners: Services, seen: Snapshot, stage: Stage) -> tuple[int | None, int, str]:
     """The rows of a stage, its bytes, and why they cannot be read."""
     try:
         layers = owners.upkeep.layers(stage.name)
-        return stats.sums(seen.contents(stage.name)), sum(each["bytes"] for each in layers), ""
+        return stats.row_sums(seen.contents(stage.name)), sum(each["bytes"] for each in layers), ""
     except Exception as error:  # a file that is damaged, or gone meanwhile
         return None, 0, str(error)
 
 
-def _costs(owners: Owners) -> tuple[Cost, ...]:
+def _costs(owners: Services) -> tuple[FailureCost, ...]:
     """What each class of failure would cost, and a lost disk with each number of replicas."""
     replicas = len(owners.replication.settings.replicas)
     kinds: list[tuple[str, int | None]] = [("kernel", None), ("power", None)]
@@ -193,11 +193,11 @@ def _costs(owners: Owners) -> tuple[Cost, ...]:
     return tuple(_cost(owners, failure, lost) for failure, lost in kinds)
 
 
-def _cost(owners: Owners, failure: str, lost: int | None) -> Cost:
+def _cost(owners: Services, failure: str, lost: int | None) -> FailureCost:
     epoch = owners.frontiers.after(failure, lost)
     gone = max(0, owners.publisher.now - epoch)
     since = owners.publisher.ledger.committed(epoch + 1) if gone else None
-    return Cost(failure, lost, epoch, gone, _moment(since))
+    return FailureCost(failure, lost, epoch, gone, _moment(since))
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -18,7 +18,7 @@ from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import warn
-from nosync_nb.session.state.pending_changes import InputChanges, taken
+from nosync_nb.session.state.pending_changes import PendingInputChanges, rows_to_remove
 from nosync_nb.session.writes.missing_rows import repair_of
 from nosync_nb.trace import stats
 from nosync_nb.trace.batch import Updates, row_text
@@ -39,7 +39,7 @@ _WHOLE = 1024
 class Removing(NamedTuple):
     """The calls on an input of which some take rows away, and what its epoch made of them."""
 
-    changes: InputChanges
+    changes: PendingInputChanges
     made: Delta | None
 
 
@@ -96,7 +96,7 @@ class Removals:
             if len(made) <= _WHOLE:
                 updates = made.updates  # as its trace has them
             else:  # do not keep what it brought
-                updates = taken(changes.parts, changes.stage.schema.types)
+                updates = rows_to_remove(changes.parts, changes.stage.schema.types)
             self._rows += len(updates.diff)
             self._waiting.append(tuple.__new__(Taken, (changes.stage, updates, epoch)))
         at_once = self._waits(REMOVALS_BEHIND)
@@ -139,9 +139,9 @@ def _absent_of(removals: Sequence[Taken], snapshot: Snapshot) -> str | None:
     if name not in snapshot.catalog or snapshot.stage(name).schema.types != types:
         return None  # dropped meanwhile, or it has other columns
     contents = snapshot.contents(name)
-    known = stats.sound_until(contents)
+    known = stats.nonnegative_until(contents)
     parts = [each.updates for each in removals if each.epoch >= known]
-    lacking = stats.lacking(contents, taken(parts, types)) if parts else None
+    lacking = stats.lacking(contents, rows_to_remove(parts, types)) if parts else None
     if lacking is None:
         return None
     row = row_text(lacking.columns, types)

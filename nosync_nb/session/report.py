@@ -84,7 +84,7 @@ class RecoveryReport:
             return ""
         first = min(self.uncertain.values())
         return (
-            f"epoch {first} and later, if there were any, of {listed([*self.uncertain])}:"
+            f"epoch {first} and later, if there were any, of {listed_names([*self.uncertain])}:"
             " too few replicas could be read"
         )
 
@@ -132,7 +132,7 @@ class RecoveryReport:
             return "new session: nothing to recover"
         how = "closed properly" if self.clean else "not closed properly"
         if self.lost:
-            how += f", {counted(len(self.lost), 'epoch')} lost"
+            how += f", {counted_noun(len(self.lost), 'epoch')} lost"
         return (
             f"recovered at epoch {self.resumed_at} in {_time(sum(self.seconds.values()))} ({how})"
         )
@@ -156,10 +156,10 @@ class RecoveryReport:
             names += [name for name, each in self.stages.items() if each == kind]
             plain = [name for name in names if name not in self.reasons]
             if plain:
-                facts.append((kind, listed(plain)))
+                facts.append((kind, listed_names(plain)))
             facts += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
         facts.append(("Spark", self.spark))
-        facts.append(("recomputed", counted(self.recomputed, "stage-epoch")))
+        facts.append(("recomputed", counted_noun(self.recomputed, "stage-epoch")))
         facts += [("note", each) for each in self.notes]
         facts.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
         return [(what, text) for what, text in facts if text]
@@ -169,11 +169,11 @@ class RecoveryReport:
         cells: dict[str, list[str]] = {}
         for name, cell in self.not_restored.items():
             cells.setdefault(cell, []).append(name)
-        told = [f"{listed(names)} — {cell}" for cell, names in cells.items()]
+        told = [f"{listed_names(names)} — {cell}" for cell, names in cells.items()]
         more = len(told) - CELLS_MAX
         if more <= 0:
             return told
-        return [*told[-CELLS_MAX:], f"and what {counted(more, 'cell')} before made"]
+        return [*told[-CELLS_MAX:], f"and what {counted_noun(more, 'cell')} before made"]
 
     def __str__(self) -> str:
         lines = [f"NoSync: {self.title}"]
@@ -184,14 +184,14 @@ class RecoveryReport:
         return "\n".join(lines)
 
 
-def listed(names: Sequence[str]) -> str:
+def listed_names(names: Sequence[str]) -> str:
     """Names in a line, those that are too many counted."""
     shown = ", ".join(names[:NAMES_MAX])
     rest = len(names) - NAMES_MAX
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-def counted(count: int, what: str) -> str:
+def counted_noun(count: int, what: str) -> str:
     """A number of things."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 

@@ -10,55 +10,55 @@ from contextlib import suppress
 from functools import partial
 
 from nosync_nb.errors import NosyncError
-from nosync_nb.session.backfill.apply_catalog import Installation
-from nosync_nb.session.backfill.background import Rebuilding
-from nosync_nb.session.backfill.execute import Healing
-from nosync_nb.session.definitions.define import Definitions
-from nosync_nb.session.definitions.define__declarations import Declarations
-from nosync_nb.session.definitions.retention import Retaining
-from nosync_nb.session.durability.backlog_policy import Scaling
-from nosync_nb.session.durability.frontiers import Frontiers
-from nosync_nb.session.durability.lazy_files import Fetching
-from nosync_nb.session.durability.replication import Replication
-from nosync_nb.session.durability.verification import Verification
-from nosync_nb.session.feeds.folder_watch import Watches
-from nosync_nb.session.feeds.stream import Streams
-from nosync_nb.session.limits import Limits
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.backfill.background import BackgroundRebuild
+from nosync_nb.session.backfill.execute import BackfillExecutor
+from nosync_nb.session.definitions.define import DefinitionService
+from nosync_nb.session.definitions.define__declarations import InputDeclarations
+from nosync_nb.session.definitions.retention import RetentionService
+from nosync_nb.session.durability.backlog_policy import BacklogPolicy
+from nosync_nb.session.durability.frontiers import FrontierService
+from nosync_nb.session.durability.lazy_files import LazyFiles
+from nosync_nb.session.durability.replication import ReplicationService
+from nosync_nb.session.durability.verification import VerificationService
+from nosync_nb.session.feeds.folder_watch import FolderWatches
+from nosync_nb.session.feeds.stream import StreamFeeds
+from nosync_nb.session.limits import UserLimits
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.reads.collection_host import SessionHost
-from nosync_nb.session.reads.collection_host__frames import Frames
-from nosync_nb.session.reads.compare import Comparing
-from nosync_nb.session.reads.log_follower import Follower
-from nosync_nb.session.reads.paging import Paging
+from nosync_nb.session.reads.collection_host__frames import DataFrameExports
+from nosync_nb.session.reads.compare import CompareService
+from nosync_nb.session.reads.log_follower import LogFollower
+from nosync_nb.session.reads.paging import PagingService
 from nosync_nb.session.reads.reader import SnapshotReader
 from nosync_nb.session.recovery import recover
-from nosync_nb.session.recovery.recover import Opening
-from nosync_nb.session.recovery.repair_and_retry import Repairs
-from nosync_nb.session.state.definition_names import Names
-from nosync_nb.session.state.file_gc import Garbage
-from nosync_nb.session.state.metrics import Works
+from nosync_nb.session.recovery.recover import RecoveryState
+from nosync_nb.session.recovery.repair_and_retry import RepairService
+from nosync_nb.session.state.definition_names import DefinitionNames
+from nosync_nb.session.state.file_gc import FileCollector
+from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
-from nosync_nb.session.state.worker import Worker
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.session.timetravel.branch import Branching, Opens
-from nosync_nb.session.timetravel.follow_parent import Pursuit
-from nosync_nb.session.timetravel.rewind import Rewinding
-from nosync_nb.session.writes.commit import Commits
-from nosync_nb.session.writes.determinism_check import Audits
-from nosync_nb.session.writes.epoch_block import Blocks
-from nosync_nb.session.writes.idempotency import Loads, Repeats
-from nosync_nb.session.writes.ingest import Inputs
-from nosync_nb.spark.connection import Link
-from nosync_nb.spark.session_protocol import SparkWish
-from nosync_nb.spark.staging.staging import Carrier
-from nosync_nb.store.replication.config import Replicas
+from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.session.timetravel.branch import BranchService, Opens
+from nosync_nb.session.timetravel.follow_parent import ParentFollower
+from nosync_nb.session.timetravel.rewind import RewindService
+from nosync_nb.session.writes.commit import CommitService
+from nosync_nb.session.writes.determinism_check import DeterminismChecks
+from nosync_nb.session.writes.epoch_block import EpochBlocks
+from nosync_nb.session.writes.idempotency import LoadRegistry, RepeatedLoads
+from nosync_nb.session.writes.ingest import IngestService
+from nosync_nb.spark.connection import SparkConnection
+from nosync_nb.spark.session_protocol import SparkOptions
+from nosync_nb.spark.staging.staging import StagingService
+from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.store import Store
 
 
-class Owners:
+class Services:
     """Those of one session over a folder that was opened.
 
     Attributes:
@@ -66,65 +66,70 @@ class Owners:
         behind: whether stages have stopped that can have what they missed, or lack files.
     """
 
-    def __init__(self, store: Store, settings: Replicas, opens: Opens, spark: SparkWish) -> None:
-        self.limits = limits = Limits(spark.rows)
-        self.works, self.worker, self.repeats = Works(), Worker(), Repeats()
-        self.gate = gate = Gate(store.log.mode, store.log.check)
-        self.listeners = listeners = Listeners(gate.tell)
-        self.names = names = Names(listeners)
+    def __init__(
+        self, store: Store, settings: ReplicaConfig, opens: Opens, spark: SparkOptions
+    ) -> None:
+        self.limits = limits = UserLimits(spark.rows)
+        self.works, self.worker, self.repeats = WorkMetrics(), BackgroundWorker(), RepeatedLoads()
+        self.gate = gate = WriterLock(store.log.mode, store.log.check)
+        self.listeners = listeners = Subscriptions(gate.tell)
+        self.names = names = DefinitionNames(listeners)
         self.transactions = transactions = Transactions()
-        self.publisher = publisher = Publisher(store, gate, self.works, Garbage(), names)
+        self.publisher = publisher = Publisher(store, gate, self.works, FileCollector(), names)
         tell = listeners.say, self._look, self._propose
-        self.replication = replication = Replication(publisher, settings, *tell)
-        self.fetching = Fetching(store, lambda: replication.settings.replicas)
-        self.frontiers = frontiers = Frontiers(publisher, replication, self.fetching)
-        self.repairs = repairs = Repairs(
+        self.replication = replication = ReplicationService(publisher, settings, *tell)
+        self.fetching = LazyFiles(store, lambda: replication.settings.replicas)
+        self.frontiers = frontiers = FrontierService(publisher, replication, self.fetching)
+        self.repairs = repairs = RepairService(
             store, replication, listeners, lambda name, stop: self.healing.meet(name, stop=stop)
         )
-        self.verification = Verification(publisher, replication)
-        self.signer = signer = Signer(store.log.id)
-        self.branching = Branching(gate, publisher, signer, replication, opens)
+        self.verification = VerificationService(publisher, replication)
+        self.signer = signer = CatalogSigner(store.log.id)
+        self.branching = BranchService(gate, publisher, signer, replication, opens)
         ended = partial(_ended, gate, publisher)
         self.carrier = _carrier(store, spark)
         asks = limits, ended, listeners.say, self.works.doing, spark.session
-        self.link = link = Link(publisher, *asks, self.carrier)
+        self.link = link = SparkConnection(publisher, *asks, self.carrier)
         types = link.types
         opening = recover.recover(store, types, self.fetching)
         recovered, report = opening.recovered, opening.report
         publisher.show(recovered)
         signer.believe(recovered)
         self.report, self.behind = report, opening.behind or opening.lacking
-        self.upkeep = Upkeep(gate, publisher, signer, self.worker, limits, replication.merges)
+        self.upkeep = Maintenance(gate, publisher, signer, self.worker, limits, replication.merges)
         followed = recovered if store.log.mode == "r" else None
-        self.follower = follower = Follower(gate, publisher, signer, repairs, followed)
+        self.follower = follower = LogFollower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
-        frames = Frames(publisher, reader, names, link)
+        frames = DataFrameExports(publisher, reader, names, link)
         seen = publisher, reader, follower, frames
         self.host = SessionHost(gate, *seen, names, listeners, types, limits)
-        self.comparing = Comparing(publisher, self.host, link.evaluate)
-        self.paging = Paging(publisher, reader, follower, names, types)
-        installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
-        self.retaining = Retaining(gate, publisher, installation, self.upkeep)
-        self.scaling = Scaling(
+        self.comparing = CompareService(publisher, self.host, link.evaluate)
+        self.paging = PagingService(publisher, reader, follower, names, types)
+        installation = CatalogInstaller(gate, publisher, link, types, signer, self.upkeep, limits)
+        self.retaining = RetentionService(gate, publisher, installation, self.upkeep)
+        self.scaling = BacklogPolicy(
             gate, publisher, installation, replication, frontiers, self.upkeep, self.worker, limits
         )
-        self.healing = Healing(gate, publisher, installation, self.upkeep, report)
-        self.declarations = Declarations(gate, publisher, installation, link)
-        self.definitions = Definitions(
+        self.healing = BackfillExecutor(gate, publisher, installation, self.upkeep, report)
+        self.declarations = InputDeclarations(gate, publisher, installation, link)
+        self.definitions = DefinitionService(
             gate, publisher, installation, names, transactions, listeners, link, types,
             self.host, report, repairs, replication,
         )  # fmt: skip
-        self.audits = Audits(publisher, self.definitions, link)
-        self.commits = Commits(
+        self.audits = DeterminismChecks(publisher, self.definitions, link)
+        self.commits = CommitService(
             gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication,
             repairs, self.worker,
         )  # fmt: skip
-        self.inputs = inputs = Inputs(gate, publisher, transactions, link, repairs)
-        self.following = Pursuit(gate, publisher, transactions, inputs, self.commits)
-        self.loads = Loads(self.repeats, publisher, transactions, listeners, link.is_frame)
-        self.blocks = Blocks(transactions, self.commits, self.loads)
+        self.inputs = inputs = IngestService(gate, publisher, transactions, link, repairs)
+        self.following = ParentFollower(gate, publisher, transactions, inputs, self.commits)
+        self.loads = LoadRegistry(self.repeats, publisher, transactions, listeners, link.is_frame)
+        self.blocks = EpochBlocks(transactions, self.commits, self.loads)
         feeds = gate, publisher, listeners, self.blocks, inputs, self.loads
-        self.watches, self.streams = Watches(*feeds), Streams(*feeds, commits=self.commits)
+        self.watches, self.streams = (
+            FolderWatches(*feeds),
+            StreamFeeds(*feeds, commits=self.commits),
+        )
         self._begin(opening, transactions, installation)
 
     def _look(self) -> None:
@@ -138,14 +143,14 @@ class Owners:
         )
 
     def _begin(
-        self, opening: Opening, transactions: Transactions, installation: Installation
+        self, opening: RecoveryState, transactions: Transactions, installation: CatalogInstaller
     ) -> None:
         """Makes who goes back; has done before the first write what an opening has left to do."""
         report, publisher, repeats = opening.report, self.publisher, self.repeats
-        self.rebuilding = Rebuilding(
+        self.rebuilding = BackgroundRebuild(
             self.gate, publisher, installation, self.upkeep, self.worker, self.link.types, report
         )
-        self.rewinding = Rewinding(
+        self.rewinding = RewindService(
             self.gate, publisher, transactions, self.link, self.signer, self.upkeep,
             self.listeners, repeats, self.branching, self.rebuilding,
         )  # fmt: skip
@@ -159,18 +164,18 @@ class Owners:
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
             heal, resume, lack = self.healing.heal, self.definitions.resume, self.rebuilding.plan
-            completion = recover.Completion(
+            completion = recover.RecoveryCompletion(
                 self.gate, publisher, self.upkeep, self.link, heal, report, resume, lack
             )
             completion.begin(opening)
 
 
-def _carrier(store: Store, spark: SparkWish) -> Carrier:
+def _carrier(store: Store, spark: SparkOptions) -> StagingService:
     """What takes the files of a log to executors."""
     own = store.log.id.hex(), str(store.log.generation)  # of this owner of it, and of no other
-    return Carrier(store.parts, own, spark.bulk)
+    return StagingService(store.parts, own, spark.bulk)
 
 
-def _ended(gate: Gate, publisher: Publisher) -> bool:
+def _ended(gate: WriterLock, publisher: Publisher) -> bool:
     """Whether a session closes, or its log is another owner's now."""
     return gate.closing or publisher.fenced

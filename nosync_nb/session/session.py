@@ -24,27 +24,27 @@ from typing import Any, Literal, cast
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
-from nosync_nb.collections.definition import check_name, reference
+from nosync_nb.collections.definition import check_name, reference_to
 from nosync_nb.errors import FencedError, one_line
 from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.report import StageReport
-from nosync_nb.session.services import Owners
-from nosync_nb.session.state.pending_changes import InputChanges
+from nosync_nb.session.services import Services
+from nosync_nb.session.state.pending_changes import PendingInputChanges
 from nosync_nb.session.timetravel.branch import Opens
 from nosync_nb.session.timetravel.rewind import RewindReport
 from nosync_nb.session.writes.epoch_block import EpochBlock
 from nosync_nb.session.writes.input import Input
-from nosync_nb.spark.session_protocol import SparkWish
-from nosync_nb.store.catalog.epoch_index import Epochs
+from nosync_nb.spark.session_protocol import SparkOptions
+from nosync_nb.store.catalog.epoch_index import EpochSequence
 from nosync_nb.store.durability.recovery_frontier import FailureName, Frontier
-from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.store import Store
-from nosync_nb.store.timetravel.branches__listing import Branch
-from nosync_nb.store.verification.report import Verified
+from nosync_nb.store.timetravel.branches__listing import BranchInfo
+from nosync_nb.store.verification.report import VerificationReport
 
 
 def _limit(name: str, doc: str) -> property:
-    """An attribute that the session's `Limits` own."""
+    """An attribute that the session's `UserLimits` own."""
     return property(
         lambda session: getattr(owners_of(session).limits, name),
         lambda session, value: owners_of(session).limits.set(name, value),
@@ -59,8 +59,10 @@ class Session:
         recovery: what opening it found.
     """
 
-    def __init__(self, store: Store, replicas: Replicas, opens: Opens, *, spark: SparkWish) -> None:
-        self._owners = Owners(store, replicas, opens, spark)
+    def __init__(
+        self, store: Store, replicas: ReplicaConfig, opens: Opens, *, spark: SparkOptions
+    ) -> None:
+        self._owners = Services(store, replicas, opens, spark)
         self.recovery = self._owners.report
 
     def input(
@@ -108,7 +110,7 @@ class Session:
         return self._owners.blocks.epoch(once, label)
 
     @property
-    def pending(self) -> Mapping[str, InputChanges]:
+    def pending(self) -> Mapping[str, PendingInputChanges]:
         """The inputs with changes that wait for the next epoch."""
         return self._owners.transactions.current.pending
 
@@ -117,7 +119,7 @@ class Session:
         return self._owners.commits.discard(self._owners.transactions.current)
 
     def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
-        """Has micro-batches of a streaming DataFrame become epochs; see `Streams.start`."""
+        """Has micro-batches of a streaming DataFrame become epochs; see `StreamFeeds.start`."""
         return self._owners.streams.start(frame, into, **options)
 
     def sync(self, level: str = "disk", timeout: float | None = None) -> None:
@@ -185,11 +187,11 @@ class Session:
         stage = self._owners.publisher.snapshot.stage(name)
         if stage.is_input:
             return self._input(name)
-        return Collection(self._owners.host, reference(name, stage.schema))
+        return Collection(self._owners.host, reference_to(name, stage.schema))
 
     def _input(self, name: str) -> Input:
         own, stage = self._owners, self._owners.publisher.snapshot.stage(name)
-        return Input(own.host, own.inputs, own.loads, own.watches, reference(name, stage.schema))
+        return Input(own.host, own.inputs, own.loads, own.watches, reference_to(name, stage.schema))
 
     def __contains__(self, name: object) -> bool:
         return name in self._owners.publisher.snapshot.catalog
@@ -200,7 +202,9 @@ class Session:
         self._owners.follower.refresh()
         stages = self._owners.publisher.snapshot.catalog.values()
         derived = [s for s in stages if not s.is_input and not s.frozen]
-        return {s.name: Collection(self._owners.host, reference(s.name, s.schema)) for s in derived}
+        return {
+            s.name: Collection(self._owners.host, reference_to(s.name, s.schema)) for s in derived
+        }
 
     @property
     def inputs(self) -> dict[str, Input]:
@@ -244,19 +248,19 @@ class Session:
         """The last epoch; 0 is "empty, before everything"."""
         return self._owners.publisher.now
 
-    def epochs(self) -> Epochs:
+    def epochs(self) -> EpochSequence:
         """The epochs readable for all live stages, with time and label."""
         return self._owners.retaining.epochs()
 
     retain = property(
         lambda session: owners_of(session).retaining.retention.asked,
         lambda session, asked: owners_of(session).retaining.set(asked),
-        doc='For how long single epochs are kept, as `"30 days"`; None: all; see `Retaining.set`.',
+        doc='For how long single epochs are kept, as `"30 days"`; None: all.',
     )
     budget = property(
         lambda session: owners_of(session).retaining.retention.bounds,
         lambda session, asked: owners_of(session).retaining.bound(asked),
-        doc='What the log may take, as `"2 GB, 500 files"`; None: all; see `Retaining.bound`.',
+        doc='What the log may take, as `"2 GB, 500 files"`; None: all.',
     )
 
     def pin(self, at: Any, name: str) -> int:
@@ -284,20 +288,20 @@ class Session:
     def recovery_frontier(
         self, failure: FailureName = "kernel", lost: int | None = None, stage: str | None = None
     ) -> int:
-        """The epoch a failure now would bring all back to, or a stage: see `Frontiers.after`."""
+        """The epoch a failure now would bring all back to, or a stage."""
         return self._owners.frontiers.after(failure, lost, stage)
 
     def branch(self, name: str, at: Any = None, *, definitions: str = "now") -> Session:
-        """Another session that goes on from an epoch (None: now); see `Branching.branch`."""
+        """Another session that goes on from an epoch (None: now); see `BranchService.branch`."""
         return cast(Session, self._owners.branching.branch(name, at, definitions=definitions))
 
     def follow(self, parent: Session, upto: Any = None) -> int:
-        """Takes the epochs that its parent had since, as far as `upto`; see `Pursuit.follow`."""
+        """Takes the epochs that its parent had since, as far as `upto`."""
         follow = partial(self._owners.following.follow, parent._owners.publisher, upto)
         return parent._owners.follower.following(follow) if parent.mode == "r" else follow()
 
     @property
-    def branches(self) -> Mapping[str, Branch]:
+    def branches(self) -> Mapping[str, BranchInfo]:
         """The branches by name: where each forked, its last epoch, who has it open."""
         return self._owners.branching.listed
 
@@ -306,10 +310,10 @@ class Session:
         self._owners.branching.drop(name)
 
     def rewind(self, to: Any) -> RewindReport:
-        """Goes on from an earlier epoch; see `Rewinding.rewind`."""
+        """Goes on from an earlier epoch; see `RewindService.rewind`."""
         return self._owners.rewinding.rewind(to)
 
-    def verify(self) -> Verified:
+    def verify(self) -> VerificationReport:
         """Reads every byte of the log; tells which files are damaged. Commits go on meanwhile."""
         return self._owners.verification.verify()
 
@@ -348,7 +352,7 @@ class Session:
     spark_off = _limit("spark_off", "Whether no Spark session is started.")
     collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` give.")
     replay_rows = _limit("replay_rows", "The most rows that an edited stage is replayed over.")
-    backlog_bytes = _limit("backlog_bytes", "The most that replicas may lack; see `Limits`.")
+    backlog_bytes = _limit("backlog_bytes", "The most that replicas may lack; see `UserLimits`.")
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -395,6 +399,6 @@ class Session:
         return one_line(f"<nosync session {folder} at epoch {self.now}: {names}>")
 
 
-def owners_of(session: Session) -> Owners:
+def owners_of(session: Session) -> Services:
     """Who does the work of a session, for who opens it, shows it or measures it."""
     return session._owners

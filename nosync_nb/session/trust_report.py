@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions import signing as trust
+from nosync_nb.collections.functions import signing
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import one_line
 from nosync_nb.session.session import Session, owners_of
@@ -51,20 +51,24 @@ def trust_report(session: Session) -> TrustReport:
     origin, said = signer.origin, signer.said
     log = publisher.store.log
     if log.mode == "r" and said is not None:
-        origin = signature.judged(key, log.id, said.epoch, said.catalog, said.signature)
+        origin = signature.judge_signature(key, log.id, said.epoch, said.catalog, said.signature)
     catalog = publisher.snapshot.catalog
     described_here = [s for s in catalog.values() if s.definition and not s.frozen]
     if log.mode == "w" and described_here and all(s.signer is None for s in described_here):
         origin = signature.OWN  # by now: the user's cells have defined what was another's
     stages = [
-        StageTrust(one_line(s.name), _whose(s, origin), s.held and one_line(s.held), described(s))
+        StageTrust(
+            one_line(s.name), _whose(s, origin), s.held and one_line(s.held), stage_summary(s)
+        )
         for s in described_here
     ]
-    yours = unfit or (f"{trust.key_id(key)}, at '{trust.key_path()}'" if key else "there is none")
+    yours = unfit or (
+        f"{signing.key_id(key)}, at '{signing.key_path()}'" if key else "there is none"
+    )
     return TrustReport(log.id.hex(), _signed(origin), one_line(yours), stages)
 
 
-def _signed(origin: signature.Origin) -> str:
+def _signed(origin: signature.CatalogOrigin) -> str:
     if origin.own:
         return "signed with your key"
     if not origin.signer:
@@ -72,12 +76,12 @@ def _signed(origin: signature.Origin) -> str:
     return f"signed with key {origin.signer}, or so it says; it is not believed"
 
 
-def _whose(stage: Stage, origin: signature.Origin) -> str:
+def _whose(stage: Stage, origin: signature.CatalogOrigin) -> str:
     signer = origin.signer if stage.signer is None else stage.signer
     return "yours" if signer is None else f"of key {signer}" if signer else "of nobody"
 
 
-def described(stage: Stage) -> str:
+def stage_summary(stage: Stage) -> str:
     """What a stage computes, as one line that is cut where it is long."""
     assert stage.definition is not None
     text = one_line(_text(stage.definition))

@@ -6,6 +6,6 @@ what executors were sent, views and the answers to their readers. Imports: store
 collections, operators, expressions, trace, rows, files, errors.
 """
 
-from nosync_nb.spark.spark_session import is_session, require
+from nosync_nb.spark.spark_session import is_session, require_session
 
-__all__ = ["is_session", "require"]
+__all__ = ["is_session", "require_session"]

@@ -13,22 +13,22 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from nosync_nb.dataflow.runtime.activity import Doing
-from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.activity import ActivityMonitor
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
 from nosync_nb.spark.execution.cost_model import FRAME_ROWS
 from nosync_nb.spark.execution.placement import Placement
-from nosync_nb.spark.session_protocol import Published, SparkLimits
-from nosync_nb.spark.spark_session import Running
+from nosync_nb.spark.session_protocol import PublishedState, SparkLimits
+from nosync_nb.spark.spark_session import RunningJobs
 from nosync_nb.spark.sql_settings import SparkTypes
-from nosync_nb.spark.staging.staging import Carrier
-from nosync_nb.store.replication.restore.lazy_fetch import complete
+from nosync_nb.spark.staging.staging import StagingService
+from nosync_nb.store.replication.restore.lazy_fetch import is_complete
 from nosync_nb.trace.batch import Layout
 
 
-class Link:
+class SparkConnection:
     """The session's way to Spark; imports pyspark only when it is needed.
 
     Threads: which session is in use, and its views, are changed with `_lock` alone. Nobody who
@@ -47,13 +47,13 @@ class Link:
 
     def __init__(
         self,
-        published: Published,
+        published: PublishedState,
         limits: SparkLimits,
         ended: Callable[[], bool],
         say: Callable[[str], None],
-        doing: Doing,
+        doing: ActivityMonitor,
         given: Any,
-        carrier: Carrier,
+        carrier: StagingService,
     ) -> None:
         self._published = published
         self._limits = limits
@@ -98,7 +98,7 @@ class Link:
         if started is not None:
             from nosync_nb.spark import launch
 
-            if launch.stopped(started):
+            if launch.is_stopped(started):
                 with self._lock:
                     if self._started is started:
                         self._started = None
@@ -106,7 +106,7 @@ class Link:
         return self._started
 
     def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
-        """The user's Spark session, else one that is started here, for `why`; see `Way`.
+        """The user's Spark session, else one that is started here, for `why`.
 
         Raises:
             ExpressionError: if pyspark is not installed.
@@ -120,30 +120,30 @@ class Link:
                 hint="install nosync[spark]",
             ) from error
         user = self._user()
-        spark = spark_session.find(user)
+        spark = spark_session.find_session(user)
         if spark is None and self.off:
-            raise launch.switched_off(why, instead)
+            raise launch.spark_off_error(why, instead)
         if spark is None:
             with self._lock:
                 for each in (user, self._started):
-                    if each is not None and launch.died(each) and not launch.started_here(each):
+                    if each is not None and launch.has_died(each) and not launch.is_ours(each):
                         self._lost = each
                         launch.forget_dead()
                 lost = self._lost
             if lost is not None:
-                raise launch.gone(why, ours=False)
+                raise launch.dead_session_error(why, ours=False)
             recorded = spark_session.conf_of(self.types.recorded())
             if announce:
                 around = f"; {instead!r} would stay in process" if instead else ""
                 self._say(f"starts Spark for {why}{around}")
             try:
                 with self._doing.of(f"starts Spark for {why}"):
-                    spark = launch.start({**recorded, **self.conf})
+                    spark = launch.start_session({**recorded, **self.conf})
             except NosyncError as error:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
         with self._lock:
             self._lost, self._started = None, spark
-        complete(self._published.store.files)  # executors look into the folder alone
+        is_complete(self._published.store.files)  # executors look into the folder alone
         return spark
 
     def able(self, what: str) -> bool:
@@ -180,7 +180,7 @@ class Link:
             return None
         from nosync_nb.spark import spark_session
 
-        return spark_session.find(self._user())
+        return spark_session.find_session(self._user())
 
     def _user(self) -> Any:
         """The Spark session that the user gave, if any."""
@@ -201,15 +201,15 @@ class Link:
         spark = self.types.session(expressions[0].sql, schema)
         from nosync_nb.spark import fallback, launch
 
-        with launch.reached(spark, f"the expression {expressions[0].sql!r}"):
-            return fallback.evaluate(spark, expressions, schema, columns, n)
+        with launch.guarded_use(spark, f"the expression {expressions[0].sql!r}"):
+            return fallback.evaluate_in_spark(spark, expressions, schema, columns, n)
 
     def shares(self, why: str) -> bool:
         """Whether executors see the session's folder; starts Spark if need be."""
         spark = self.require(why)
         from nosync_nb.spark import launch
 
-        with launch.reached(spark, why):
+        with launch.guarded_use(spark, why):
             return self.carrier.serves(spark)
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
@@ -221,15 +221,15 @@ class Link:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch, workers
 
-        with launch.reached(spark, f"input '{stage.name}'"):
+        with launch.guarded_use(spark, f"input '{stage.name}'"):
             if self.carrier.depot(spark) is not None:
                 return None
             asked = self._limits.spark_rows
             most = FRAME_ROWS if asked is None else asked
-            table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
+            table = ingest.collect_small(spark, frame, stage.schema, most, name=stage.name)
         if table is None:
             what = f"input '{stage.name}': the DataFrame has more than {most} rows"
-            raise workers.unshared(what, self.carrier.folder)
+            raise workers.unshared_folder_error(what, self.carrier.folder)
         self.follow()
         return table
 
@@ -244,8 +244,8 @@ class Link:
 
         most = self._limits.collect_rows
         own = [c for c in frame.columns if c.lower() in {n.lower() for n in schema.names}]
-        with launch.reached(spark, f"input '{stage.name}': delete"):
-            table = ingest.small(spark, frame.select(*own), schema, most, name=stage.name)
+        with launch.guarded_use(spark, f"input '{stage.name}': delete"):
+            table = ingest.collect_small(spark, frame.select(*own), schema, most, name=stage.name)
         if table is None:
             raise NosyncError(
                 f"input '{stage.name}': delete: the DataFrame has more than {most} keys",
@@ -253,7 +253,9 @@ class Link:
             )
         return table
 
-    def ingest(self, frame: Any, stage: Stage, layouts: Sequence[Layout]) -> dict[Layout, Held]:
+    def ingest(
+        self, frame: Any, stage: Stage, layouts: Sequence[Layout]
+    ) -> dict[Layout, ArrangedChange]:
         """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
 
         Args:
@@ -263,13 +265,13 @@ class Link:
         from nosync_nb.spark import ingest, launch
 
         store = self._published.store
-        with launch.reached(spark, f"input '{stage.name}'"):
+        with launch.guarded_use(spark, f"input '{stage.name}'"):
             outputs = ingest.ingest(
                 spark, frame, stage.schema, layouts, self.carrier, name=stage.name
             ).outputs
         self.follow()
         return {
-            layout: Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+            layout: ArrangedChange(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
             for layout, refs in zip(layouts, outputs, strict=True)
         }
 
@@ -283,8 +285,8 @@ class Link:
         from nosync_nb.spark.streaming import queries
 
         spark = frame.sparkSession
-        if not launch.alive(spark):
-            how = "was stopped" if launch.stopped(spark) else "has died with its JVM"
+        if not launch.is_alive(spark):
+            how = "was stopped" if launch.is_stopped(spark) else "has died with its JVM"
             raise NosyncError(
                 f"input '{stage.name}': the Spark session of the DataFrame {how}",
                 hint="make the DataFrame again, in a session that lives",
@@ -307,7 +309,7 @@ class Link:
 
         told: list[str] = []
         try:
-            spark = spark_session.find(self._user())
+            spark = spark_session.find_session(self._user())
             if spark is not None:
                 with self._lock, name_lookups.unwatched():
                     self._follow(spark)
@@ -413,7 +415,7 @@ class Link:
                 self._views = None
                 self._viewed = {}
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningJobs | None:
         """What our jobs do that run now; None if none does, or it is not to be seen.
 
         Starts nothing and waits for nobody but the JVM, for two calls and one a job.
@@ -423,11 +425,11 @@ class Link:
             return None
         from nosync_nb.spark import spark_session
 
-        return spark_session.running(started)
+        return spark_session.running_jobs(started)
 
     def cancel(self) -> None:
         """Cancels the jobs that carry our tag."""
         if self._started is not None:
             from nosync_nb.spark import spark_session
 
-            spark_session.cancel(self._started)
+            spark_session.cancel_jobs(self._started)

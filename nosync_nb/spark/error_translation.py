@@ -46,7 +46,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class RemoteError(RuntimeError):
+class RemoteTaskError(RuntimeError):
     """An error of a task whose own class cannot be brought here; its text says all."""
 
 
@@ -54,7 +54,7 @@ class TaskError(Exception):
     """An error of ours where no block can carry it: as text in the message."""
 
 
-def pack(error: NosyncError) -> bytes:
+def pack_error(error: NosyncError) -> bytes:
     """An error with its cause, as bytes; values that do not pickle become their text."""
     import cloudpickle
 
@@ -80,21 +80,21 @@ def _bare(error: NosyncError, row: Any) -> NosyncError:
     return copy
 
 
-def unpack(payload: Any) -> NosyncError:
+def unpack_error(payload: Any) -> NosyncError:
     """The error again, with the cause and the traceback of the task as its text."""
     import cloudpickle
 
     error, cause, where = cloudpickle.loads(payload)
     assert isinstance(error, NosyncError)
     if cause is None and where:
-        cause = RemoteError(where.strip().splitlines()[-1])
+        cause = RemoteTaskError(where.strip().splitlines()[-1])
     if cause is not None and where:
         cause.add_note(f"On a Spark executor:\n{where.rstrip()}")
     error.because(cause)
     return error
 
 
-def as_text(error: NosyncError, token: str) -> str:
+def error_to_text(error: NosyncError, token: str) -> str:
     """An error as text that survives Spark's messages; values and cause become their text.
 
     Args:
@@ -114,7 +114,7 @@ def as_text(error: NosyncError, token: str) -> str:
     return f"<nosync:{token}:{base64.b64encode(json.dumps(told).encode()).decode()}>"
 
 
-def from_text(text: str, token: str | None) -> NosyncError | None:
+def error_from_text(text: str, token: str | None) -> NosyncError | None:
     """The error that a task of this run put in a message of Spark, if there is one.
 
     Spark quotes values in its messages, so what stands there may be a stranger's: without the
@@ -137,7 +137,7 @@ def from_text(text: str, token: str | None) -> NosyncError | None:
         where = {"stage": data["stage"], "row": row}
     error = kind(data["message"], hint=data["hint"], **where)
     if data["cause"] is not None:
-        cause = RemoteError(data["cause"])
+        cause = RemoteTaskError(data["cause"])
         cause.add_note(f"On a Spark executor:\n{data['where'].rstrip()}")
         error.because(cause)
     return error
@@ -157,18 +157,18 @@ def _is_plain(row: Any) -> bool:
     )
 
 
-def translated(
+def translate_error(
     error: BaseException, sql: str | None = None, row: dict[str, Any] | None = None
 ) -> ExpressionError:
     """Spark's error in one line: the expression, Spark's error class, the row."""
-    condition, message = explained(error)
+    condition, message = spark_error_summary(error)
     what = "expression" if sql is None else f"expression {sql!r}"
     where = f" on {_shown(row)}" if row else ""
     head = f"{condition}: " if condition else ""
     return ExpressionError(f"{what}: {head}{message}{where}")
 
 
-def explained(error: BaseException) -> tuple[str, str]:
+def spark_error_summary(error: BaseException) -> tuple[str, str]:
     """Spark's error class, if it has one, and the first sentence of its message."""
     condition = ""
     if hasattr(error, "getCondition"):
@@ -196,17 +196,17 @@ def _shown(row: dict[str, Any]) -> str:
     return f"({text[:_SHOWN_MAX]}{'...' if len(text) > _SHOWN_MAX else ''})"
 
 
-def failed(error: Exception, stage: str, token: str | None = None) -> NosyncError:
+def query_error(error: Exception, stage: str, token: str | None = None) -> NosyncError:
     """The error of a Spark query that ran a stage: a value's, a task's, or Spark's own.
 
     Args:
         token: of the run, if tasks may have put an error of ours into the message.
     """
     text = str(error)
-    own = from_text(text, token)
+    own = error_from_text(text, token)
     if own is not None:
         return own
-    condition, message = explained(error)
+    condition, message = spark_error_summary(error)
     if condition == "PYTHON_EXCEPTION" or "from the Python worker" in text:
         raised = _RAISED.findall(text)
         what = raised[-1].strip() if raised else message
@@ -240,7 +240,7 @@ def _heard_of_client(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_query_logs() -> Iterator[None]:
     """A block in which PySpark logs no errors of this thread: they are told once, by us.
 
     It writes every error that knows its expression to standard error, as JSON with the whole stack

@@ -18,10 +18,10 @@ from nosync_nb.expressions import Expression, Registered
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import interval_transport
-from nosync_nb.spark.error_translation import translated
+from nosync_nb.spark.error_translation import translate_error
 from nosync_nb.spark.launch import Spark
 from nosync_nb.spark.registered_functions import identified, pinned
-from nosync_nb.spark.spark_session import agree, frame_of, spelled
+from nosync_nb.spark.spark_session import check_settings, frame_of, spark_type_text
 
 
 def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
@@ -39,7 +39,7 @@ def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registe
         fields = answer.schema.fields
         asks_others = _has_subquery(answer)
     except Exception as error:
-        raise translated(error, sql) from error
+        raise translate_error(error, sql) from error
     if asks_others:
         raise ExpressionError(
             f"{sql!r}: a subquery looks at other rows",
@@ -50,7 +50,7 @@ def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registe
             f"{sql!r} gives {len(fields)} columns, not 1",
             hint="name the columns one by one instead of `*`",
         )
-    return _type(spelled(fields[0].dataType), sql), identified(spark, sql, answer)
+    return _type(spark_type_text(fields[0].dataType), sql), identified(spark, sql, answer)
 
 
 def _has_subquery(frame: Any) -> bool:
@@ -69,7 +69,7 @@ def _type(type_: str, sql: str) -> str:
         ) from error
 
 
-def evaluate(
+def evaluate_in_spark(
     spark: Spark, expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
 ) -> list[Column]:
     """Returns the values of expressions over `n` rows, in the order of the rows.
@@ -94,7 +94,7 @@ def _by_spark(
         return []
     if not n:
         return [rows.empty(e.type) for e in expressions]
-    agree(spark, expressions)
+    check_settings(spark, expressions)
     table, own = _table(expressions, schema, columns, n)
     try:
         return _ask(spark, expressions, table, own)
@@ -119,7 +119,10 @@ def _ask(
 ) -> list[Column]:
     """Evaluates expressions over a table; row numbers restore its order."""
     given = zip(pinned(spark, expressions), expressions, strict=True)
-    texts = [quoted(own.names[-1]), *(interval_transport.taken(text, e.type) for text, e in given)]
+    texts = [
+        quoted(own.names[-1]),
+        *(interval_transport.sql_to_transport(text, e.type) for text, e in given),
+    ]
     frame = frame_of(spark, table, own).selectExpr(*texts)
     answer = frame.toDF(*(f"_{i}" for i in range(len(texts)))).toArrow()
     order = answer.column(0).to_numpy()
@@ -160,7 +163,7 @@ def _located(
     row = None
     if stop - start == 1:
         row = table.drop_columns([own.names[-1]]).slice(start, 1).to_pylist()[0]
-    return translated(error, guilty.sql, row)
+    return translate_error(error, guilty.sql, row)
 
 
 def _first_failing(fails: Callable[[int, int], bool], n: int) -> tuple[int, int]:

@@ -17,17 +17,17 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.ddl import quoted
-from nosync_nb.rows.ingest.convert__entry import adopt_same
+from nosync_nb.rows.ingest.convert__entry import adopt_same_schema
 from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import error_translation, ingest__batches, interval_transport
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.execution.task_results import BulkResult, collected, result
+from nosync_nb.spark.execution.task_results import BulkResult, collect_reports, combined_result
 from nosync_nb.spark.execution.tasks import TaskInput, TaskPlan
 from nosync_nb.spark.launch import Spark
-from nosync_nb.spark.spark_session import described, estimated_bytes, spelled, tagged
-from nosync_nb.spark.staging.staging import Carrier
-from nosync_nb.spark.workers import check
+from nosync_nb.spark.spark_session import estimated_bytes, job_description, job_tag, spark_type_text
+from nosync_nb.spark.staging.staging import StagingService
+from nosync_nb.spark.workers import check_workers
 from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts.part_file import FRAME
 
@@ -55,7 +55,7 @@ def schema_of(given: Any) -> Schema:
     struct = getattr(given, "schema", given)
     fields = []
     for field in struct.fields:
-        type_ = spelled(field.dataType)
+        type_ = spark_type_text(field.dataType)
         try:
             fields.append((field.name, rows.canonical_type(type_)))
         except SchemaError as error:
@@ -71,7 +71,7 @@ def ingest(
     frame: Any,
     schema: Schema,
     layouts: Sequence[Layout],
-    carrier: Carrier,
+    carrier: StagingService,
     *,
     name: str = "input",
     sign: int = 1,
@@ -96,19 +96,24 @@ def ingest(
     """
     frame = frame.selectExpr(*_casts(frame, schema, name))
     depot = carrier.required(spark, f"input '{name}'")
-    count = ranges or _ranges_count(frame, check(spark).slots)
+    count = ranges or _ranges_count(frame, check_workers(spark).slots)
     identity = Linear((), schema.types)
     source = TaskInput(None, None, None, None, None)
     plan = TaskPlan(
         name, identity, False, depot, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
-    counts = ingest__batches.may_count(spark, frame, schema.types)
+    counts = ingest__batches.can_count_rows(spark, frame, schema.types)
     most = ingest__batches.BLOCK_BYTES if counts else None
-    with described(spark, name, "ingest") as jobs, ingest__batches.counted(spark, wanted=counts):
-        query = bulk_run.mapped(frame, _cutter(plan, schema.types, sign, most))
-        query = bulk_run.mapped(bulk_run.exchanged(query, count), bulk_run.writer(plan))
-        reports = collected(spark, query, name, carrier, depot)
-    return result(plan, reports, jobs)
+    with (
+        job_description(spark, name, "ingest") as jobs,
+        ingest__batches.rows_per_batch(spark, wanted=counts),
+    ):
+        query = bulk_run.map_records(frame, _cutter(plan, schema.types, sign, most))
+        query = bulk_run.map_records(
+            bulk_run.exchange_records(query, count), bulk_run.write_function(plan)
+        )
+        reports = collect_reports(spark, query, name, carrier, depot)
+    return combined_result(plan, reports, jobs)
 
 
 def _ranges_count(frame: Any, slots: int) -> int:
@@ -116,25 +121,27 @@ def _ranges_count(frame: Any, slots: int) -> int:
     size = estimated_bytes(frame)
     if size is None or size >= UNTOLD_BYTES:
         return RANGES_UNTOLD * slots
-    return min(bulk_run.even(size, SMALL_BYTES, slots), RANGES_PER_SLOT * slots)
+    return min(bulk_run.even_ranges(size, SMALL_BYTES, slots), RANGES_PER_SLOT * slots)
 
 
-def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:
+def collect_small(
+    spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str
+) -> pa.Table | None:
     """The rows of a DataFrame over Arrow; None if they are more than `rows_max`.
 
     Raises:
         SchemaError, NosyncError: as `ingest` does.
     """
     frame = frame.selectExpr(*_casts(frame, schema, name)).limit(rows_max + 1)
-    with described(spark, name, "fetch"), tagged(spark):
+    with job_description(spark, name, "fetch"), job_tag(spark):
         try:
             table = frame.toArrow()
         except Exception as error:
-            raise error_translation.failed(error, name) from error
+            raise error_translation.query_error(error, name) from error
     return table.rename_columns(schema.names) if table.num_rows <= rows_max else None
 
 
-def refuse(frame: Any, schema: Schema, name: str) -> None:
+def check_columns(frame: Any, schema: Schema, name: str) -> None:
     """Raises SchemaError unless a DataFrame has the columns of an input; nothing is executed."""
     _casts(frame, schema, name)
 
@@ -146,7 +153,7 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
         SchemaError: if a column is missing, unknown, there twice, or does not fit.
     """
     casts: dict[int, str] = {}
-    have = [(f.name, spelled(f.dataType)) for f in frame.schema.fields]
+    have = [(f.name, spark_type_text(f.dataType)) for f in frame.schema.fields]
     wrong = ""
     for own, type_ in have:
         try:
@@ -159,9 +166,8 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             wrong = wrong or f"column {schema.names[at]!r} is there twice"
         elif not _fits(type_, wanted):
             wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
-        casts[at] = (
-            f"{interval_transport.taken(f'cast({quoted(own)} as {wanted})', wanted)} as c{at}"
-        )
+        cast = f"cast({quoted(own)} as {wanted})"
+        casts[at] = f"{interval_transport.sql_to_transport(cast, wanted)} as c{at}"
     missing = [each for at, each in enumerate(schema.names) if at not in casts]
     if missing and not wrong:
         wrong = f"column {missing[0]!r} is missing"
@@ -190,11 +196,11 @@ def _cutter(
         given = (_updates(record, types, sign) for record in records)
         made = (
             block
-            for updates in tasks.gathered(given, types)
+            for updates in tasks.gathered_updates(given, types)
             for port, layout in enumerate(plan.outputs)
-            for block in shuffle_records.cut(updates, layout, plan.ranges, port, most)
+            for block in shuffle_records.cut_by_range(updates, layout, plan.ranges, port, most)
         )
-        yield from shuffle_records.to_records(tasks.guarded(0, made))
+        yield from shuffle_records.to_records(tasks.guarded_blocks(0, made))
 
     return cut
 
@@ -209,4 +215,4 @@ def _column(array: pa.Array, type_: str) -> rows.Column:
     """A column; nested ones are copied, as their floats may have to change."""
     if array.type != rows.arrow_type(type_):
         array = array.cast(rows.arrow_type(type_))
-    return adopt_same(array, type_) if is_nested(type_) else rows.from_arrow(array, type_)
+    return adopt_same_schema(array, type_) if is_nested(type_) else rows.from_arrow(array, type_)

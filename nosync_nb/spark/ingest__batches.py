@@ -15,7 +15,7 @@ from typing import Any
 
 from nosync_nb.rows.types import FIXED
 from nosync_nb.spark.launch import Spark, is_connect
-from nosync_nb.spark.spark_session import optimized
+from nosync_nb.spark.spark_session import optimized_plan
 
 ROWS = 1000
 """So many rows a batch has then; it is also the most blocks that a batch of blocks has."""
@@ -29,7 +29,7 @@ _SAID = {_BYTES: str(2**31 - 1), _ROWS: str(ROWS)}  # Spark's word for: do not l
 _PYTHON = re.compile("python|pandas|arrow", re.IGNORECASE)
 
 
-def may_count(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
+def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
     """Whether batches of a frame need no look at their bytes.
 
     Not if it has columns of any length, or functions of the user in Python, which would be given
@@ -47,14 +47,14 @@ def may_count(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
         if _ROWS in said or _BYTES in said:
             return False
         spark.conf.get(_BYTES)  # who does not know it does not look
-        plan = optimized(frame).toString()
+        plan = optimized_plan(frame).toString()
     except Exception:  # what is wrong with a DataFrame shows when it is executed
         return False
     return _PYTHON.search(str(plan)) is None
 
 
 @contextmanager
-def counted(spark: Spark, *, wanted: bool) -> Iterator[None]:
+def rows_per_batch(spark: Spark, *, wanted: bool) -> Iterator[None]:
     """Has jobs that this thread starts inside count rows, not bytes, if that is wanted."""
     if not wanted:
         yield

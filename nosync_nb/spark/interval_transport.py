@@ -18,14 +18,14 @@ _COUNTED = "interval month"
 """What Spark casts from and to an int."""
 
 
-def passed(type_: str) -> str:
+def transport_type(type_: str) -> str:
     """The type in which values of a type pass."""
     return _replaced(type_, "int")
 
 
-def passing(schema: Schema) -> Schema:
+def to_transport(schema: Schema) -> Schema:
     """The columns as they pass."""
-    return Schema((name, passed(type_)) for name, type_ in schema.fields)
+    return Schema((name, transport_type(type_)) for name, type_ in schema.fields)
 
 
 def _replaced(type_: str, months: str) -> str:
@@ -39,23 +39,25 @@ def _replaced(type_: str, months: str) -> str:
     return f"{type_[: type_.index('<')]}<{','.join(inner for _, inner in parts)}>"
 
 
-def given(sql: str, type_: str) -> str:
+def sql_from_transport(sql: str, type_: str) -> str:
     """An expression that makes of what has passed, as `sql` has it, what is meant."""
-    if passed(type_) == type_:
+    if transport_type(type_) == type_:
         return sql
     return f"cast(cast({sql} as {_replaced(type_, _COUNTED)}) as {type_})"
 
 
-def taken(sql: str, type_: str) -> str:
+def sql_to_transport(sql: str, type_: str) -> str:
     """An expression that makes of a value, as `sql` has it, what passes."""
-    if passed(type_) == type_:
+    if transport_type(type_) == type_:
         return sql
-    return f"cast(cast(({sql}) as {_replaced(type_, _COUNTED)}) as {passed(type_)})"
+    return f"cast(cast(({sql}) as {_replaced(type_, _COUNTED)}) as {transport_type(type_)})"
 
 
-def meant(frame: Any, names: Sequence[str], types: Sequence[str]) -> Any:
+def from_transport(frame: Any, names: Sequence[str], types: Sequence[str]) -> Any:
     """A DataFrame of columns that have passed, as what they mean."""
-    if all(passed(type_) == type_ for type_ in types):
+    if all(transport_type(type_) == type_ for type_ in types):
         return frame
     pairs = [(quoted(name), type_) for name, type_ in zip(names, types, strict=True)]
-    return frame.selectExpr(*(f"{given(name, type_)} as {name}" for name, type_ in pairs))
+    return frame.selectExpr(
+        *(f"{sql_from_transport(name, type_)} as {name}" for name, type_ in pairs)
+    )

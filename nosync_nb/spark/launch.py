@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from nosync_nb.errors import ExpressionError, NosyncError, one_line
 from nosync_nb.files.filesystem import Files
-from nosync_nb.spark.error_translation import explained, quiet
+from nosync_nb.spark.error_translation import spark_error_summary, without_query_logs
 
 Spark: TypeAlias = Any
 """A `SparkSession`, classic or Connect."""
@@ -75,27 +75,27 @@ def is_same(a: Spark, b: Spark) -> bool:
         return False
 
 
-def stopped(spark: Spark) -> bool:
+def is_stopped(spark: Spark) -> bool:
     """Tells whether a session was stopped in this process, or forgotten; asks nobody."""
     if is_connect(spark):
         return spark in _forgotten or bool(spark.is_stopped)
     return spark.sparkContext._jsc is None
 
 
-def alive(spark: Spark) -> bool:
+def is_alive(spark: Spark) -> bool:
     """Tells whether a session can be used: it was not stopped, and its JVM answers.
 
     Cost: one call of the JVM, some 0.3 ms; for a Connect server a connection.
     """
-    return not stopped(spark) and _answers(spark)
+    return not is_stopped(spark) and _answers(spark)
 
 
-def died(spark: Spark) -> bool:
+def has_died(spark: Spark) -> bool:
     """Tells whether a session was not stopped, but its JVM is gone."""
-    return not stopped(spark) and not _answers(spark)
+    return not is_stopped(spark) and not _answers(spark)
 
 
-def located(spark: Spark, place: str) -> tuple[str, str]:
+def spark_location(spark: Spark, place: str) -> tuple[str, str]:
     """Where a place is for Spark: the scheme of its file system, and the absolute path there.
 
     Args:
@@ -139,12 +139,12 @@ def _refuses(endpoint: str) -> bool:
     return False
 
 
-def started_here(spark: Spark) -> bool:
+def is_ours(spark: Spark) -> bool:
     """Tells whether `start` made this session."""
     return spark in _ours
 
 
-def start(conf: Mapping[str, str] | None = None) -> Spark:
+def start_session(conf: Mapping[str, str] | None = None) -> Spark:
     """Starts a local session of our own, with the workers in this interpreter."""
     try:
         from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ def start(conf: Mapping[str, str] | None = None) -> Spark:
         raise
     except Exception as error:
         raise NosyncError(
-            f"Spark does not start: {explained(error)[1]}{_last_words(settings)}",
+            f"Spark does not start: {spark_error_summary(error)[1]}{_last_words(settings)}",
             hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
         ) from error
     finally:
@@ -250,11 +250,11 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def stop(spark: Spark) -> None:
+def stop_session(spark: Spark) -> None:
     """Stops a session that was started here; any other goes on."""
-    if started_here(spark):
+    if is_ours(spark):
         _ours.discard(spark)
-        if alive(spark):
+        if is_alive(spark):
             spark.stop()
 
 
@@ -273,7 +273,7 @@ def _forget_server() -> bool:
         return False
     sessions = module.SparkSession
     default, active = sessions._default_session, getattr(sessions._active_session, "session", None)
-    dead = {each for each in (default, active) if each is not None and died(each)}
+    dead = {each for each in (default, active) if each is not None and has_died(each)}
     for each in dead:
         each.release_session_on_close = False  # `stop` would ask the server for ten minutes
         _forgotten.add(each)
@@ -371,22 +371,22 @@ def _not_retried(spark: Spark) -> Iterator[None]:
 
 
 @contextmanager
-def reached(spark: Spark, what: str) -> Iterator[None]:
+def guarded_use(spark: Spark, what: str) -> Iterator[None]:
     """A block of ours that uses a session; if its JVM dies meanwhile, one error says so.
 
     Raises:
         NosyncError: what could not be done, and that nothing of it was applied.
     """
     try:
-        with quiet(), _not_retried(spark):
+        with without_query_logs(), _not_retried(spark):
             yield
     except Exception as error:
-        if not died(spark):
+        if not has_died(spark):
             raise
-        raise gone(what, ours=started_here(spark)) from error
+        raise dead_session_error(what, ours=is_ours(spark)) from error
 
 
-def switched_off(what: str, instead: str = "") -> ExpressionError:
+def spark_off_error(what: str, instead: str = "") -> ExpressionError:
     """The error of something that needs Spark, where none is to be started.
 
     Args:
@@ -399,7 +399,7 @@ def switched_off(what: str, instead: str = "") -> ExpressionError:
     )
 
 
-def gone(what: str, *, ours: bool) -> NosyncError:
+def dead_session_error(what: str, *, ours: bool) -> NosyncError:
     """The error of a session whose JVM has died."""
     again = "run it again: a new session is started" if ours else "make your Spark session again"
     return NosyncError(

@@ -1,7 +1,8 @@
 """Way: what this room asks of the session that it works for.
 
 The session knows which Spark session is in use, starts one if it has to, and knows the stages. Who
-asks it is handed a `Way`, and the log's files beside it; no module of this room knows a session.
+asks it is handed a `SparkSessionProtocol`, and the log's files beside it; no module of this room
+knows a session.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.store.catalog.epoch_index import Ledger
+from nosync_nb.store.catalog.epoch_index import EpochIndex
 from nosync_nb.store.store import Store
 
 
-class SparkWish(NamedTuple):
+class SparkOptions(NamedTuple):
     """What who opens a session says of Spark.
 
     Attributes:
@@ -29,11 +30,11 @@ class SparkWish(NamedTuple):
     bulk: str = ""
 
 
-class Published(Protocol):
+class PublishedState(Protocol):
     """What a session shows; `described` are its stages with those that are being defined."""
 
     store: Store
-    ledger: Ledger
+    ledger: EpochIndex
     snapshot: Snapshot
     described: Mapping[str, Stage]
 
@@ -46,7 +47,7 @@ class SparkLimits(Protocol):
     collect_rows: int
 
 
-class Way(Protocol):
+class SparkSessionProtocol(Protocol):
     """A session's way to Spark."""
 
     @property

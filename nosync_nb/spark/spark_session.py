@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from nosync_nb.errors import ExpressionError, titled
-from nosync_nb.expressions import Expression, Settings
+from nosync_nb.expressions import Expression, SqlSettings
 from nosync_nb.expressions.settings import zone
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quote
 from nosync_nb.spark import interval_transport
-from nosync_nb.spark.launch import Spark, alive, is_connect, start
+from nosync_nb.spark.launch import Spark, is_alive, is_connect, start_session
 
 TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 _ON = {True: "on", False: "off"}
@@ -91,7 +91,9 @@ def is_local(spark: Spark) -> bool:
     return not is_connect(spark) and spark.sparkContext.master.startswith("local")
 
 
-def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None) -> Spark | None:
+def find_session(
+    given: Spark | None = None, namespace: Mapping[str, Any] | None = None
+) -> Spark | None:
     """Returns the session to use, without starting one; stopped ones do not count.
 
     Args:
@@ -104,15 +106,15 @@ def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None)
     if given is not None:
         if not is_session(given):
             raise TypeError(f"spark must be a SparkSession, not {type(given).__name__}")
-        if alive(given):
+        if is_alive(given):
             return given
     named = None if namespace is None else namespace.get("spark")
-    if is_session(named) and alive(named):
+    if is_session(named) and is_alive(named):
         return named
     if "pyspark.sql" not in sys.modules:
         return None
     spark = _active() or _default()
-    return spark if spark is not None and alive(spark) else None
+    return spark if spark is not None and is_alive(spark) else None
 
 
 def _active() -> Spark | None:
@@ -136,7 +138,7 @@ def _default() -> Spark | None:
     return session
 
 
-def require(
+def require_session(
     given: Spark | None = None,
     namespace: Mapping[str, Any] | None = None,
     *,
@@ -150,16 +152,16 @@ def require(
     Raises:
         NosyncError: if pyspark is not installed, or Spark does not start.
     """
-    spark = find(given, namespace)
-    return start(conf) if spark is None else spark
+    spark = find_session(given, namespace)
+    return start_session(conf) if spark is None else spark
 
 
-def settings(spark: Spark) -> Settings:
+def sql_settings_of(spark: Spark) -> SqlSettings:
     """Returns the settings that expressions depend on."""
-    return Settings(zone(spark.conf.get(TIME_ZONE)), spark.conf.get(ANSI).lower() == "true")
+    return SqlSettings(zone(spark.conf.get(TIME_ZONE)), spark.conf.get(ANSI).lower() == "true")
 
 
-def conf_of(wanted: Settings) -> dict[str, str]:
+def conf_of(wanted: SqlSettings) -> dict[str, str]:
     """The configuration under which a session has settings, as far as these are known."""
     conf = {}
     if wanted.time_zone is not None:
@@ -169,7 +171,7 @@ def conf_of(wanted: Settings) -> dict[str, str]:
     return conf
 
 
-def conf_again(spark: Spark) -> dict[str, str]:
+def restart_conf(spark: Spark) -> dict[str, str]:
     """The settings by which a local session starts again much as it is; empty: it is of elsewhere.
 
     Jars, folders, options of the JVM and what may be a secret come with who makes the session.
@@ -182,20 +184,20 @@ def conf_again(spark: Spark) -> dict[str, str]:
     return {key: v for key, v in every if _SET_UP.fullmatch(key) and _PLAIN.fullmatch(v)}
 
 
-def agree(spark: Spark, expressions: Iterable[Expression]) -> None:
+def check_settings(spark: Spark, expressions: Iterable[Expression]) -> None:
     """Raises if a session would give expressions another meaning than they have.
 
     Raises:
         ExpressionError: names the expression, both settings, and what to do.
     """
-    asked = [e for e in expressions if e.settings != Settings()]
+    asked = [e for e in expressions if e.settings != SqlSettings()]
     if asked:
-        have = settings(spark)
+        have = sql_settings_of(spark)
         for each in asked:
-            refuse_other(each.sql, each.settings, have)
+            check_setting(each.sql, each.settings, have)
 
 
-def refuse_other(text: str, wanted: Settings, have: Settings) -> None:
+def check_setting(text: str, wanted: SqlSettings, have: SqlSettings) -> None:
     """Raises if settings are not what an expression needs; None: it does not matter."""
     for key, what, own, other in (
         (TIME_ZONE, "the time zone is", wanted.time_zone, have.time_zone),
@@ -214,7 +216,7 @@ def refuse_other(text: str, wanted: Settings, have: Settings) -> None:
 
 
 @contextmanager
-def tagged(spark: Spark, tag: str = TAG) -> Iterator[None]:
+def job_tag(spark: Spark, tag: str = TAG) -> Iterator[None]:
     """Tags the jobs that this thread starts inside; an interrupt cancels them.
 
     Raises:
@@ -229,7 +231,7 @@ def tagged(spark: Spark, tag: str = TAG) -> Iterator[None]:
     except BaseException as error:
         interrupt = _interrupt(error)
         if interrupt is not None:
-            cancel(spark, tag)
+            cancel_jobs(spark, tag)
         if interrupt not in (None, error):
             raise KeyboardInterrupt from error
         raise
@@ -246,7 +248,7 @@ def _interrupt(error: BaseException) -> BaseException | None:
     return seen
 
 
-class Running(NamedTuple):
+class RunningJobs(NamedTuple):
     """The jobs that run now: how many, their tasks, how many are done, and where to look."""
 
     jobs: int
@@ -255,7 +257,7 @@ class Running(NamedTuple):
     url: str | None
 
 
-def running(spark: Spark) -> Running | None:
+def running_jobs(spark: Spark) -> RunningJobs | None:
     """What runs now; None if nothing does, or the server is elsewhere and does not tell."""
     if is_connect(spark):
         return None
@@ -269,10 +271,10 @@ def running(spark: Spark) -> Running | None:
     seen = [stage for stage in stages if stage is not None]
     done = sum(stage.numCompletedTasks for stage in seen)
     url = context.uiWebUrl
-    return Running(len(jobs), sum(s.numTasks for s in seen), done, url) if jobs else None
+    return RunningJobs(len(jobs), sum(s.numTasks for s in seen), done, url) if jobs else None
 
 
-def cancel(spark: Spark, tag: str = TAG) -> None:
+def cancel_jobs(spark: Spark, tag: str = TAG) -> None:
     """Cancels every running job with a tag, whatever thread started it; all of ours carry `TAG`."""
     if is_connect(spark):
         spark.interruptTag(tag)
@@ -303,26 +305,27 @@ def _remove_tag(spark: Spark, tag: str) -> None:
         spark.sparkContext.removeJobTag(tag)
 
 
-def spelled(type_: Any) -> str:
+def spark_type_text(type_: Any) -> str:
     """A type as Spark's `simpleString` writes it, with names of fields that can be read back."""
     kind = type_.typeName()
     if kind == "struct":
-        return f"struct<{','.join(f'{quote(f.name)}:{spelled(f.dataType)}' for f in type_.fields)}>"
+        fields = (f"{quote(f.name)}:{spark_type_text(f.dataType)}" for f in type_.fields)
+        return f"struct<{','.join(fields)}>"
     if kind == "array":
-        return f"array<{spelled(type_.elementType)}>"
+        return f"array<{spark_type_text(type_.elementType)}>"
     if kind == "map":
-        return f"map<{spelled(type_.keyType)},{spelled(type_.valueType)}>"
+        return f"map<{spark_type_text(type_.keyType)},{spark_type_text(type_.valueType)}>"
     return str(type_.simpleString())
 
 
 def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
     """A DataFrame of Arrow rows; the schema says which timestamps have no zone."""
     given = table if table.num_rows else []  # without rows pyspark fails on nested types
-    frame = spark.createDataFrame(given, schema=interval_transport.passing(schema).ddl)
-    return interval_transport.meant(frame, schema.names, schema.types)
+    frame = spark.createDataFrame(given, schema=interval_transport.to_transport(schema).ddl)
+    return interval_transport.from_transport(frame, schema.names, schema.types)
 
 
-def optimized(frame: Any) -> Any:
+def optimized_plan(frame: Any) -> Any:
     """Spark's plan of a DataFrame in the JVM, which is not executed; None on Connect."""
     classic = getattr(frame, "_jdf", None)
     return None if classic is None else classic.queryExecution().optimizedPlan()
@@ -339,7 +342,7 @@ def estimated_bytes(frame: Any) -> int | None:
     Cost: some ms. On Connect Spark tells it in a text for people alone, which takes ten times that.
     """
     try:
-        classic = optimized(frame)
+        classic = optimized_plan(frame)
         if classic is not None:
             return int(str(classic.stats().sizeInBytes()))
         plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
@@ -352,7 +355,7 @@ def estimated_bytes(frame: Any) -> int | None:
 
 
 @contextmanager
-def described(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
+def job_description(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
     """Names stage and operator in the jobs that this thread starts inside.
 
     On Connect, which knows no descriptions, they carry a tag of that text.

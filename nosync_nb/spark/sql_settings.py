@@ -15,28 +15,35 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.graph import behind
+from nosync_nb.dataflow.graph import lagging_nodes
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Depends, Registered, Settings, kept, known_type, waiting
+from nosync_nb.expressions import (
+    Registered,
+    SettingsDependency,
+    SqlSettings,
+    known_type,
+    retained_settings,
+    spark_suggestions,
+)
 from nosync_nb.expressions.settings import UTC, zone
 from nosync_nb.operators.registry import expressions_of
 from nosync_nb.rows import Schema
-from nosync_nb.spark.session_protocol import Way
+from nosync_nb.spark.session_protocol import SparkSessionProtocol
 
 
 class SparkTypes:
     """What Spark knows of expressions before it evaluates them."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: SparkSessionProtocol) -> None:
         self._way = way
         self._known: dict[tuple[str, Schema], tuple[str, tuple[Registered, ...]]] = {}
         self._assumed: dict[tuple[str, Schema], str] = {}
-        self._have: Settings | None = None
-        self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
-        self._recorded: tuple[Mapping[str, Stage], Settings] = {}, Settings()  # of a catalog
+        self._have: SqlSettings | None = None
+        self._noted: WeakKeyDictionary[Definition, SqlSettings] = WeakKeyDictionary()
+        self._recorded: tuple[Mapping[str, Stage], SqlSettings] = {}, SqlSettings()  # of a catalog
 
-    def settings(self, depends: Depends, text: str) -> Settings:
+    def settings(self, depends: SettingsDependency, text: str) -> SqlSettings:
         """What an expression is described under: what the log's others are, else Spark's own.
 
         Raises:
@@ -47,16 +54,16 @@ class SparkTypes:
         recorded = self.recorded().of(depends)
         spark = self._way.present()
         if spark is not None:
-            have = spark_session.settings(spark)
+            have = spark_session.sql_settings_of(spark)
             if have != self._have:
                 self._have = have
                 self._known.clear()  # types depend on the mode
-            spark_session.refuse_other(text, recorded, have)
+            spark_session.check_setting(text, recorded, have)
             return recorded.over(have)
         settings = recorded.over(_expected(self._way.conf))
         if depends.time_zone and settings.time_zone is None:
             settings = settings.over(
-                spark_session.settings(self._way.require(f"the expression {text!r}"))
+                spark_session.sql_settings_of(self._way.require(f"the expression {text!r}"))
             )
         return settings
 
@@ -67,10 +74,12 @@ class SparkTypes:
             from nosync_nb.spark import spark_session
 
             spark = self._way.present()
-            settings = _expected(self._way.conf) if spark is None else spark_session.settings(spark)
+            settings = (
+                _expected(self._way.conf) if spark is None else spark_session.sql_settings_of(spark)
+            )
         return settings.time_zone == UTC
 
-    def recorded(self) -> Settings:
+    def recorded(self) -> SqlSettings:
         """The settings that the log's definitions were described under, as far as they depend.
 
         What another key signed decides nothing.
@@ -81,9 +90,9 @@ class SparkTypes:
         known, settings = self._recorded
         if catalog is known:
             return settings
-        stages: Mapping[str, Stage] | None = behind(catalog, known)
+        stages: Mapping[str, Stage] | None = lagging_nodes(catalog, known)
         if stages is None:
-            stages, settings = catalog, Settings()
+            stages, settings = catalog, SqlSettings()
         for stage in stages.values():
             if None not in settings[:2]:
                 break
@@ -119,7 +128,7 @@ class SparkTypes:
             spark = self.session(sql, schema)
             from nosync_nb.spark import fallback, launch
 
-            with launch.reached(spark, f"the expression {sql!r}"):
+            with launch.guarded_use(spark, f"the expression {sql!r}"):
                 answer = fallback.analysed(spark, sql, schema)
             if not answer[1]:
                 self._known[sql, schema] = answer
@@ -156,7 +165,7 @@ class SparkTypes:
         spark = self._way.present()
         if spark is not None:
             return self._way.require(f"the expression {sql!r}")
-        wait = waiting(sql, schema)
+        wait = spark_suggestions(sql, schema)
         why = f" ({wait.why})" if wait.why else ""
         return self._way.require(f"the expression {sql!r}{why}", wait.nearest, announce=True)
 
@@ -173,18 +182,18 @@ def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
     return False
 
 
-def _noted(tree: Definition) -> Settings:
+def _noted(tree: Definition) -> SqlSettings:
     """The settings of a definition's expressions."""
-    settings = Settings()
+    settings = SqlSettings()
     for part in tree.walk():
-        settings = settings.over(kept(part.params))
+        settings = settings.over(retained_settings(part.params))
     return settings
 
 
-def _expected(conf: Mapping[str, str]) -> Settings:
+def _expected(conf: Mapping[str, str]) -> SqlSettings:
     """The settings of a session that would be started, as far as they are known before."""
     from nosync_nb.spark.spark_session import ANSI, TIME_ZONE
 
     named = conf.get(TIME_ZONE) or (UTC if set(time.tzname) == {UTC} else None)
     ansi = conf.get(ANSI) or os.environ.get("SPARK_ANSI_SQL_MODE") or "true"
-    return Settings(None if named is None else zone(named), ansi.lower() == "true")
+    return SqlSettings(None if named is None else zone(named), ansi.lower() == "true")

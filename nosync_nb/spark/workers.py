@@ -24,11 +24,11 @@ import pyarrow as pa
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import parallel
-from nosync_nb.spark.error_translation import explained
+from nosync_nb.spark.error_translation import spark_error_summary
 from nosync_nb.spark.launch import Spark, is_connect
 from nosync_nb.spark.spark_session import is_local
-from nosync_nb.spark.staging.area import Depot
-from nosync_nb.spark.staging.location import place_of
+from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import location_of
 
 _PROBES = 1024
 _NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.execution.tasks")
@@ -52,7 +52,7 @@ _known: WeakKeyDictionary[Any, Workers] = WeakKeyDictionary()
 _shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
-def check(spark: Spark) -> Workers:
+def check_workers(spark: Spark) -> Workers:
     """Returns what a session's workers are; asks them once, and for the slots at each call.
 
     Executors may join and leave, so each bulk run is cut for the slots of the moment.
@@ -95,7 +95,7 @@ def _slots(spark: Spark) -> int:
         raise _unfit(error) from error
 
 
-def slots(spark: Spark | None) -> int | None:
+def task_slots(spark: Spark | None) -> int | None:
     """How many tasks a session runs at a time; None if its workers were not asked yet.
 
     Cost: a call of the JVM; on Connect nothing: the answer is that of the last bulk run.
@@ -106,18 +106,18 @@ def slots(spark: Spark | None) -> int | None:
     return _slots(spark)
 
 
-def share(spark: Spark, folder: str) -> bool:
+def workers_share_folder(spark: Spark, folder: str) -> bool:
     """Tells whether the workers see the files of a folder of this machine; asks them once.
 
     Cost: nothing for executors on this machine, else one small job for each folder.
     """
     folders = _shared.setdefault(spark, {})
     if folder not in folders:
-        folders[folder] = is_local(spark) or _seen(spark, Depot(folder))
+        folders[folder] = is_local(spark) or _seen(spark, StagingArea(folder))
     return folders[folder]
 
 
-def reach(spark: Spark, depot: Depot, named: str) -> None:
+def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
     """Sees to it that the workers see what is put into a place; asks them once.
 
     Args:
@@ -138,12 +138,12 @@ def reach(spark: Spark, depot: Depot, named: str) -> None:
         )
 
 
-def assume(spark: Spark, folder: str, *, shared: bool) -> None:
+def assume_shared(spark: Spark, folder: str, *, shared: bool) -> None:
     """Takes it as known whether the workers see a folder."""
     _shared.setdefault(spark, {})[folder] = shared
 
 
-def unshared(what: str, folder: str) -> NosyncError:
+def unshared_folder_error(what: str, folder: str) -> NosyncError:
     """The error of what executors would have to write or read in a folder they do not see."""
     return NosyncError(
         f"{what}: Spark's executors do not see the session's folder '{folder}'",
@@ -152,7 +152,7 @@ def unshared(what: str, folder: str) -> NosyncError:
     )
 
 
-def settled(work: Work) -> Work:
+def with_worker_gc_off(work: Work) -> Work:
     """The same work, for workers that do not look for garbage among their modules afterwards.
 
     PySpark collects garbage after every task, in all that the worker has ever imported: some 45 ms,
@@ -169,21 +169,21 @@ def settled(work: Work) -> Work:
 @cache
 def _settle() -> None:
     """Sets apart for good what is there when a worker begins its first task of ours."""
-    parallel.alone()
+    parallel.single_threaded()
     gc.collect()
     gc.freeze()
 
 
-def _seen(spark: Spark, depot: Depot) -> bool:
+def _seen(spark: Spark, depot: StagingArea) -> bool:
     """Lays a file into a depot and asks the workers whether they see it."""
-    check(spark)
+    check_workers(spark)
     files = Files()
     name = f"probe-{uuid.uuid4().hex}.arrow"  # swept, if we are killed
     path = os.path.join(depot.folder, name)
     files.create(path).close()
     try:
         if depot.url:
-            place_of(depot.url).put(depot.folder, name)
+            location_of(depot.url).put(depot.folder, name)
         answers = spark.range(_PROBES).mapInArrow(_looker(depot, name), "seen boolean").collect()
     except NosyncError:
         raise
@@ -193,11 +193,11 @@ def _seen(spark: Spark, depot: Depot) -> bool:
         files.unlink(path)
         if depot.url:
             with suppress(NosyncError):
-                place_of(depot.url).delete(name)
+                location_of(depot.url).delete(name)
     return all(answer["seen"] for answer in answers)
 
 
-def _looker(depot: Depot, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _looker(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def look(records: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
@@ -256,7 +256,7 @@ def _unfit(error: Exception) -> NosyncError:
     elif "No module named 'pyarrow'" in text:
         reason = "have no pyarrow"
     else:
-        reason = f"cannot be asked: {explained(error)[1]}"
+        reason = f"cannot be asked: {spark_error_summary(error)[1]}"
     return NosyncError(
         f"Spark's Python workers {reason}",
         hint=f"start Spark with PYSPARK_PYTHON={sys.executable}, or install Python {wanted} with"
@@ -273,12 +273,12 @@ def _ship(spark: Spark) -> None:
     file = files.create(path)
     # A classic session hands the file out whenever an executor asks, as long as there is one.
     atexit.register(files.unlink, path)
-    file.append(zipped(package))
+    file.append(package_zip(package))
     file.close()
     spark.addArtifacts(path, pyfile=True)
 
 
-def zipped(package: str) -> bytes:
+def package_zip(package: str) -> bytes:
     """The modules of a package as a zip that Python can import from."""
     sink = io.BytesIO()
     top = os.path.dirname(package)

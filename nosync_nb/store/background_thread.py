@@ -82,4 +82,4 @@ class SingleThread:
             self._joined = True
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            interruptible_wait.join(thread, seconds)
+            interruptible_wait.join_thread(thread, seconds)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
-from nosync_nb.store.durability.recovery_frontier import Failure, Survival, Vertex
+from nosync_nb.store.durability.recovery_frontier import FailureClass, FrontierNode, SurvivingEpochs
 
 
 class ExactPrefixes:
@@ -25,23 +25,23 @@ class ExactPrefixes:
         visits: how many stages were looked at, since it was made.
     """
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: FailureClass) -> None:
         self._failure = failure
-        self._nodes: dict[str, Vertex] = {}
+        self._nodes: dict[str, FrontierNode] = {}
         self._readers: dict[str, set[str]] = {}
         self._exact: dict[str, int] = {}
         self.visits = 0
 
-    def survival(self, name: str) -> Survival:
+    def survival(self, name: str) -> SurvivingEpochs:
         """What is left of a stage."""
         exact = self._exact[name]
-        return Survival(exact, min(self._nodes[name].logged.after(self._failure), exact))
+        return SurvivingEpochs(exact, min(self._nodes[name].logged.after(self._failure), exact))
 
     def exact(self) -> Mapping[str, int]:
         """The exact upper of every stage."""
         return self._exact
 
-    def move(self, changes: Mapping[str, Vertex | None]) -> None:
+    def move(self, changes: Mapping[str, FrontierNode | None]) -> None:
         """Takes in stages that are new or other than they were, and those that are gone (None).
 
         All of one change are given at once, so that each stage is looked at once: what a stage
@@ -64,7 +64,7 @@ class ExactPrefixes:
         heapify(waiting)
         self._settle(waiting, again)
 
-    def _rising(self, changes: Mapping[str, Vertex | None]) -> set[str]:
+    def _rising(self, changes: Mapping[str, FrontierNode | None]) -> set[str]:
         """The stages that may have a higher upper after changes, as these stand before them."""
         waiting = []
         for name, node in changes.items():
@@ -81,10 +81,10 @@ class ExactPrefixes:
                     waiting.append(reader)
         return rising
 
-    def _own(self, node: Vertex | None) -> int:
+    def _own(self, node: FrontierNode | None) -> int:
         return 0 if node is None else node.own(self._failure)
 
-    def _place(self, name: str, node: Vertex | None) -> None:
+    def _place(self, name: str, node: FrontierNode | None) -> None:
         """Puts a stage where another was, or none was, or takes it away."""
         before = self._nodes.pop(name, None)
         for source in () if before is None else before.inputs:

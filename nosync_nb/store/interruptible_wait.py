@@ -17,12 +17,12 @@ LOOK_S = 0.25
 """How often who waits looks whether he was interrupted."""
 
 
-def wait(news: threading.Condition, seconds: float | None = None) -> None:
+def wait_event(news: threading.Condition, seconds: float | None = None) -> None:
     """Waits for news, at most so long, and may come back without any; with its lock."""
     news.wait(LOOK_S if seconds is None else min(seconds, LOOK_S))
 
 
-def wait_for(
+def wait_until(
     news: threading.Condition, is_so: Callable[[], bool], seconds: float | None = None
 ) -> bool:
     """Waits until something is so, at most so long, and returns whether it is; with its lock."""
@@ -31,11 +31,11 @@ def wait_for(
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0:
             return False
-        wait(news, left)
+        wait_event(news, left)
     return True
 
 
-def join(thread: threading.Thread, seconds: float | None = None) -> None:
+def join_thread(thread: threading.Thread, seconds: float | None = None) -> None:
     """Waits until a thread has ended, at most so long."""
     until = None if seconds is None else time.monotonic() + seconds
     while thread.is_alive() and (until is None or time.monotonic() < until):

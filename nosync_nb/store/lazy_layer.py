@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from nosync_nb.trace import Layer, Seen, Trace, empty_batch
+from nosync_nb.trace import Layer, LayerFacts, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, arrange, concat_updates
 from nosync_nb.trace.epoch_ranges import Interval
 from nosync_nb.trace.history.history import History
@@ -14,7 +14,7 @@ from nosync_nb.trace.layer import level_of
 from nosync_nb.trace.parts.part_file import PartRef, readable, refs_from_json
 
 
-class Deferred(Layer):
+class LazyLayer(Layer):
     """A layer whose rows are made when somebody looks at them.
 
     `rows_count` may be more than there are: updates that cancel are counted. `needs` names the
@@ -32,7 +32,7 @@ class Deferred(Layer):
         files: tuple[PartRef, ...] = (),
         needs: AbstractSet[str] = frozenset(),
         *,
-        seen: Seen | None = None,
+        seen: LayerFacts | None = None,
     ) -> None:
         super().__init__(lower, upper, (), files, seen=seen)
         self.needs = frozenset(needs or (ref.path for ref in files))
@@ -57,7 +57,7 @@ class Deferred(Layer):
         return self._make is None
 
 
-class Remembered(Deferred):
+class HistoryLayer(LazyLayer):
     """A layer out of the history of a log, read when somebody looks at it.
 
     Args:
@@ -95,15 +95,15 @@ class Remembered(Deferred):
         return {"log": self.log, "after": self.after, "rows": self.rows_count}
 
 
-def needs(trace: Trace) -> set[str]:
+def files_needed(trace: Trace) -> set[str]:
     """The files that the layers of a trace are made from when somebody looks."""
     names: set[str] = set()
     for layer in trace.layers:
-        own = layer.needs if isinstance(layer, Deferred) else (ref.path for ref in layer.files)
+        own = layer.needs if isinstance(layer, LazyLayer) else (ref.path for ref in layer.files)
         names.update(own)
     return names
 
 
-def refs_of(said: Any) -> tuple[PartRef, ...]:
+def layer_refs(said: Any) -> tuple[PartRef, ...]:
     """The files of a layer that a checkpoint lists; one that it holds, or of the past, has none."""
     return () if said is None or isinstance(said, dict) else refs_from_json(said)

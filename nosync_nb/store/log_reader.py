@@ -13,25 +13,25 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.epoch_result import Version
-from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
+from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.catalog import signature as signing
-from nosync_nb.store.catalog.epoch_index import Ledger, Record, Rewound
+from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark
 from nosync_nb.store.catalog.validation import check_catalog, check_text, check_texts
 from nosync_nb.store.durability import frame_offsets as defined
-from nosync_nb.store.durability.frame_offsets import Defined
+from nosync_nb.store.durability.frame_offsets import DefinitionOffset
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import Payload
-from nosync_nb.store.records.replay import Told
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.records.replay import FrameContent
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 
 _NO_LOADS: Mapping[str, str] = MappingProxyType({})
 
 
-class Said(NamedTuple):
+class WrittenCatalog(NamedTuple):
     """A catalog as it was written at an epoch, and what stood as its signature.
 
     `defined` tells the frame that each of its named logs is defined by.
@@ -40,17 +40,17 @@ class Said(NamedTuple):
     epoch: int
     catalog: Mapping[str, Any]
     signature: Any
-    defined: Mapping[int, Defined]
+    defined: Mapping[int, DefinitionOffset]
 
 
-class Judged(NamedTuple):
+class CatalogTrust(NamedTuple):
     """Whose a catalog is: this user's key, if there is one, and where the catalog is from."""
 
     key: bytes | None
-    origin: signing.Origin
+    origin: signing.CatalogOrigin
 
 
-class Recovered(NamedTuple):
+class RecoveredState(NamedTuple):
     """A log after its last frame.
 
     Attributes:
@@ -63,18 +63,18 @@ class Recovered(NamedTuple):
     """
 
     store: Store
-    ledger: Ledger
+    ledger: EpochIndex
     snapshot: Snapshot
     data: Mapping[str, Any] = {}
-    said: Said | None = None
-    judged: Judged = Judged(None, signing.OWN)
+    said: WrittenCatalog | None = None
+    judged: CatalogTrust = CatalogTrust(None, signing.OWN)
 
 
 Described = tuple[Mapping[str, Any], dict[str, Stage]]
 """A catalog as it is believed, and its stages."""
 
 
-def described(log_id: bytes, said: Said, judged: Judged, epoch: int) -> Described:
+def described(log_id: bytes, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
     """The stages of a log's catalog for who runs nothing of them, whoever wrote it."""
     catalog = payloads.catalog_from_json(said.catalog, log_id, None)
     why = "it is kept in the memory of its owner alone"
@@ -83,9 +83,9 @@ def described(log_id: bytes, said: Said, judged: Judged, epoch: int) -> Describe
     return said.catalog, catalog
 
 
-def recover(
-    store: Store, describe: Callable[[Said, Judged, int], Described] | None = None
-) -> Recovered:
+def recover_state(
+    store: Store, describe: Callable[[WrittenCatalog, CatalogTrust, int], Described] | None = None
+) -> RecoveredState:
     """What a log that was opened says after its last frame.
 
     Args:
@@ -94,53 +94,59 @@ def recover(
     Raises:
         CorruptLogError: if that makes no sense.
     """
-    with decoding("the log"):
-        ledger = Ledger.restored(store.epoch, store.times, store.meta)
+    with guarded_decoding("the log"):
+        ledger = EpochIndex.restored(store.epoch, store.times, store.meta)
         said = None
         if "catalog" in store.meta:
             said = _said(store.epoch, store.meta, None, store.log.checkpoint_seq)
-        epoch, said = told(ledger, store.tail, store.epoch, said, store.log.durable)
+        epoch, said = written_catalog(ledger, store.tail, store.epoch, said, store.log.durable)
         if said is None:
-            empty = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
-            return Recovered(store, ledger, empty)
-        judgement = judged(store, said)
+            empty = Snapshot(VersionState(epoch, {}), Graph(), {}, visible_columns(store.history))
+            return RecoveredState(store, ledger, empty)
+        judgement = catalog_trust(store, said)
         describe = describe or partial(described, store.log.id)
         data, catalog = describe(said, judgement, epoch)
         graph = restored_graph(store.changes, data)
-        hide(store.history, named_logs(graph), catalog)
+        hidden_columns(store.history, named_logs(graph), catalog)
         store.remember(graph, store.changes)
-        version = Version(epoch, store.restored(graph))
-        snapshot = Snapshot(version, graph, catalog, seen(store.history))
-        return Recovered(store, ledger, snapshot, data, said, judgement)
+        version = VersionState(epoch, store.restored(graph))
+        snapshot = Snapshot(version, graph, catalog, visible_columns(store.history))
+        return RecoveredState(store, ledger, snapshot, data, said, judgement)
 
 
-def follow(before: Recovered, tail: list[Told]) -> Recovered:
+def follow_frames(before: RecoveredState, tail: list[FrameContent]) -> RecoveredState:
     """What a log says after frames that its owner has written since, to who only reads."""
     store, ledger, last = before.store, before.ledger, before.snapshot
-    epoch, said = told(ledger, tail, last.epoch, before.said, store.log.durable)
+    epoch, said = written_catalog(ledger, tail, last.epoch, before.said, store.log.durable)
     graph, catalog = last.graph, last.catalog
     if said is not None and said is not before.said:
-        judgement = judged(store, said)
+        judgement = catalog_trust(store, said)
         data, catalog = described(store.log.id, said, judgement, epoch)
         graph = Graph(payloads.restored_nodes(data), data["numbers"])
-        hide(store.history, named_logs(graph), catalog)
+        hidden_columns(store.history, named_logs(graph), catalog)
         before = before._replace(data=data, said=said, judged=judgement)
-    changes = payloads.changes(each.payload for each in tail)
+    changes = payloads.entries_by_log(each.payload for each in tail)
     store.remember(graph, changes)
-    version = Version(epoch, store.followed_by(graph, last.version, last.graph, changes))
-    return before._replace(snapshot=Snapshot(version, graph, catalog, seen(store.history)))
+    version = VersionState(epoch, store.followed_by(graph, last.version, last.graph, changes))
+    return before._replace(
+        snapshot=Snapshot(version, graph, catalog, visible_columns(store.history))
+    )
 
 
-def told(
-    ledger: Ledger, tail: Iterable[Told], epoch: int, said: Said | None, durable: int
-) -> tuple[int, Said | None]:
+def written_catalog(
+    ledger: EpochIndex,
+    tail: Iterable[FrameContent],
+    epoch: int,
+    said: WrittenCatalog | None,
+    durable: int,
+) -> tuple[int, WrittenCatalog | None]:
     """Records the epochs that frames tell of; returns the last one and the last catalog.
 
     Args:
         epoch, said: the last ones before them; None: there is no catalog yet.
         durable: how far frames are on disk.
     """
-    records: list[Record] = []
+    records: list[EpochRecord] = []
     new = tuple.__new__  # once an epoch of the log at each opening
     for seq, kind, payload in tail:
         if kind in payloads.DEFINES:
@@ -156,7 +162,7 @@ def told(
             raise CorruptLogError(f"epoch {at} follows epoch {epoch} in the log")
         epoch = at
         once, label = _marks(meta) if meta else (_NO_LOADS, None)
-        records.append(new(Record, (epoch, utc, seq, durable, label, once)))
+        records.append(new(EpochRecord, (epoch, utc, seq, durable, label, once)))
     ledger.record(*records)
     return epoch, said
 
@@ -167,7 +173,7 @@ def _marks(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
     return once, check_text(meta["label"], "a label") if "label" in meta else None
 
 
-def _rewound(ledger: Ledger, payload: Payload, epoch: int, seq: int) -> Rewound:
+def _rewound(ledger: EpochIndex, payload: Payload, epoch: int, seq: int) -> RewindMark:
     """What a rewind says; `epoch` is the last one before it."""
     incarnation = payload.meta.get("incarnation")
     if payload.epoch > epoch or incarnation != ledger.incarnation + 1:
@@ -176,25 +182,32 @@ def _rewound(ledger: Ledger, payload: Payload, epoch: int, seq: int) -> Rewound:
             f"{incarnation!r:.40} after {ledger.incarnation}",
             hint="restore the log from a copy",
         )
-    return Rewound(payload.epoch, incarnation, seq)
+    return RewindMark(payload.epoch, incarnation, seq)
 
 
-def _said(epoch: int, meta: Mapping[str, Any], before: Said | None, frame: int) -> Said:
+def _said(
+    epoch: int, meta: Mapping[str, Any], before: WrittenCatalog | None, frame: int
+) -> WrittenCatalog:
     catalog = meta["catalog"]
     known, had = ({}, {}) if before is None else (before.defined, before.catalog)
-    return Said(epoch, catalog, meta.get("signed"), defined.after(known, had, catalog, frame))
+    return WrittenCatalog(
+        epoch,
+        catalog,
+        meta.get("signed"),
+        defined.offsets_after_definition(known, had, catalog, frame),
+    )
 
 
-def judged(store: Store, said: Said) -> Judged:
+def catalog_trust(store: Store, said: WrittenCatalog) -> CatalogTrust:
     """Tells whose a catalog is; of what is not this user's alone, rows are not trusted either."""
     check_catalog(said.catalog, said.epoch)
     key, unfit = signing.own_key()
-    origin = signing.judged(key, store.log.id, said.epoch, said.catalog, said.signature)
+    origin = signing.judge_signature(key, store.log.id, said.epoch, said.catalog, said.signature)
     if not origin.own and unfit is not None:
         origin = origin._replace(why=unfit)
     if not origin.own or any(each.get("signer") for each in said.catalog["stages"]):
         store.look_through()
-    return Judged(key, origin)
+    return CatalogTrust(key, origin)
 
 
 def restored_graph(taken: Iterable[int], data: Mapping[str, Any]) -> Graph:

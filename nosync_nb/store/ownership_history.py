@@ -21,37 +21,37 @@ from typing import Any, NamedTuple
 
 from nosync_nb.store.log import Frame
 from nosync_nb.store.log.segments import Segment
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.safe_decoding import guarded_decoding
 
 KEPT_MAX = 1024
 _KEY = "owners"
 
 
-class Reign(NamedTuple):
+class OwnerTenure(NamedTuple):
     """One owner: his word, and the last frame that the log had when he ended."""
 
     word: bytes
     last: int
 
 
-Reigns = Mapping[int, Reign]
+Reigns = Mapping[int, OwnerTenure]
 """Owners by their generations; complete from the first of them on."""
 
 
-def decoded(meta: Mapping[str, Any]) -> Reigns:
+def decode_ownership(meta: Mapping[str, Any]) -> Reigns:
     """The owners that a checkpoint names.
 
     Raises:
         CorruptLogError: it makes no sense.
     """
-    with decoding("the owners that a checkpoint names"):
+    with guarded_decoding("the owners that a checkpoint names"):
         return {
-            int(generation): Reign(bytes.fromhex(word), int(last))
+            int(generation): OwnerTenure(bytes.fromhex(word), int(last))
             for generation, word, last in meta.get(_KEY, ())
         }
 
 
-def has(reigns: Reigns, head: Segment | None, seq: int) -> bool:
+def includes_owner(reigns: Reigns, head: Segment | None, seq: int) -> bool:
     """Whether a log has what a segment of it elsewhere holds up to a frame, as far as is known.
 
     Args:
@@ -76,7 +76,7 @@ def _knows(reigns: Reigns, generation: int, word: bytes, seq: int) -> bool:
     return known is not None and known.word == word and seq <= known.last
 
 
-class Succession:
+class OwnershipHistory:
     """Who wrote a log that is written here.
 
     Args:
@@ -90,7 +90,7 @@ class Succession:
         self, heads: Sequence[Segment], meta: Mapping[str, Any], seq: int, frames: Sequence[Frame]
     ) -> None:
         self._own = heads[-1] if heads else None
-        self._before = dict(decoded(meta))
+        self._before = dict(decode_ownership(meta))
         words = {head.generation: head.word for head in heads}
         if self._before:
             newest = max(self._before)  # he may have gone on after the checkpoint
@@ -101,12 +101,12 @@ class Succession:
         for generation, word in words.items():
             count = bisect_right(frames, generation, key=lambda frame: frame.generation)
             last = frames[count - 1].position.seq if count else seq
-            self._before[generation] = Reign(word, last)
+            self._before[generation] = OwnerTenure(word, last)
 
     def saved(self, seq: int) -> dict[str, Any]:
         """What a checkpoint after a frame says of it."""
         if self._own is None:
             return {}
-        reigns = {**self._before, self._own.generation: Reign(self._own.word, seq)}
+        reigns = {**self._before, self._own.generation: OwnerTenure(self._own.word, seq)}
         kept = sorted(reigns)[-KEPT_MAX:]
         return {_KEY: [[each, reigns[each].word.hex(), reigns[each].last] for each in kept]}

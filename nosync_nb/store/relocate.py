@@ -20,8 +20,8 @@ from contextlib import ExitStack, suppress
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log import owner as owners
-from nosync_nb.store.log.owner import Whereabouts
+from nosync_nb.store.log import owner
+from nosync_nb.store.log.owner import LogLocation
 from nosync_nb.store.timetravel import branches
 from nosync_nb.store.timetravel.branches__listing import open_by
 
@@ -43,13 +43,16 @@ def move(
             path of the log and of each branch.
     """
     with ExitStack() as locks, suppress(DurabilityError, CorruptLogError, TrustError):
-        paths = [log, *(branches.place(log, name) for name in branches.every(files, log))]
+        paths = [
+            log,
+            *(branches.branch_folder(log, name) for name in branches.all_branches(files, log)),
+        ]
         for path in paths:
             lock = files.lock(os.path.join(path, "lock"))
             if lock is None:
                 return False
             locks.callback(lock.release)
-            if open_by(owners.read(files, path)) is not None:
+            if open_by(owner.read_owner(files, path)) is not None:
                 return False
         prepare([(path, target + path.removeprefix(log)) for path in paths])
         files.rename(log, target)
@@ -59,13 +62,13 @@ def move(
     return False
 
 
-def current_folder(files: Files, known: Whereabouts) -> str:
+def current_folder(files: Files, known: LogLocation) -> str:
     """The folder of a log that was at a known place: that place, or its new name beside it."""
     folder, old = os.path.split(known.path)
     with suppress(DurabilityError):
         for name in (old, *files.names(folder)):
             path = os.path.join(folder, name)
             with suppress(DurabilityError):
-                if owners.place(files, path)[1:] == known[1:]:
+                if owner.log_location(files, path)[1:] == known[1:]:
                     return path
     return known.path

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.trace.history.downsampling import Keep
+from nosync_nb.trace.history.downsampling import RetainedEpochs
 
 KEY = "retention"
 """Under which a catalog has it, but for its bound of files."""
@@ -90,7 +90,9 @@ class Retention(NamedTuple):
         """The same without pins of later epochs."""
         return self._replace(pins={name: at for name, at in self.pins.items() if at <= epoch})
 
-    def keep(self, now: int, since: Callable[[float], int], held: Iterable[int]) -> Keep | None:
+    def keep(
+        self, now: int, since: Callable[[float], int], held: Iterable[int]
+    ) -> RetainedEpochs | None:
         """What is not thinned out now; None: nothing is.
 
         Args:
@@ -103,21 +105,21 @@ class Retention(NamedTuple):
             single = self.epochs
         else:
             return None
-        return Keep(max(single, 1), self.pinned(held))
+        return RetainedEpochs(max(single, 1), self.pinned(held))
 
     def pinned(self, held: Iterable[int]) -> frozenset[int]:
         """The epochs that stay as they are: pins, and what somebody else needs."""
         return frozenset([*self.pins.values(), *held])
 
 
-def of(catalog: Mapping[str, Any]) -> Retention:
+def retention_of(catalog: Mapping[str, Any]) -> Retention:
     """That of a catalog that was checked."""
     bounds = catalog.get(BOUNDS) or {}
     named: dict[str, Any] = {name: bounds.get(name) for name in _NAMED}
     return Retention(**(catalog.get(KEY) or {}), **named)
 
 
-def without(catalog: Mapping[str, Any]) -> dict[str, Any]:
+def without_pins(catalog: Mapping[str, Any]) -> dict[str, Any]:
     """A catalog that says nothing of it."""
     return {key: value for key, value in catalog.items() if key not in (KEY, BOUNDS)}
 
@@ -149,7 +151,7 @@ def well_formed(data: Any, epoch: int) -> bool:
     )
 
 
-def parsed(asked: Any) -> tuple[int | None, int | None]:
+def parse_retention(asked: Any) -> tuple[int | None, int | None]:
     """Epochs or seconds, as a user says it.
 
     Raises:
@@ -170,7 +172,7 @@ def parsed(asked: Any) -> tuple[int | None, int | None]:
     )
 
 
-class Bounds(NamedTuple):
+class DiskBudget(NamedTuple):
     """What a log may take on its disk, and how often write what comes in; see `Retention`."""
 
     budget: int | None = None
@@ -178,14 +180,14 @@ class Bounds(NamedTuple):
     writes: float | None = None
 
 
-def parsed_bounds(asked: Any) -> Bounds:
+def parse_bounds(asked: Any) -> DiskBudget:
     """Bounds as a user says them: a number of bytes, or a size, a number of files, `"3x"`.
 
     Raises:
         SchemaError: something is none of these, or is said twice; says how it is written.
     """
     if asked is None or asked == "none":
-        return Bounds()
+        return DiskBudget()
     said: dict[str, Any] = {}
     for part in asked.split(",") if isinstance(asked, str) else [asked]:
         name, value = _bound(part)
@@ -198,7 +200,7 @@ def parsed_bounds(asked: Any) -> Bounds:
                 ' "2 GB, 500 files, 3x", or budget="none"',
             )
         said[name] = value
-    return Bounds(**said)
+    return DiskBudget(**said)
 
 
 def _bound(part: Any) -> tuple[str, Any]:
@@ -220,7 +222,7 @@ def _bound(part: Any) -> tuple[str, Any]:
     return "", None
 
 
-def said_size(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
     """A size as it is written in messages: `812 B`, `1.4 MB`; never less than it is."""
     if size_bytes < 1000:
         return f"{size_bytes} B"

@@ -30,7 +30,7 @@ CRAFTED = (
 """What comes of content that fits its checksum and nothing else."""
 
 
-def decoding(what: str, *others: type[Exception]) -> AbstractContextManager[None]:
+def guarded_decoding(what: str, *others: type[Exception]) -> AbstractContextManager[None]:
     """A block that reads something of a log.
 
     Args:
@@ -57,10 +57,10 @@ class _Decoding:
         if error is None or isinstance(error, CorruptLogError | TrustError):
             return
         if isinstance(error, (*CRAFTED, *self._others)):
-            raise damaged(self._what, error) from error
+            raise damage_error(self._what, error) from error
 
 
-def damaged(what: str, error: BaseException) -> CorruptLogError:
+def damage_error(what: str, error: BaseException) -> CorruptLogError:
     """The error of something that cannot be decoded."""
     said = str(error)[:200] or type(error).__name__
     return CorruptLogError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files import memory_map
 from nosync_nb.store.store import Store
@@ -43,7 +43,7 @@ class RunFiles:
         """Notes files that the run's frame will name."""
         self._written += refs
 
-    def spilled(self, number: int, held: Held, epoch: int) -> Held:
+    def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """The batch of a log or a trace: in files if it is large, else as it is.
 
         Raises:
@@ -59,11 +59,11 @@ class RunFiles:
     def rest(self, size_bytes: int) -> None:
         """Is told that so many bytes of files were read; of many the system has the pages again."""
         if size_bytes > REST_BYTES:
-            memory_map.rest()
+            memory_map.remaining_bytes()
 
     def arranged(
         self, traces: Mapping[Layout, int], updates: Updates, epoch: int
-    ) -> dict[Layout, Held]:
+    ) -> dict[Layout, ArrangedChange]:
         """Rows in each of some orders, in files; in memory those that the disk refuses.
 
         Whatever their number is, rows are in memory once, and a column of them for each core
@@ -73,13 +73,13 @@ class RunFiles:
             traces: the orders, with the number of the trace of each.
             updates: not to be used afterwards.
         """
-        made: dict[Layout, Held] = {}
+        made: dict[Layout, ArrangedChange] = {}
         for at, (layout, number) in enumerate(traces.items(), 1):
             batch = arrange(layout, updates, consumed=at == len(traces))
             try:
-                made[layout] = self.spilled(number, Held((batch,)), epoch)
+                made[layout] = self.spilled(number, ArrangedChange((batch,)), epoch)
             except DurabilityError:  # the commit meets it again, and says what is the matter
-                made[layout] = Held((batch,))
+                made[layout] = ArrangedChange((batch,))
         return made
 
     def end(self, *, failed: bool) -> None:

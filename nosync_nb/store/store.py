@@ -16,27 +16,33 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.delta import Held
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import PACK, PART, is_plain, plain, within
+from nosync_nb.files.safe_names import (
+    PACK,
+    PART,
+    checked_file_name,
+    checked_path_within,
+    is_safe_file_name,
+)
 from nosync_nb.store import trace_recovery, undo__undone
-from nosync_nb.store.lazy_layer import Remembered
+from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame, Log, Position, folder
-from nosync_nb.store.ownership_history import Succession
+from nosync_nb.store.ownership_history import OwnershipHistory
 from nosync_nb.store.provenance import writer
 from nosync_nb.store.records import file_references, nonnegative_layers, payloads, replay
 from nosync_nb.store.records.json_text__heads import CheckpointText
-from nosync_nb.store.records.payloads import Entry
-from nosync_nb.store.records.replay import Telling, Told, rewinds_to
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.records.payloads import PayloadEntry
+from nosync_nb.store.records.replay import FrameContent, FrameReplay, rewind_target
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.trace_recovery import Changes
-from nosync_nb.store.write_counters import Writes
+from nosync_nb.store.write_counters import WriteCounters
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
 from nosync_nb.trace.history.history import History
-from nosync_nb.trace.parts.part_file import PartRef, open_part, put_away, write_part
+from nosync_nb.trace.parts.part_file import PartRef, open_part, write_and_release, write_part
 
 SPILL_ROWS = 1 << 16
 """Batches above this many rows go to part files, not into frames."""
@@ -82,18 +88,20 @@ class Store:
         self.log = log
         self.files = files
         self.packs = os.path.join(path, "history")
-        self.writes = Writes(log.head.offset)
+        self.writes = WriteCounters(log.head.offset)
         for inner in (self.parts, self.packs):
-            folder.inside(files, inner, write=log.mode == "w")
+            folder.path_inside(files, inner, write=log.mode == "w")
         self.meta: dict[str, Any] = {}
         self.retired: tuple[str, ...] = ()
         self.foreign, self.epoch = False, 0
         self._text = CheckpointText()
-        self._inline: dict[int, list[Entry]] = {}
+        self._inline: dict[int, list[PayloadEntry]] = {}
         if (payload := log.checkpoint) is not None:
-            checkpoint = payloads.unpack(payload)
+            checkpoint = payloads.decode_payload(payload)
             self.meta = checkpoint.meta
-            self.retired = tuple(plain(n, PART, PACK) for n in checkpoint.meta.get("retired", ()))
+            self.retired = tuple(
+                checked_file_name(n, PART, PACK) for n in checkpoint.meta.get("retired", ())
+            )
             self.epoch = checkpoint.epoch
             for each in checkpoint.entries:
                 if each.kind != payloads.INLINE:
@@ -104,23 +112,23 @@ class Store:
                 self._inline.setdefault(each.number, []).append(each)
         frames = list(log.frames())
         self.position = frames[-1].position if frames else None
-        self._telling = Telling()
+        self._telling = FrameReplay()
         self.tail = self.decoded(frames)
-        self.changes = replay.changes(self.tail)
-        back = rewinds_to(self.tail)
+        self.changes = replay.frame_changes(self.tail)
+        back = rewind_target(self.tail)
         self.back = back if back is not None and back < self.epoch else None
         log.forget()
-        self.clocks = writer.Clocks(log, self.meta, self.tail)
-        self.succession = Succession(log.heads, self.meta, log.checkpoint_seq, frames)
+        self.clocks = writer.ClockWriter(log, self.meta, self.tail)
+        self.succession = OwnershipHistory(log.heads, self.meta, log.checkpoint_seq, frames)
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
         self.named = self._needed() if log.mode == "w" else set()
         if back is not None:
-            every = payloads.changes(each.payload for each in self.tail)
-            self.named = self.named | file_references.of_changes(every)
+            every = payloads.entries_by_log(each.payload for each in self.tail)
+            self.named = self.named | file_references.references_of_changes(every)
         if self.back is not None:
-            with decoding("the log"):
+            with guarded_decoding("the log"):
                 self.history.truncate(self.back)
         self._then = self.history.copied(())  # of the checkpoint, or of `back`
 
@@ -145,7 +153,7 @@ class Store:
             path, mode=mode, takeover=takeover, files=disk, delay_s=SYNC_DELAY_S, start=False
         )
         try:
-            with decoding("the log"):
+            with guarded_decoding("the log"):
                 return cls(path, log, disk)
         except BaseException:
             log.close()
@@ -154,37 +162,41 @@ class Store:
     # -- writing -----------------------------------------------------------------------------
 
     def write_epoch(
-        self, draft: Draft, utc: float, meta: Mapping[str, Any], graph: Graph
+        self, draft: EpochResult, utc: float, meta: Mapping[str, Any], graph: Graph
     ) -> Position:
         """Writes an epoch's frame, after which it survives the death of this process."""
         entries = None
         if draft.largest <= SPILL_ROWS and not graph.memory:
-            entries = payloads.inlined(draft.logged, draft.cleared, FRAME_BYTES)
+            entries = payloads.inline_entries(draft.logged, draft.cleared, FRAME_BYTES)
         if entries is None:
             entries = self._entries(draft, graph)
-            trace_recovery.share(draft, graph)
+            trace_recovery.share_parts(draft, graph)
         entries += self.clocks.stamped(graph, [(draft.epoch, entries)])
-        return self.log.append(payloads.EPOCH, payloads.pack(draft.epoch, utc, meta, entries))
+        return self.log.append(
+            payloads.EPOCH, payloads.encode_payload(draft.epoch, utc, meta, entries)
+        )
 
-    def write_replay(self, draft: Draft, graph: Graph) -> bool:
+    def write_replay(self, draft: EpochResult, graph: Graph) -> bool:
         """Writes a past epoch that the next definition will make visible; False: nothing to say."""
         entries = self._entries(draft, graph)
         if graph.memory and not entries:
             return False
         self.clocks.replay(draft.epoch, entries)
-        self.log.append(payloads.REPLAY, payloads.pack(draft.epoch, time.time(), {}, entries))
+        self.log.append(
+            payloads.REPLAY, payloads.encode_payload(draft.epoch, time.time(), {}, entries)
+        )
         return True
 
     def definition(
         self,
-        draft: Draft,
-        before: Version,
+        draft: EpochResult,
+        before: VersionState,
         graph: Graph,
         meta: Mapping[str, Any],
-        missed: Iterable[Draft] = (),
+        missed: Iterable[EpochResult] = (),
         replays: int = 0,
         *,
-        back: Iterable[Entry] | None = None,
+        back: Iterable[PayloadEntry] | None = None,
     ) -> bytes:
         """What a definition's frame says: the catalog, and what new nodes made of what was there.
 
@@ -202,8 +214,8 @@ class Store:
         own = self._entries(draft, graph, before)
         to = None if back is None else draft.epoch
         stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True, back=to)
-        entries = [*payloads.missed(made, now), *own, *stamped, *(back or ())]
-        return payloads.pack(draft.epoch, now, meta, entries)
+        entries = [*payloads.missed_epoch_entries(made, now), *own, *stamped, *(back or ())]
+        return payloads.encode_payload(draft.epoch, now, meta, entries)
 
     def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
         """Writes the frame of a definition or a rewind, which survives this process then."""
@@ -213,14 +225,18 @@ class Store:
         """Whether a batch goes to a part file of its own."""
         return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
 
-    def _entries(self, draft: Draft, graph: Graph, before: Version | None = None) -> list[Entry]:
+    def _entries(
+        self, draft: EpochResult, graph: Graph, before: VersionState | None = None
+    ) -> list[PayloadEntry]:
         """The entries of a draft; large batches and layers are spilled to files first.
 
         A trace that a definition added is named as a whole (`RESET`): its log may be older.
         """
         unwritten = graph.unwritten
-        entries = [payloads.cleared(number) for number in draft.cleared if number not in unwritten]
-        spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
+        entries = [
+            payloads.clear_entry(number) for number in draft.cleared if number not in unwritten
+        ]
+        spilled: dict[int, tuple[Batch, ArrangedChange]] = {}  # a batch that is kept keeps its id
         for at, (number, layout, held) in enumerate(draft.logged):
             if number in unwritten:
                 continue
@@ -231,7 +247,7 @@ class Store:
                 held = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
                 spilled[id(batch)] = batch, held
                 draft.logged[at] = (number, layout, held)
-            entries.append(payloads.entry(number, layout, held))
+            entries.append(payloads.batch_entry(number, layout, held))
         for number, trace in (draft.since(before) if before else draft.traces).items():
             if not trace.layers or trace.layers[-1].upper <= draft.epoch or number in unwritten:
                 continue
@@ -250,15 +266,15 @@ class Store:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = payloads.TRACE if before is None else payloads.RESET
-                entries.append(payloads.layer(kind, number, last))
+                entries.append(payloads.layer_entry(kind, number, last))
         self.writes.come(ref for _, _, held in draft.logged for ref in held.refs)
         return entries
 
-    def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> Held:
+    def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> ArrangedChange:
         """Writes batches to part files and maps them back."""
         stem = f"{stem}-g{self.log.generation}"
-        made, refs = put_away(self.parts, [*parts], layout, stem, files=self.files)
-        return Held(tuple(made), tuple(refs))
+        made, refs = write_and_release(self.parts, [*parts], layout, stem, files=self.files)
+        return ArrangedChange(tuple(made), tuple(refs))
 
     def open_part(self, ref: PartRef, layout: Layout) -> Batch:
         """Maps a part file that was just written; costs a header, whatever its size."""
@@ -276,7 +292,7 @@ class Store:
 
     def checkpoint_payload(
         self,
-        version: Version,
+        version: VersionState,
         graph: Graph,
         meta: Mapping[str, Any],
         times: bytes,
@@ -288,12 +304,12 @@ class Store:
             times: when each epoch was committed, doubles of seconds UTC.
             past: the manifest of the history up to it.
         """
-        layers, sound, held = trace_recovery.listed(graph, version)
-        entries = [Entry(TIMES, payloads.INLINE, times), *held]
+        layers, sound, held = trace_recovery.listed_layers(graph, version)
+        entries = [PayloadEntry(TIMES, payloads.INLINE, times), *held]
         own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
         meta = {**own, **meta, "layers": layers, nonnegative_layers.KEY: sound, "history": past}
         text = self._text.of(meta.pop("catalog", None), meta)
-        return payloads.pack(version.epoch, time.time(), text, entries)
+        return payloads.encode_payload(version.epoch, time.time(), text, entries)
 
     def settled(
         self, number: int, trace: Trace, *, thinned: bool = False
@@ -308,12 +324,12 @@ class Store:
         """
         pairs = []
         for layer in trace.layers:
-            remembered = isinstance(layer, Remembered) and not layer.is_made
+            remembered = isinstance(layer, HistoryLayer) and not layer.is_made
             remembered = remembered and not thinned
             if layer.files or remembered or not layer.rows_count:
                 continue
             again = layer.encoded is not None
-            size = len(trace_recovery.encoded(trace.layout, layer))
+            size = len(trace_recovery.encoded_traces(trace.layout, layer))
             if size > (SETTLED_BYTES if again else SPILL_BYTES):
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
                 spill = self.spill(layer.parts, trace.layout, stem)
@@ -336,13 +352,13 @@ class Store:
 
     # -- restoring ---------------------------------------------------------------------------
 
-    def decoded(self, frames: Iterable[Frame]) -> list[Told]:
-        """What frames say; see `Telling.told`."""
+    def decoded(self, frames: Iterable[Frame]) -> list[FrameContent]:
+        """What frames say; see `FrameReplay.told`."""
         return self._telling.told(frames)
 
     def remember(self, graph: Graph, changes: Changes) -> None:
         """Gives the history of named collections what frames say."""
-        trace_recovery.remembered(self.history, graph, changes)
+        trace_recovery.history_layers(self.history, graph, changes)
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """The traces after the last frame; costs the same whatever they hold."""
@@ -351,16 +367,16 @@ class Store:
         inline, then = self._inline, self._then
         known = trace_recovery.of_checkpoint(layers, inline, self.checked_part, then, sound)
         if self.back is not None:
-            gone = undo__undone.told(self.tail, self.epoch)
-            known = trace_recovery.known_at(known, graph, self._then, self.back, gone)
-        return trace_recovery.extended(graph, known, self.changes, self.checked_part)
+            gone = undo__undone.read_undone(self.tail, self.epoch)
+            known = trace_recovery.traces_at(known, graph, self._then, self.back, gone)
+        return trace_recovery.extend_traces(graph, known, self.changes, self.checked_part)
 
     def followed_by(
-        self, graph: Graph, before: Version, old: Graph, changes: Changes
+        self, graph: Graph, before: VersionState, old: Graph, changes: Changes
     ) -> dict[int, Trace]:
         """The traces that frames make of those before them."""
-        known = trace_recovery.of_version(before, old)
-        return trace_recovery.extended(graph, known, changes, self.checked_part)
+        known = trace_recovery.traces_of_version(before, old)
+        return trace_recovery.extend_traces(graph, known, changes, self.checked_part)
 
     def release(self) -> None:
         """Lets go of what `restored` needs."""
@@ -376,7 +392,7 @@ class Store:
         """
         for name in names if self.log.owned else ():
             folder = self.packs if name.endswith(PACK) else self.parts
-            self.files.unlink(within(folder, name, PART, PACK))
+            self.files.unlink(checked_path_within(folder, name, PART, PACK))
 
     def sweep(self) -> list[str]:
         """Deletes what a dead owner left half done: files of ours that nothing recovered names.
@@ -391,12 +407,14 @@ class Store:
         named = needed.union(self.retired, self.named)
         there = [*self.files.names(self.parts), *self.files.names(self.packs)]
         if not self.log.unread and not self.foreign:
-            self.remove(n for n in there if is_plain(n, PART, PACK) and n not in named)
+            self.remove(n for n in there if is_safe_file_name(n, PART, PACK) and n not in named)
         return sorted(needed.difference(there))
 
     def _needed(self) -> set[str]:
         """Every file that the checkpoint, the frames after it, or the history name."""
-        named = file_references.of_layers(self.meta) | file_references.of_changes(self.changes)
+        named = file_references.references_of_layers(
+            self.meta
+        ) | file_references.references_of_changes(self.changes)
         return self.history.files() | named
 
     def close(self) -> None:

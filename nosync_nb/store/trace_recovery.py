@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store.lazy_layer import Deferred, Remembered, needs
+from nosync_nb.store.lazy_layer import HistoryLayer, LazyLayer, files_needed
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.records import nonnegative_layers, payloads
-from nosync_nb.store.records.payloads import Entry
-from nosync_nb.store.undo__undone import Gone, ended, without
+from nosync_nb.store.records.payloads import PayloadEntry
+from nosync_nb.store.undo__undone import UndoneChanges, ended_logs, subtract_undone
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epoch_ranges import Interval
@@ -28,35 +28,35 @@ from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
 
 Open = Callable[[PartRef, Layout], Batch]
 """Maps a part file."""
-Changes = Mapping[int, Sequence[tuple[int, Entry]]]
+Changes = Mapping[int, Sequence[tuple[int, PayloadEntry]]]
 """What followed, by log or trace: (epoch, entry), oldest first."""
 
 _BATCHES = frozenset((payloads.INLINE, payloads.FILES))
 """Kinds of entries that are a log's batch."""
 
 
-class Known(NamedTuple):
+class RecoveredTrace(NamedTuple):
     """A trace of the earlier state, and the log that feeds it."""
 
     log: int
     trace: Trace
 
 
-def encoded(layout: Layout, layer: Layer) -> bytes:
+def encoded_traces(layout: Layout, layer: Layer) -> bytes:
     """A layer in memory as a checkpoint holds it; made once."""
     if layer.encoded is not None:
         return layer.encoded
     parts = layer.parts or (empty_batch(layout),)
     updates = concat_updates([p.updates for p in parts], layout.types)
-    return layer.keep_encoded(batch_codec.encode(updates.columns, layout.types, updates.diff))
+    return layer.keep_encoded(batch_codec.encode_batch(updates.columns, layout.types, updates.diff))
 
 
 # -- the earlier state ---------------------------------------------------------------------------
 
 
-def listed(
-    graph: Graph, version: Version
-) -> tuple[dict[str, Any], dict[str, list[int]], list[Entry]]:
+def listed_layers(
+    graph: Graph, version: VersionState
+) -> tuple[dict[str, Any], dict[str, list[int]], list[PayloadEntry]]:
     """The traces of a version as a checkpoint lists them, and the layers that it holds.
 
     Failure: 1. What some epochs changed cancels out, so that their layer has no rows. 2. A
@@ -71,36 +71,38 @@ def listed(
     layers: dict[str, Any] = {}
     sound: dict[str, list[int]] = {}
     entries = []
-    owner, named = trace_logs(graph), nonnegative_layers.contents(graph)
+    owner, named = trace_logs(graph), nonnegative_layers.nonnegative_text(graph)
     for number, trace in version.traces.items():
         if number not in owner:
             continue
         told: list[Any] = []
         has: list[Layer] = []
         for layer in trace.layers:
-            said = layer.said() if isinstance(layer, Remembered) else None
+            said = layer.said() if isinstance(layer, HistoryLayer) else None
             if layer.files or said is not None:
                 told.append([layer.lower, layer.upper, said or layer.files])
             elif layer.rows_count or layer.upper - layer.lower > 1 or not has:
                 told.append([layer.lower, layer.upper, None])
-                entries.append(Entry(number, payloads.INLINE, encoded(trace.layout, layer)))
+                entries.append(
+                    PayloadEntry(number, payloads.INLINE, encoded_traces(trace.layout, layer))
+                )
             else:
                 continue
             has.append(layer)
         layers[str(number)] = [owner[number], trace.layout, told]
         if number in named:
-            nonnegative_layers.prove(trace)
-            sound[str(number)] = nonnegative_layers.places(has)
+            nonnegative_layers.mark_nonnegative(trace)
+            sound[str(number)] = nonnegative_layers.nonnegative_layer_positions(has)
     return layers, sound, entries
 
 
 def of_checkpoint(
     layers: Mapping[str, Any],
-    inline: Mapping[int, Sequence[Entry]],
+    inline: Mapping[int, Sequence[PayloadEntry]],
     open_part: Open,
     history: History,
     sound: Mapping[str, Any],
-) -> dict[int, Known]:
+) -> dict[int, RecoveredTrace]:
     """The traces that a checkpoint lists.
 
     Args:
@@ -115,7 +117,7 @@ def of_checkpoint(
     for number, (log, shape, listed) in layers.items():
         layout = Layout.from_json(shape)
         entries = iter(inline.get(int(number), ()))
-        made: list[Deferred] = []
+        made: list[LazyLayer] = []
         for lower, upper, files in listed:
             if not lower < upper:
                 raise CorruptLogError(
@@ -129,14 +131,14 @@ def of_checkpoint(
             else:
                 refs = refs_from_json(files)
                 made.append(_filed(lower, upper, refs, layout, open_part))
-        nonnegative_layers.believe(made, sound, number)
-        traces[int(number)] = Known(log, Trace(layout, tuple(made)))
+        nonnegative_layers.trust_nonnegative(made, sound, number)
+        traces[int(number)] = RecoveredTrace(log, Trace(layout, tuple(made)))
     return traces
 
 
 def _remembered(
     span: Interval, log: int, said: Mapping[str, Any], layout: Layout, history: History
-) -> Remembered:
+) -> HistoryLayer:
     """The layer of a log's history that a checkpoint names."""
     after, rows_count = said["after"], said["rows"]
     numbers = (rows_count, said["log"], 0 if after is None else after)
@@ -145,13 +147,13 @@ def _remembered(
             f"the checkpoint names a past of log {log} that is none",
             hint="restore the log from a copy",
         )
-    return Remembered(layout, history, log, span, after, max(1, rows_count))
+    return HistoryLayer(layout, history, log, span, after, max(1, rows_count))
 
 
-def of_version(version: Version, graph: Graph) -> dict[int, Known]:
+def traces_of_version(version: VersionState, graph: Graph) -> dict[int, RecoveredTrace]:
     """The traces of a version."""
     logs = trace_logs(graph)
-    return {n: Known(logs[n], trace) for n, trace in version.traces.items() if n in logs}
+    return {n: RecoveredTrace(logs[n], trace) for n, trace in version.traces.items() if n in logs}
 
 
 def trace_logs(graph: Graph) -> dict[int, int]:
@@ -168,7 +170,7 @@ def trace_logs(graph: Graph) -> dict[int, int]:
     return owner
 
 
-def share(draft: Draft, graph: Graph) -> None:
+def share_parts(draft: EpochResult, graph: Graph) -> None:
     """Gives layers of an epoch the files that their log has, so that they need none of their own.
 
     That is how they come back: a layer of one epoch is what the log has of it.
@@ -189,9 +191,13 @@ def share(draft: Draft, graph: Graph) -> None:
         draft.spare.difference_update(ref.path for ref in draft.traces[number].layers[-1].files)
 
 
-def known_at(
-    known: Mapping[int, Known], graph: Graph, past: History, epoch: int, gone: Mapping[int, Gone]
-) -> dict[int, Known]:
+def traces_at(
+    known: Mapping[int, RecoveredTrace],
+    graph: Graph,
+    past: History,
+    epoch: int,
+    gone: Mapping[int, UndoneChanges],
+) -> dict[int, RecoveredTrace]:
     """The traces of a checkpoint as of an epoch before it, for a graph that goes on from there.
 
     Args:
@@ -208,11 +214,11 @@ def known_at(
     for number, (log, trace) in known.items():
         beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
         told = gone.get(log) if beyond else None
-        cut = None if told is None else without(trace, epoch, told.since, told.last)
+        cut = None if told is None else subtract_undone(trace, epoch, told.since, told.last)
         if cut is not None:
-            made[number] = Known(log, cut)
+            made[number] = RecoveredTrace(log, cut)
             continue
-        layers = ended(trace, epoch)
+        layers = ended_logs(trace, epoch)
         lower = layers[-1].upper if layers else 0
         told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
         if layers and not told_apart:  # it went on in one step from there, or is thinned out
@@ -221,7 +227,7 @@ def known_at(
         if not whole and log in named and number != log and lower <= epoch:
             span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
             count = max(1, trace.rows_count)
-            layers.append(Remembered(trace.layout, past, log, span, after, count))
+            layers.append(HistoryLayer(trace.layout, past, log, span, after, count))
         elif beyond:
             if number in asked:
                 raise CorruptLogError(
@@ -229,15 +235,15 @@ def known_at(
                     hint="restore the log from a copy",
                 )
             continue
-        made[number] = Known(log, Trace(trace.layout, tuple(layers)))
+        made[number] = RecoveredTrace(log, Trace(trace.layout, tuple(layers)))
     return made
 
 
 # -- what followed -------------------------------------------------------------------------------
 
 
-def extended(
-    graph: Graph, known: Mapping[int, Known], changes: Changes, open_part: Open
+def extend_traces(
+    graph: Graph, known: Mapping[int, RecoveredTrace], changes: Changes, open_part: Open
 ) -> dict[int, Trace]:
     """Every trace of a graph: what was known of it, and what followed."""
     traces: dict[int, Trace] = {}
@@ -251,7 +257,7 @@ def extended(
     return traces
 
 
-def remembered(history: History, graph: Graph, changes: Changes) -> None:
+def history_layers(history: History, graph: Graph, changes: Changes) -> None:
     """Gives the history of named collections what followed."""
     for node in graph:
         if node.name is None or node.log is None:
@@ -264,7 +270,7 @@ def remembered(history: History, graph: Graph, changes: Changes) -> None:
             elif kind == payloads.FILES:
                 history.append_encoded(log, layout, run, _counted)
                 run = []
-                refs, had = payloads.filed(data, layout)
+                refs, had = payloads.batch_files(data, layout)
                 history.append_files(log, epoch, had, refs)
         history.append_encoded(log, layout, run, _counted)
 
@@ -274,7 +280,7 @@ def _extended(
     layout: Layout,
     log: int,
     node: Node,
-    known: Mapping[int, Known],
+    known: Mapping[int, RecoveredTrace],
     changes: Changes,
     open_part: Open,
 ) -> Trace:
@@ -303,7 +309,7 @@ def _extended(
         layers = list(_before(number, layout, log, known))
     named = {e: x for e, x in own if x.kind == payloads.TRACE}
     had = layout if number == log else node.log_layout
-    run: list[Entry] = []
+    run: list[PayloadEntry] = []
     start = stop = 0
     for epoch, entry in logged:
         if entry.kind == payloads.INLINE and epoch not in named:
@@ -315,14 +321,16 @@ def _extended(
         if epoch in named:
             layers.append(_named(named[epoch], layout, open_part))
         else:
-            refs, shape = payloads.filed(entry.data, had)
+            refs, shape = payloads.batch_files(entry.data, had)
             filed = _filed(epoch, epoch + 1, refs, shape, open_part)
             layers.append(_arranged(filed, shape, layout))
     layers += _run(run, start, stop, layout)
     return Trace(layout, tuple(layers))
 
 
-def _before(number: int, layout: Layout, log: int, known: Mapping[int, Known]) -> Iterator[Layer]:
+def _before(
+    number: int, layout: Layout, log: int, known: Mapping[int, RecoveredTrace]
+) -> Iterator[Layer]:
     """The layers known of a trace; else those of a sibling, in another order, as one layer."""
     same = known.get(number)
     if same is not None and same.trace.layout == layout:
@@ -331,25 +339,25 @@ def _before(number: int, layout: Layout, log: int, known: Mapping[int, Known]) -
     for other, (owner, trace) in known.items():
         if owner == log and other != number and trace.layers:
             first, last = trace.layers[0], trace.layers[-1]
-            yield Deferred(
+            yield LazyLayer(
                 first.lower,
                 last.upper,
                 trace.rows_count,
                 lambda trace=trace: (arrange(layout, trace.updates()),),  # type: ignore[misc]
-                needs=needs(trace),
+                needs=files_needed(trace),
             )
             return
 
 
-def _run(run: list[Entry], start: int, stop: int, layout: Layout) -> Iterator[Layer]:
+def _run(run: list[PayloadEntry], start: int, stop: int, layout: Layout) -> Iterator[Layer]:
     """The inline changes of some epochs as one layer, none if there are none."""
     if run:
         yield _inline(start, stop + 1, [entry.data for entry in run], layout)
 
 
-def _inline(lower: int, upper: int, data: list[bytes | memoryview], layout: Layout) -> Deferred:
+def _inline(lower: int, upper: int, data: list[bytes | memoryview], layout: Layout) -> LazyLayer:
     count = sum(map(batch_codec.rows_count, data))
-    return Deferred(lower, upper, count, lambda: (_decoded(data, layout),))
+    return LazyLayer(lower, upper, count, lambda: (_decoded(data, layout),))
 
 
 def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
@@ -357,7 +365,7 @@ def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
 
 
 def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
-    return Updates(*batch_codec.decode_many(data, types))
+    return Updates(*batch_codec.decode_batches(data, types))
 
 
 def _counted(data: Sequence[bytes | memoryview], types: Sequence[str]) -> tuple[Updates, list[int]]:
@@ -365,7 +373,7 @@ def _counted(data: Sequence[bytes | memoryview], types: Sequence[str]) -> tuple[
     return _updates(data, types), [*map(batch_codec.rows_count, data)]
 
 
-def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:
+def _named(entry: PayloadEntry, layout: Layout, open_part: Open) -> LazyLayer:
     """The layer that an entry names."""
     lower, upper, refs = payloads.layer_of(entry)
     return _filed(lower, upper, refs, layout, open_part)
@@ -373,14 +381,14 @@ def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:
 
 def _filed(
     lower: int, upper: int, refs: tuple[PartRef, ...], layout: Layout, open_part: Open
-) -> Deferred:
+) -> LazyLayer:
     count = sum(ref.rows for ref in refs)
-    return Deferred(
+    return LazyLayer(
         lower, upper, count, lambda: tuple(open_part(ref, layout) for ref in refs), refs
     )
 
 
-def _arranged(layer: Deferred, had: Layout, layout: Layout) -> Deferred:
+def _arranged(layer: LazyLayer, had: Layout, layout: Layout) -> LazyLayer:
     """A layer in another order, in memory."""
     if had == layout:
         return layer
@@ -389,4 +397,4 @@ def _arranged(layer: Deferred, had: Layout, layout: Layout) -> Deferred:
         updates = concat_updates([part.updates for part in layer.parts], layout.types)
         return (arrange(layout, updates),)
 
-    return Deferred(layer.lower, layer.upper, layer.rows_count, made, needs=layer.needs)
+    return LazyLayer(layer.lower, layer.upper, layer.rows_count, made, needs=layer.needs)

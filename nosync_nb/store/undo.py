@@ -12,24 +12,24 @@ from typing import Protocol
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Frame, Log
-from nosync_nb.store.log.frame_index import first, kept
+from nosync_nb.store.log.frame_index import first_retained, retained_frames
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.undo__undone import Since
 
 EPOCHS_MAX = 2048
 """So many epochs back frames are asked; further back few are kept, and there is much to undo."""
 
 
-class KeepsFrames(Protocol):
+class FrameStore(Protocol):
     """A log with its disk; see `Store`."""
 
     files: Files
     log: Log
 
 
-def frames(
-    store: KeepsFrames, epoch: int, now: int, rewinds: Iterable[tuple[int, int]]
+def recent_frames(
+    store: FrameStore, epoch: int, now: int, rewinds: Iterable[tuple[int, int]]
 ) -> list[Frame]:
     """The frames after an epoch, and some before it, as far as they are kept, if it is recent.
 
@@ -43,24 +43,24 @@ def frames(
         return []
 
     def enough(frames: Sequence[Frame]) -> bool:
-        # What is before an epoch up to this one says nothing of what follows; see `Recent`.
+        # What is before an epoch up to this one says nothing of what follows; see `RecentFrames`.
         return any(
-            each.kind == payloads.EPOCH and payloads.epoch_of(each.payload) <= epoch
+            each.kind == payloads.EPOCH and payloads.payload_epoch(each.payload) <= epoch
             for each in frames
         )
 
-    oldest = first(store.files, store.log.path, store.log.head)
-    if oldest is not None and payloads.epoch_of(oldest.payload) > epoch + 1:
+    oldest = first_retained(store.files, store.log.path, store.log.head)
+    if oldest is not None and payloads.payload_epoch(oldest.payload) > epoch + 1:
         seq = oldest.position.seq
         if not any(seq <= frame and last <= epoch for frame, last in rewinds):
             return []  # epochs only count up from there
     try:
-        return kept(store.files, store.log.path, store.log.head, enough)
+        return retained_frames(store.files, store.log.path, store.log.head, enough)
     except CorruptLogError:
         return []
 
 
-class Recent:
+class RecentFrames:
     """What some frames say of the epochs after one.
 
     Args:
@@ -75,9 +75,9 @@ class Recent:
         self.epoch = epoch
         self.told = False
         self._odd: set[int] = set()
-        self._changes: dict[int, list[tuple[int, Entry]]] = {}
+        self._changes: dict[int, list[tuple[int, PayloadEntry]]] = {}
         for frame in frames:
-            at = payloads.epoch_of(frame.payload)
+            at = payloads.payload_epoch(frame.payload)
             if frame.kind == payloads.EPOCH and at <= epoch:
                 self._changes.clear()
                 self.told = at == epoch
@@ -87,13 +87,13 @@ class Recent:
                 self._leave(at)
             if at < epoch:
                 continue
-            payload = payloads.unpack(frame.payload)
+            payload = payloads.decode_payload(frame.payload)
             self.told |= frame.kind == payloads.EPOCH and payload.epoch == epoch + 1
             if frame.kind == payloads.EPOCH:
                 for each in payload.entries:
                     self._add(payload.epoch, each)
             elif at > epoch:  # what a definition makes at the epoch itself is there then
-                self._odd.update(payloads.changes([payload]))
+                self._odd.update(payloads.entries_by_log([payload]))
 
     def _leave(self, last: int) -> None:
         """Takes none of what a rewind has left for what is there now."""
@@ -101,7 +101,7 @@ class Recent:
         for number, own in self._changes.items():
             self._changes[number] = [each for each in own if each[0] <= last]
 
-    def _add(self, epoch: int, each: Entry) -> None:
+    def _add(self, epoch: int, each: PayloadEntry) -> None:
         if each.kind == payloads.INLINE:
             self._changes.setdefault(each.number, []).append((epoch, each))
         elif each.kind != payloads.CLOCKS:

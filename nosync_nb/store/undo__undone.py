@@ -17,20 +17,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from nosync_nb.store.lazy_layer import Deferred, Remembered, needs
+from nosync_nb.store.lazy_layer import HistoryLayer, LazyLayer, files_needed
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.records import payloads as journal
-from nosync_nb.store.records.payloads import Entry
-from nosync_nb.store.records.replay import Told
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.records.payloads import PayloadEntry
+from nosync_nb.store.records.replay import FrameContent
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
-Since = Sequence[tuple[int, Entry]]
+Since = Sequence[tuple[int, PayloadEntry]]
 """Inline changes of one log, each with its epoch, oldest first."""
 
 
-class Gone(NamedTuple):
+class UndoneChanges(NamedTuple):
     """What a log was changed by after an epoch that was gone back to.
 
     Attributes:
@@ -41,7 +41,9 @@ class Gone(NamedTuple):
     since: Since
 
 
-def without(trace: Trace, epoch: int, since: Since, last: int | None = None) -> Trace | None:
+def subtract_undone(
+    trace: Trace, epoch: int, since: Since, last: int | None = None
+) -> Trace | None:
     """A trace as it was at an epoch; None if it did not begin, or is not read from layers.
 
     Its rows keep their files, and what is taken from them is a layer behind them, so that no row is
@@ -67,17 +69,17 @@ def without(trace: Trace, epoch: int, since: Since, last: int | None = None) -> 
         end = max(end, layer.upper)
     if last is not None and end - 1 > last:
         return None
-    if any(isinstance(each, Remembered) and not each.is_made for each in beyond):
+    if any(isinstance(each, HistoryLayer) and not each.is_made for each in beyond):
         return None
     layers += [_shortened(each, epoch, trace.layout) for each in beyond]
     gone = [entry.data for at, entry in since if epoch < at < end]
     if gone:
         make, count = partial(_undone, gone, trace.layout), sum(map(batch_codec.rows_count, gone))
-        layers.append(Deferred(epoch, upper, count, lambda: (make(),)))
+        layers.append(LazyLayer(epoch, upper, count, lambda: (make(),)))
     return Trace(trace.layout, tuple(layers))
 
 
-def ended(trace: Trace, epoch: int) -> list[Layer]:
+def ended_logs(trace: Trace, epoch: int) -> list[Layer]:
     """The first layers of a trace, as far as they add up to what it was at an epoch at most.
 
     Failure: 1. A session goes back: of a layer something is taken by one that begins before it ends
@@ -91,23 +93,23 @@ def ended(trace: Trace, epoch: int) -> list[Layer]:
     return layers
 
 
-def _shortened(layer: Layer, epoch: int, layout: Layout) -> Deferred:
+def _shortened(layer: Layer, epoch: int, layout: Layout) -> LazyLayer:
     """The rows of a layer, as one that ends at an epoch.
 
     Behind the same layers it adds up to the same, so what readers found out about it stays.
     """
     lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
-    used = frozenset(needs(Trace(layout, (layer,))))
+    used = frozenset(files_needed(Trace(layout, (layer,))))
     seen, files = layer.known(), layer.files
-    return Deferred(lower, epoch + 1, rows_count, lambda: layer.parts, files, used, seen=seen)
+    return LazyLayer(lower, epoch + 1, rows_count, lambda: layer.parts, files, used, seen=seen)
 
 
 def _undone(since: Sequence[bytes | memoryview], layout: Layout) -> Batch:
     """Changes with their signs turned."""
-    return arrange(layout, Updates(*batch_codec.decode_many(since, layout.types)).negated())
+    return arrange(layout, Updates(*batch_codec.decode_batches(since, layout.types)).negated())
 
 
-def entries(epoch: int, taken: Mapping[int, Since]) -> list[Entry]:
+def undo_entries(epoch: int, taken: Mapping[int, Since]) -> list[PayloadEntry]:
     """What is taken back, as the frame of a rewind says it.
 
     Args:
@@ -116,18 +118,20 @@ def entries(epoch: int, taken: Mapping[int, Since]) -> list[Entry]:
     """
     if not taken:
         return []
-    told = journal.pack(epoch, 0.0, {"logs": sorted(taken)}, ())
-    made = [Entry(0, journal.UNDONE, told)]
-    by_epoch: dict[int, list[Entry]] = {}
+    told = journal.encode_payload(epoch, 0.0, {"logs": sorted(taken)}, ())
+    made = [PayloadEntry(0, journal.UNDONE, told)]
+    by_epoch: dict[int, list[PayloadEntry]] = {}
     for since in taken.values():
         for at, entry in since:
             by_epoch.setdefault(at, []).append(entry)
     for at in sorted(by_epoch):
-        made.append(Entry(0, journal.UNDONE, journal.pack(at, 0.0, {}, by_epoch[at])))
+        made.append(
+            PayloadEntry(0, journal.UNDONE, journal.encode_payload(at, 0.0, {}, by_epoch[at]))
+        )
     return made
 
 
-def told(tail: Iterable[Told], last: int) -> dict[int, Gone]:
+def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChanges]:
     """What is to be taken from the traces of a checkpoint, after which the log has gone back.
 
     Failure: 1. A session goes back to an epoch at which a layer ends: its frame tells nothing of
@@ -144,23 +148,23 @@ def told(tail: Iterable[Told], last: int) -> dict[int, Gone]:
     Raises:
         CorruptLogError: a frame makes no sense.
     """
-    gone: dict[int, Gone] = {}
+    gone: dict[int, UndoneChanges] = {}
     for each in tail:
         if each.kind != journal.REWIND or each.payload.epoch >= last:
             continue
         own = _of_frame(each.payload.entries, last)
-        before = {number: gone.get(number, Gone(last, ())) for number in own}
-        gone = {n: Gone(b.last, [*b.since, *own[n]]) for n, b in before.items()}
+        before = {number: gone.get(number, UndoneChanges(last, ())) for number in own}
+        gone = {n: UndoneChanges(b.last, [*b.since, *own[n]]) for n, b in before.items()}
         last = each.payload.epoch
     return gone
 
 
-def _of_frame(said: Iterable[Entry], last: int) -> dict[int, list[tuple[int, Entry]]]:
+def _of_frame(said: Iterable[PayloadEntry], last: int) -> dict[int, list[tuple[int, PayloadEntry]]]:
     """What a frame takes back, of epochs up to one."""
-    payloads = [journal.unpack(each.data) for each in said if each.kind == journal.UNDONE]
-    with decoding("what a rewind takes back"):
+    payloads = [journal.decode_payload(each.data) for each in said if each.kind == journal.UNDONE]
+    with guarded_decoding("what a rewind takes back"):
         logs = {int(log) for each in payloads for log in each.meta.get("logs", ())}
-    made: dict[int, list[tuple[int, Entry]]] = {log: [] for log in logs}
+    made: dict[int, list[tuple[int, PayloadEntry]]] = {log: [] for log in logs}
     for payload in payloads:
         for entry in payload.entries:
             if payload.epoch <= last and entry.kind == journal.INLINE and entry.number in made:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from nosync_nb.trace.parts.part_file import PartRef
 
 
-class Writes:
+class WriteCounters:
     """Counts them. Threads: who commits, and the worker; under its own lock.
 
     Attributes:

@@ -8,33 +8,33 @@ files, errors.
 from nosync_nb.trace.compaction import (
     STALL_LAYERS,
     Merge,
-    adopt,
-    append,
+    adopt_merged,
+    append_layer,
     append_young,
     is_due,
-    place,
-    plan,
-    relieve,
+    place_merged,
+    plan_merges,
+    relieve_backlog,
 )
-from nosync_nb.trace.hash_index import ranges
+from nosync_nb.trace.hash_index import hash_ranges
 from nosync_nb.trace.layer import Layer
-from nosync_nb.trace.stats_cache import Seen
-from nosync_nb.trace.trace import Found, Trace, empty_batch
+from nosync_nb.trace.stats_cache import LayerFacts
+from nosync_nb.trace.trace import LookupResult, Trace, empty_batch
 
 __all__ = [
     "STALL_LAYERS",
-    "Found",
     "Layer",
+    "LayerFacts",
+    "LookupResult",
     "Merge",
-    "Seen",
     "Trace",
-    "adopt",
-    "append",
+    "adopt_merged",
+    "append_layer",
     "append_young",
     "empty_batch",
+    "hash_ranges",
     "is_due",
-    "place",
-    "plan",
-    "ranges",
-    "relieve",
+    "place_merged",
+    "plan_merges",
+    "relieve_backlog",
 ]

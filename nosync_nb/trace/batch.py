@@ -29,7 +29,7 @@ from nosync_nb.rows.array_ops import all_true, any_true, any_zero, sorted_by
 from nosync_nb.rows.count_arithmetic import CountError, add_runs
 from nosync_nb.rows.encoding import encode_column
 from nosync_nb.rows.parallel import MANY
-from nosync_nb.trace.parallel_sort import put_in_order
+from nosync_nb.trace.parallel_sort import sort_updates
 
 Hashes = npt.NDArray[np.uint64]
 Diffs = npt.NDArray[np.int64]
@@ -204,14 +204,14 @@ def arrange(
     columns, diff = updates
     n = len(diff)
     types, key, order = layout
-    if key is None or key == every(len(types)):
+    if key is None or key == all_rows(len(types)):
         if rhash is None:
             rhash = rows.hash_columns(columns, types, n) if khash is None else khash
         khash = rhash
     else:
         if khash is None:
             khash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], n)
-        if rhash is None and key == every(len(key)) and 0 < len(types) <= 64:
+        if rhash is None and key == all_rows(len(key)) and 0 < len(types) <= 64:
             first = len(key)
             rhash = rows.extend_hashes(khash, columns[first:], types[first:], n)
         if rhash is None:
@@ -243,12 +243,12 @@ def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
 
 
 @lru_cache(maxsize=128)
-def every(n: int) -> tuple[int, ...]:
+def all_rows(n: int) -> tuple[int, ...]:
     """The first `n` positions."""
     return tuple(range(n))
 
 
-def joined(layout: Layout, parts: Sequence[Batch]) -> Batch:
+def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
     """Parts that are disjoint in key hash as one batch. Cost: O(n), as they mostly ascend."""
     parts = [part for part in parts if len(part)] or parts[:1]
     if any(low.khash[-1] >= high.khash[0] for low, high in pairwise(parts)):
@@ -296,7 +296,7 @@ def _sorted(
         if 0 not in diffs and all(map(lt, hashes, hashes[1:])):
             return Batch(layout, columns, khash, rhash, diff, code)
     if len(diff) >= MANY:
-        khash, rhash, diff, code = put_in_order(columns, khash, rhash, diff, code)
+        khash, rhash, diff, code = sort_updates(columns, khash, rhash, diff, code)
     elif len(diff) > 1:
         if code is not None:
             index = np.lexsort((rhash, code, khash))
@@ -336,7 +336,7 @@ def consolidate(
         return Batch(layout, columns, khash, rhash, diff, code).take(diff.nonzero()[0])
     again = same.nonzero()[0]
     if not rows_equal(columns, layout.types, again):
-        return collided(layout, columns, khash, rhash, diff, code, same)
+        return has_collisions(layout, columns, khash, rhash, diff, code, same)
     batch = Batch(layout, columns, khash, rhash, diff, code)
     return _summed(batch, same)
 
@@ -380,7 +380,7 @@ def rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> boo
     return True
 
 
-def collided(
+def has_collisions(
     layout: Layout,
     columns: list[Column],
     khash: Hashes,

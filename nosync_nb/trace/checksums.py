@@ -42,14 +42,14 @@ Watch = Callable[[bytes], Any]
 """Is given every byte of the file, in order."""
 
 
-class Flaw(NamedTuple):
+class FileDamage(NamedTuple):
     """What of a file is not what was written: in words, and the trace if it is one's alone."""
 
     why: str
     trace: int | None = None
 
 
-class Named(NamedTuple):
+class NamedPart(NamedTuple):
     """A part file that a pack refers to: by which trace, at which epoch."""
 
     trace: int
@@ -57,9 +57,9 @@ class Named(NamedTuple):
     ref: PartRef
 
 
-def flaws(
+def file_damage(
     name: str, read: Read, size: int, digest: str | None, watch: Watch | None = None
-) -> list[Flaw]:
+) -> list[FileDamage]:
     """What is wrong with a part or a pack, by the ending of its name; nothing if it is whole.
 
     Args:
@@ -74,7 +74,7 @@ def flaws(
     return _of_part(read, size, digest, watch or _unwatched)
 
 
-def named_by(read: Read, size: int) -> list[Named]:
+def parts_named_by(read: Read, size: int) -> list[NamedPart]:
     """The part files that a pack refers to, which was found whole.
 
     Raises:
@@ -86,14 +86,16 @@ def named_by(read: Read, size: int) -> list[Named]:
         if head > min(length, _HEADER_BYTES_MAX):
             raise ValueError(f"the header of a section has {head} bytes")
         large = json.loads(read(offset, head))["large"]
-        named += [Named(trace, epoch, ref) for epoch, refs in large for ref in refs_from_json(refs)]
+        named += [
+            NamedPart(trace, epoch, ref) for epoch, refs in large for ref in refs_from_json(refs)
+        ]
     return named
 
 
 class _Sum:
     """The checksum of a range of a file, whose bytes come in order."""
 
-    def __init__(self, start: int, stop: int, wanted: int, flaw: Flaw) -> None:
+    def __init__(self, start: int, stop: int, wanted: int, flaw: FileDamage) -> None:
         self.start, self.stop, self.wanted, self.flaw = start, stop, wanted, flaw
         self._hash = xxh3_64()
 
@@ -113,16 +115,16 @@ def _unwatched(_data: bytes) -> None:
     pass
 
 
-def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[Flaw]:
+def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[FileDamage]:
     """Reads a file once, and compares ranges of it that come in the order of their starts."""
-    wrong: list[Flaw] = []
+    wrong: list[FileDamage] = []
     open_: list[_Sum] = []
     waiting = next(sums, None)
     offset = 0
     while offset < size:
         data = read(offset, min(PIECE, size - offset))
         if not data:
-            return [*wrong, Flaw(f"it ends at byte {offset}, before {size}")]
+            return [*wrong, FileDamage(f"it ends at byte {offset}, before {size}")]
         watch(data)
         end = offset + len(data)
         while waiting is not None and waiting.start < end:
@@ -139,8 +141,8 @@ def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Flaw]:
-    missing = [Flaw("its end is missing or overwritten")]
+def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
+    missing = [FileDamage("its end is missing or overwritten")]
     length = struct.unpack("<i", read(size - _END, 4))[0] if size > _END else -1
     at = size - _END - length - TAIL.size
     if length < 0 or at < 0:
@@ -151,23 +153,25 @@ def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fl
     head_size, _, footer, count, end, _ = TAIL.unpack(tail)
     start = at - 8 * count
     if not start >= end >= head_size or count != -(-end // arrow_file.BLOCK):
-        return [Flaw("its table of checksums is not what was written")]
+        return [FileDamage("its table of checksums is not what was written")]
     table = read(start, 8 * count)
     if digest is not None and _digest(table + tail) != digest:
-        return [Flaw("it is not the file that the log names, or its checksums were changed")]
+        return [FileDamage("it is not the file that the log names, or its checksums were changed")]
     compressed = _compressed(read, arrow_file.START, 1)
     if compressed:
         return [compressed]
-    last = _Sum(at + TAIL.size, size, footer, Flaw("its footer is not what was written"))
+    last = _Sum(at + TAIL.size, size, footer, FileDamage("its footer is not what was written"))
     sums = chain(_part_sums(np.frombuffer(table, np.uint64).tolist(), end), [last])
     wrong = _checked(read, size, sums, watch)
     filler = read(end, min(start - end, _FILLER_MAX))
     if len(filler) >= _FILLER_MAX or filler.strip(b"\0"):
-        wrong.append(Flaw(f"the filler at byte {end} is not zeros"))
+        wrong.append(FileDamage(f"the filler at byte {end} is not zeros"))
     return wrong
 
 
-def _compressed(read: Read, place: int, skipped: int, trace: int | None = None) -> Flaw | None:
+def _compressed(
+    read: Read, place: int, skipped: int, trace: int | None = None
+) -> FileDamage | None:
     """The flaw of a record batch with compressed buffers; None if it has none, or no header.
 
     Args:
@@ -182,7 +186,7 @@ def _compressed(read: Read, place: int, skipped: int, trace: int | None = None) 
             place += arrow_messages.PREFIX.size
             if not left and size <= _HEADER_BYTES_MAX:
                 compressed = arrow_messages.is_compressed(read(place, size))
-                return Flaw(arrow_messages.COMPRESSED, trace) if compressed else None
+                return FileDamage(arrow_messages.COMPRESSED, trace) if compressed else None
             place += size
     return None
 
@@ -191,26 +195,28 @@ def _part_sums(blocks: Sequence[int], end: int) -> Iterator[_Sum]:
     for number, wanted in enumerate(blocks):
         start = number * arrow_file.BLOCK
         stop = min(start + arrow_file.BLOCK, end)
-        yield _Sum(start, stop, wanted, Flaw(f"the MiB at byte {start} is not what was written"))
+        yield _Sum(
+            start, stop, wanted, FileDamage(f"the MiB at byte {start} is not what was written")
+        )
 
 
 # -- packs ---------------------------------------------------------------------------------------
 
 
-def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[Flaw]:
+def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
     directory = _directory(read, size)
     if directory is None:
-        return [Flaw("its end is missing or overwritten")]
+        return [FileDamage("its end is missing or overwritten")]
     entries, table = directory
     if digest is not None and _digest(table) != digest:
-        return [Flaw("it is not the file that the log names, or its directory was changed")]
+        return [FileDamage("it is not the file that the log names, or its directory was changed")]
     place = 0
     for _, offset, length, _, head in entries:
         if offset != place or head > length:
-            return [Flaw("its directory is not what was written")]
+            return [FileDamage("its directory is not what was written")]
         place += length
     if place + len(table) + 16 != size:
-        return [Flaw("its directory is not what was written")]
+        return [FileDamage("its directory is not what was written")]
     compressed = [
         _compressed(read, offset + head, 0, trace) for trace, offset, _, _, head in entries
     ]
@@ -221,7 +227,7 @@ def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fl
 
 def _section_sum(entry: Sequence[int]) -> _Sum:
     trace, offset, length, wanted, _ = entry
-    flaw = Flaw(f"its section at byte {offset} is not what was written", trace)
+    flaw = FileDamage(f"its section at byte {offset} is not what was written", trace)
     return _Sum(offset, offset + length, wanted, flaw)
 
 

@@ -84,7 +84,7 @@ def _where(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diff
     if wanted.all():
         return values, counts
     kept = np.flatnonzero(wanted)
-    return values.take(buffers.of_numpy(kept)), counts[kept]
+    return values.take(buffers.arrow_from_numpy(kept)), counts[kept]
 
 
 def _numbers(values: pa.Array) -> Any:
@@ -115,7 +115,7 @@ def _bars(numbers: Any, diff: Diffs) -> tuple[int, ...]:
 
 def _common(values: pa.Array, counts: Diffs) -> tuple[tuple[Any, int], ...]:
     """The most frequent values; of equally frequent ones the least."""
-    counted = pa.table([values, buffers.of_numpy(counts)], names=["value", "rows"])
+    counted = pa.table([values, buffers.arrow_from_numpy(counts)], names=["value", "rows"])
     keys = [("rows", "descending"), ("value", "ascending")]
     first = counted.take(pc.select_k_unstable(counted, COMMON, keys))
     texts, many = (first.column(name).to_pylist() for name in ("value", "rows"))

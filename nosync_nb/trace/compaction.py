@@ -41,7 +41,7 @@ class Merge(NamedTuple):
     stop: int
 
 
-def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
+def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     """Appends a layer and merges young ones.
 
     Returns:
@@ -60,7 +60,7 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     return Trace(trace.layout, layers), merged
 
 
-def grow(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
+def grow_layer(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
     """Joins the change of an epoch to a layer that others were joined to; None if it is full.
 
     It is the first that `append_young` tries, and what happens to most traces in a small epoch.
@@ -77,7 +77,7 @@ def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int
 
     Returns: as `append`. Cost: next to nothing while nobody looks into the trace.
     """
-    grown = grow(trace, updates, epoch)
+    grown = grow_layer(trace, updates, epoch)
     if grown is not None:
         return grown, 0
     layers, rows_count, wary = trace.layers, len(updates.diff), 0
@@ -96,7 +96,7 @@ def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int
     layer = Layer.young(epoch, epoch + 1, trace.layout, (updates,), rows_count)
     if wary > 0:
         layer.watch(wary)
-    return append(trace, layer)
+    return append_layer(trace, layer)
 
 
 def is_due(trace: Trace) -> bool:
@@ -111,7 +111,7 @@ def is_due(trace: Trace) -> bool:
     return len(layers) >= WIDTH and (_is_old(layers[-1]) or _is_old(layers[-2]))
 
 
-def relieve(trace: Trace) -> tuple[Trace, int]:
+def relieve_backlog(trace: Trace) -> tuple[Trace, int]:
     """Merges some layers of a trace of which too many wait.
 
     Returns:
@@ -178,7 +178,7 @@ def _is_old(layer: Layer) -> bool:
     return layer.full or bool(layer.files) or layer.rows_count > YOUNG_ROWS
 
 
-def plan(trace: Trace, *, spare: bool = False) -> Merge | None:
+def plan_merges(trace: Trace, *, spare: bool = False) -> Merge | None:
     """The next merge a worker should do: the youngest run of a level that is full.
 
     If more than `LAYERS_MAX` layers wait, those are merged that are most alike.
@@ -230,7 +230,7 @@ def _likest(sizes: Sequence[int]) -> Merge:
     return best
 
 
-def place(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
+def place_merged(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
     """Where layers are in a trace, one after the other; None if they are not live any more."""
     layers = trace.layers
     for start in range(len(layers) - len(inputs) + 1):
@@ -239,9 +239,9 @@ def place(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
     return None
 
 
-def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
+def adopt_merged(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
     """Puts a merged layer in place of its inputs, or None if they are not live any more."""
-    start = place(trace, inputs)
+    start = place_merged(trace, inputs)
     if start is None:
         return None
     if inputs[-1].seen is not None and inputs[-1].seen.sound:

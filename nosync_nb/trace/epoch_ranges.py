@@ -46,7 +46,7 @@ def inclusive(upper: int) -> int:
     return max(upper - 1, 0)
 
 
-def prefix(intervals: Iterable[Interval]) -> int:
+def prefix_of(intervals: Iterable[Interval]) -> int:
     """The upper of the contiguous prefix from epoch 0; intervals may overlap, in any order."""
     upper = 0
     for each in sorted(intervals):
@@ -56,7 +56,7 @@ def prefix(intervals: Iterable[Interval]) -> int:
     return upper
 
 
-class Ranges:
+class EpochRanges:
     """A set of epochs, held as few ascending `ranges`.
 
     Args:
@@ -73,7 +73,7 @@ class Ranges:
         self.ranges: tuple[range, ...] = tuple(ranges)
 
     @classmethod
-    def of(cls, *ranges: range) -> Ranges:
+    def of(cls, *ranges: range) -> EpochRanges:
         """The epochs of ranges of step 1, in any order.
 
         Cost: O(ranges log ranges), whatever they hold.
@@ -98,19 +98,19 @@ class Ranges:
         return at > 0 and epoch in self.ranges[at - 1]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ranges) and self.ranges == other.ranges
+        return isinstance(other, EpochRanges) and self.ranges == other.ranges
 
     def __hash__(self) -> int:
         return hash(self.ranges)
 
-    def __and__(self, other: Ranges) -> Ranges:
+    def __and__(self, other: EpochRanges) -> EpochRanges:
         """The epochs in both."""
         both = (
             range(max(a.start, b.start), min(a.stop, b.stop))
             for a in self.ranges
             for b in other.ranges
         )
-        return Ranges.of(*both)
+        return EpochRanges.of(*both)
 
     def __str__(self) -> str:
         """Reads like `0-7, 16, 32-40`."""
@@ -133,7 +133,7 @@ class Ranges:
         return before, self.ranges[at][0] if at < len(self.ranges) else None
 
 
-def check_readable(stage: str, epoch: int, readable: Ranges) -> None:
+def check_readable(stage: str, epoch: int, readable: EpochRanges) -> None:
     """Raises TimeError, naming the neighbours, if a stage cannot be read at an epoch."""
     if epoch in readable:
         return

@@ -24,7 +24,7 @@ _BUCKET = 64
 _APART = 7
 
 
-def sparse(held: int, wanted: int) -> bool:
+def sparse_index(held: int, wanted: int) -> bool:
     """Whether so few of many hashes are wanted that their first bits are worth asking for.
 
     Where more than one of every 128 is, in their order, whoever halves is where he was just now.
@@ -32,7 +32,7 @@ def sparse(held: int, wanted: int) -> bool:
     return held >= LARGE and wanted <= held >> _APART
 
 
-class FirstBits:
+class HashPrefixIndex:
     """The places where hashes with the same first bits begin.
 
     Args:
@@ -67,7 +67,9 @@ class FirstBits:
         return np.minimum(at, len(hashes))
 
 
-def found(hashes: Hashes, wanted: Hashes, bits: FirstBits | None) -> tuple[Index, Index] | None:
+def find_hashes(
+    hashes: Hashes, wanted: Hashes, bits: HashPrefixIndex | None
+) -> tuple[Index, Index] | None:
     """Where some hashes are in sorted ones: (number, place) for each place; None if nowhere.
 
     Args:
@@ -93,10 +95,10 @@ def found(hashes: Hashes, wanted: Hashes, bits: FirstBits | None) -> tuple[Index
     else:
         high = bits.places(hashes, wanted, behind=True)
     count = high - low
-    return probe.repeat(count), ranges(low, count)
+    return probe.repeat(count), hash_ranges(low, count)
 
 
-def few_found(hashes: Hashes, wanted: Hashes) -> tuple[Index, Index] | None:
+def find_few_hashes(hashes: Hashes, wanted: Hashes) -> tuple[Index, Index] | None:
     """What `found` says, for few hashes."""
     low = hashes.searchsorted(wanted)
     high = hashes.searchsorted(wanted, "right")
@@ -106,10 +108,10 @@ def few_found(hashes: Hashes, wanted: Hashes) -> tuple[Index, Index] | None:
     probe = count.nonzero()[0]
     if total(count) == len(probe):
         return probe, low[probe]
-    return np.arange(len(wanted)).repeat(count), ranges(low, count)
+    return np.arange(len(wanted)).repeat(count), hash_ranges(low, count)
 
 
-def ranges(start: Index, count: Index) -> Index:
+def hash_ranges(start: Index, count: Index) -> Index:
     """Concatenates `arange(start[i], start[i] + count[i])`."""
     ends = count.cumsum()
     length = int(ends[-1]) if len(ends) else 0

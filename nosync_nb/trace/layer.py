@@ -27,7 +27,7 @@ from nosync_nb.trace.batch import (
     merge,
 )
 from nosync_nb.trace.parts.part_file import PartRef, readable
-from nosync_nb.trace.stats_cache import Seen, seen_in
+from nosync_nb.trace.stats_cache import LayerFacts, layer_facts
 
 _ROW_BYTES = 1024
 """From so many bytes a row on a layer is as large as its bytes, not as its rows."""
@@ -84,7 +84,7 @@ class Layer:
         files: tuple[PartRef, ...] = (),
         *,
         wary: int = 0,
-        seen: Seen | None = None,
+        seen: LayerFacts | None = None,
         pieces: Pieces | None = None,
         keyed: Batch | None = None,
     ) -> None:
@@ -113,10 +113,10 @@ class Layer:
         """The worker has it in hand: nobody else merges it."""
         self.claimed = True
 
-    def known(self) -> Seen:
+    def known(self) -> LayerFacts:
         """What readers found out about it, for whoever finds out more."""
         if self.seen is None:
-            self.seen = seen_in(self.files)
+            self.seen = layer_facts(self.files)
         return self.seen
 
     def watch(self, epochs: int) -> None:

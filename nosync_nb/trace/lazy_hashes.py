@@ -13,7 +13,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.rows.array_ops import any_zero
-from nosync_nb.trace.batch import UNORDERED, Batch, Hashes, Layout, Updates, arrange, every
+from nosync_nb.trace.batch import UNORDERED, Batch, Hashes, Layout, Updates, all_rows, arrange
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -21,7 +21,7 @@ BITMAP_COLUMNS = 64
 """Up to so many columns a row has one bitmap of nulls, and a hash can be gone on with."""
 
 
-class Hashed:
+class LazyHashes:
     """Updates with what is known of their hashes.
 
     Args:
@@ -51,7 +51,7 @@ class Hashed:
 
     def of_rows(self) -> Hashes:
         """The hashes over all columns."""
-        return self.of(every(len(self._types)))
+        return self.of(all_rows(len(self._types)))
 
     def _computed(self, places: tuple[int, ...]) -> Hashes:
         columns, diff = self.updates

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.rows import Column, parallel
-from nosync_nb.trace.batch import Batch, Layout, consolidate, every
-from nosync_nb.trace.parallel_sort import Numbers, order
+from nosync_nb.trace.batch import Batch, Layout, all_rows, consolidate
+from nosync_nb.trace.parallel_sort import Numbers, sort_order
 
 
-def rearranged(layout: Layout, parts: Sequence[Batch]) -> Batch:
+def rearrange_parts(layout: Layout, parts: Sequence[Batch]) -> Batch:
     """Batches of one other layout, disjoint, as one of this layout.
 
     Cost: O(n log n) in their rows; memory for the batch, and a column for each core.
@@ -29,12 +29,12 @@ def rearranged(layout: Layout, parts: Sequence[Batch]) -> Batch:
     types, count = layout.types, parallel.count(sum(map(len, parts)))
     rhash = np.concatenate([part.rhash for part in parts])
     khash, code = rhash, None
-    if layout.places != every(len(types)):
+    if layout.places != all_rows(len(types)):
         khash = np.concatenate(_each([partial(_keys, layout, part) for part in parts], count))
     if layout.order is not None:
         codes = [rows.order_codes(p.columns[layout.order], types[layout.order]) for p in parts]
         code = np.concatenate(codes)
-    index = order(khash, rhash, code)
+    index = sort_order(khash, rhash, code)
 
     def column(at: int) -> Column:
         return rows.take(rows.concat([part.columns[at] for part in parts], types[at]), index)
@@ -66,5 +66,5 @@ def _each(makers: Sequence[Callable[[], Any]], count: int) -> list[Any]:
     def make(at: int) -> None:
         made[at] = makers[at]()
 
-    parallel.each(make, len(makers), count)
+    parallel.map_parallel(make, len(makers), count)
     return made

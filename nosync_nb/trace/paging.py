@@ -41,7 +41,7 @@ class _Sorted(NamedTuple):
     ends: Index | None
 
 
-class Ordered:
+class OrderedRows:
     """The rows of a trace in orders.
 
     Args:
@@ -76,13 +76,13 @@ class Ordered:
 
     def profiles(self) -> list[Profile]:
         """A summary of each column. Cost: that of `profiles`; layers that are sound stay apart."""
-        apart = self._batch is None and stats.sound(self._trace)
+        apart = self._batch is None and stats.is_nonnegative(self._trace)
         return profiles(self._trace.updates() if apart else self.batch.updates, self.types)
 
     def count(self) -> int:
         """How many rows there are, copies counted."""
         apart = self._batch is None and not self._small
-        count = stats.count(self._trace) if apart else None
+        count = stats.row_count(self._trace) if apart else None
         return int(self.batch.diff.sum()) if count is None else count
 
     def page(self, order: Order, offset: int, limit: int) -> list[Column]:
@@ -93,7 +93,7 @@ class Ordered:
         """
         last = offset + limit
         if order not in self._orders and last <= NEAR_ROWS and not self._small:
-            first = stats.first(self._trace, last, order)
+            first = stats.first_rows(self._trace, last, order)
             if first is not None:
                 index = np.arange(len(first.diff)).repeat(np.minimum(first.diff, last))
                 return [rows.take(c, index[offset:last]) for c in first.columns]

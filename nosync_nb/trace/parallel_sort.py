@@ -22,7 +22,7 @@ Counts = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int64]
 
 
-def put_in_order(
+def sort_updates(
     columns: list[Column], khash: Numbers, rhash: Numbers, diff: Counts, code: Numbers | None
 ) -> tuple[Numbers, Numbers, Counts, Numbers | None]:
     """Brings rows into the order of (khash, code, rhash).
@@ -32,7 +32,7 @@ def put_in_order(
             twice at a time.
         rhash: may be `khash` itself, and is then in what is returned.
     """
-    index = order(khash, rhash, code)
+    index = sort_order(khash, rhash, code)
     apart = rhash is not khash
     numbers: list[npt.NDArray[np.uint64]] = [khash]
     if apart:
@@ -49,12 +49,12 @@ def put_in_order(
         else:
             numbers[at - len(columns) - 1] = numbers[at - len(columns) - 1][index]
 
-    parallel.each(fetch, len(columns) + 1 + len(numbers), parallel.count(len(diff)))
+    parallel.map_parallel(fetch, len(columns) + 1 + len(numbers), parallel.count(len(diff)))
     code = None if code is None else numbers[-1]
     return numbers[0], numbers[1] if apart else numbers[0], counts[0], code
 
 
-def order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
+def sort_order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
     """Positions that sort by `khash`, then `code`, then `rhash`; equal ones stand in any order.
 
     Many are cut by their leading bits into groups that stay in the cache, which the cores sort.
@@ -75,7 +75,7 @@ def order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positi
         second = first if rhash is khash else rhash[at]
         positions[own] = at[_order(first, second, None if code is None else code[at])]
 
-    parallel.each(sort, len(starts), parallel.count(n))
+    parallel.map_parallel(sort, len(starts), parallel.count(n))
     return positions
 
 

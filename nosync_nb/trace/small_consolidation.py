@@ -26,7 +26,7 @@ _LIMIT = 1 << 62
 _ndarray = np.ndarray
 
 
-def summed(types: tuple[str, ...], updates: Updates) -> Updates | None:
+def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
     """Few updates consolidated, in the order in which they first came.
 
     Returns:

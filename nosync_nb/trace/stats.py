@@ -49,22 +49,22 @@ _SHORTER = 4
 """Adding up is taken for no dearer where a fraction of this of all rows would be looked at."""
 
 
-class First(NamedTuple):
+class FirstRows(NamedTuple):
     """The first rows of a part in an order, and whether there are more."""
 
     updates: Updates
     more: bool
 
 
-def count(trace: Trace) -> int | None:
+def row_count(trace: Trace) -> int | None:
     """How many rows a collection has, copies counted.
 
     Cost: O(layers), and a look-up of what the layers since the last call take away.
     """
-    return sum(_counted(layer)[0] for layer in trace.layers) if sound(trace) else None
+    return sum(_counted(layer)[0] for layer in trace.layers) if is_nonnegative(trace) else None
 
 
-def sums(trace: Trace) -> int:
+def row_sums(trace: Trace) -> int:
     """How many rows the layers add up to, if none is there fewer than 0 times.
 
     Cost: O(layers), and a pass over what is new since the last call. Nothing is put in order, so
@@ -98,7 +98,7 @@ def _counted(layer: Layer) -> tuple[int, int]:
     return seen.rows.counted
 
 
-def sound(trace: Trace) -> bool:
+def is_nonnegative(trace: Trace) -> bool:
     """Whether it is known that no row is there fewer than 0 times.
 
     It is found out layer by layer, as then it is known of the epochs between them as well. Where a
@@ -128,7 +128,7 @@ def _taken(layer: Layer) -> list[tuple[Batch, Index]]:
     return [(part, index) for part, index in taken if len(index)]
 
 
-def keep_sound(trace: Trace, stop: int, most: int) -> None:
+def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
     """Finds out whether no row is there fewer than 0 times at the end of the layer before `stop`.
 
     For who merges the layers before: what is known at their ends would go, and the next reader had
@@ -149,7 +149,7 @@ def keep_sound(trace: Trace, stop: int, most: int) -> None:
     layers[-1].known().sum_up()
 
 
-def sound_until(trace: Trace) -> int:
+def nonnegative_until(trace: Trace) -> int:
     """The first epoch of which it is not known that no row is there fewer than 0 times at its end.
 
     Of all epochs before it is known of the last one. Cost: O(layers).
@@ -261,7 +261,7 @@ def place_in(values: Any, low: Index, high: Index, wanted: Any, after: int = 0) 
     return low
 
 
-def first(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
+def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
     """Distinct rows of a collection in an order, so many that their copies are `n` or all.
 
     Args:
@@ -269,7 +269,7 @@ def first(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
 
     Cost: O(rows) the first time, in vectors, some 2 ns a row; then that of the layers that are new.
     """
-    if not sound(trace):
+    if not is_nonnegative(trace):
         return None
     types = trace.layout.types
     want = max(n, 1)
@@ -282,7 +282,7 @@ def first(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
     return None
 
 
-def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[First]:
+def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstRows]:
     """The first rows of each part of a layer, at least `n` if it has so many."""
     if n > _KEPT_MAX:
         return [_of_part(part, ordering, n) for part in layer.parts]
@@ -295,13 +295,13 @@ def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[First]:
     return first
 
 
-def _of_part(part: Batch, ordering: Ordering, n: int) -> First:
+def _of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
     """The first `n` rows of a part."""
     types = part.layout.types
     near = _near(part, ordering, n)
     some = part.updates if near is None else part.updates.take(near)
     index = ordered(some.columns, types, ordering)[:n]
-    return First(some.take(index), len(index) < len(part))
+    return FirstRows(some.take(index), len(index) < len(part))
 
 
 def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
@@ -356,7 +356,7 @@ def _least(
     return rows_[codes < most], rows_[codes == most]
 
 
-def _added(firsts: Sequence[First], types: Sequence[str], ordering: Ordering) -> Updates:
+def _added(firsts: Sequence[FirstRows], types: Sequence[str], ordering: Ordering) -> Updates:
     """Adds the first rows of parts up, so far as none can have been missed; in order."""
     updates = (
         concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)

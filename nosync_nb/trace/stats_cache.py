@@ -12,14 +12,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from nosync_nb.trace.batch import Hashes
-from nosync_nb.trace.hash_index import FirstBits
+from nosync_nb.trace.hash_index import HashPrefixIndex
 from nosync_nb.trace.parts.part_file import PartRef
 
 ORDERS_MAX = 3
 """Orders of which the first rows are remembered."""
 
 
-class Rows:
+class LayerRowFacts:
     """What is known of the rows of a layer.
 
     Attributes:
@@ -33,10 +33,10 @@ class Rows:
     def __init__(self) -> None:
         self.counted: tuple[int, int] | None = None
         self.first: dict[Any, tuple[int, Sequence[Any]]] = {}
-        self.bits: dict[int, FirstBits] = {}
+        self.bits: dict[int, HashPrefixIndex] = {}
 
 
-class Seen:
+class LayerFacts:
     """What is known of a layer.
 
     Attributes:
@@ -46,7 +46,7 @@ class Seen:
 
     __slots__ = ("rows", "sound")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: LayerRowFacts) -> None:
         self.rows = rows
         self.sound = False
 
@@ -59,11 +59,11 @@ class Seen:
         kept = [each for each in self.rows.first.items() if each[0] != order]
         self.rows.first = dict([*kept[-(ORDERS_MAX - 1) :], (order, (n, first))])
 
-    def bits(self, part: int, hashes: Hashes) -> FirstBits:
+    def bits(self, part: int, hashes: Hashes) -> HashPrefixIndex:
         """Where the key hashes of a part of the layer are, which keeps it."""
         known = self.rows.bits.get(part)
         if known is None:
-            known = self.rows.bits[part] = FirstBits(hashes)
+            known = self.rows.bits[part] = HashPrefixIndex(hashes)
         return known
 
     def sum_up(self) -> None:
@@ -71,12 +71,12 @@ class Seen:
         self.sound = True
 
 
-_KNOWN: WeakValueDictionary[tuple[Any, ...], Rows] = WeakValueDictionary()
+_KNOWN: WeakValueDictionary[tuple[Any, ...], LayerRowFacts] = WeakValueDictionary()
 
 
-def seen_in(files: Sequence[PartRef]) -> Seen:
+def layer_facts(files: Sequence[PartRef]) -> LayerFacts:
     """What is known of the rows in some files in this process, and nothing of a collection yet."""
     if not files:
-        return Seen(Rows())
+        return LayerFacts(LayerRowFacts())
     key = tuple(ref._replace(path="") for ref in files)
-    return Seen(_KNOWN.setdefault(key, Rows()))
+    return LayerFacts(_KNOWN.setdefault(key, LayerRowFacts()))

@@ -26,7 +26,7 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
-from nosync_nb.trace.hash_index import SOME, few_found, found, sparse
+from nosync_nb.trace.hash_index import SOME, find_few_hashes, find_hashes, sparse_index
 from nosync_nb.trace.layer import Layer
 
 MANY = 64
@@ -40,7 +40,7 @@ Hit: TypeAlias = tuple[list[Column], Diffs, Index, Index]
 """The columns and diffs of a part, and numbers of probes with those of the rows they found."""
 
 
-class Found(NamedTuple):
+class LookupResult(NamedTuple):
     """Rows of a trace that match probes: `probe[i]` is the probe of row i."""
 
     probe: Index
@@ -129,7 +129,7 @@ class Trace:
 
     def lookup(
         self, khash: Hashes, keys: Sequence[Column], wanted: Sequence[int] | None = None
-    ) -> Found | None:
+    ) -> LookupResult | None:
         """Finds the rows of given keys.
 
         Args:
@@ -171,7 +171,7 @@ class Trace:
                     return None
                 probe, diff = probe[keep], diff[keep]
                 held = {j: rows.take(c, keep) for j, c in held.items()}
-        return Found(probe, [held[i] for i in need], diff)
+        return LookupResult(probe, [held[i] for i in need], diff)
 
     def _found(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
         """The order in which hashes are looked for, and for each part that has some of them a hit.
@@ -191,7 +191,7 @@ class Trace:
                 (part.columns, part.diff, *hit)
                 for layer in self.layers
                 for part in layer.keyed
-                if (hit := few_found(part.khash, looked)) is not None
+                if (hit := find_few_hashes(part.khash, looked)) is not None
             ]
         hits = [*self._hits(looked)]
         if len(looked) <= _KEPT_MAX:
@@ -203,9 +203,9 @@ class Trace:
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):
                 own, bits = part.khash, None
-                if sparse(len(own), len(khash)):
+                if sparse_index(len(own), len(khash)):
                     bits = layer.known().bits(number, own)
-                hit = found(own, khash, bits)
+                hit = find_hashes(own, khash, bits)
                 if hit is not None:
                     yield part.columns, part.diff, *hit
 

@@ -15,7 +15,7 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.functions import serializer
-from nosync_nb.collections.functions.closure import Captured
+from nosync_nb.collections.functions.closure import CapturedFunction
 from nosync_nb.session.session import owners_of
 
 ROWS = [(1,), (5,), (9,), (12,)]
@@ -239,10 +239,10 @@ def test_a_module_of_the_user_that_is_loaded_again_does_not_change_a_stage(
 
 
 def test_installed_code_is_not_copied() -> None:
-    assert Captured(Counter).function is Counter
-    assert Captured(re.escape).function is re.escape
+    assert CapturedFunction(Counter).function is Counter
+    assert CapturedFunction(re.escape).function is re.escape
     space = cells("import re\nkeep = lambda r: re.match('a', r.x)")
-    assert Captured(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
+    assert CapturedFunction(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
 
 
 def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_path: Path) -> None:
@@ -263,7 +263,9 @@ def test_a_function_with_a_cache_keeps_name_and_text_when_it_comes_out_of_the_lo
         "import functools\n@functools.lru_cache(maxsize=3)\n"
         "def big(x):\n    'Says much.'\n    return x > 4"
     )
-    again = serializer.loads(serializer.dumps(space["big"], ("__main__",)))
+    again = serializer.deserialize_function(
+        serializer.serialize_function(space["big"], ("__main__",))
+    )
     assert (again.__name__, again.__doc__) == ("big", "Says much.")
     assert [again(4), again(5), again(5)] == [False, True, True]
     assert again.cache_info()[:3] == (1, 2, 3)

@@ -14,7 +14,7 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError, errors
-from nosync_nb.collections.definition import OPERATORS_MAX, Definition, reference
+from nosync_nb.collections.definition import OPERATORS_MAX, Definition, reference_to
 from nosync_nb.collections.functions.fingerprint import definitions
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow import compiler
@@ -101,7 +101,7 @@ def test_what_is_shared_is_explained_once(session: Session) -> None:
 
 
 def test_too_many_operators_are_refused_with_a_hint() -> None:
-    tree = reference("numbers", NUMBERS)
+    tree = reference_to("numbers", NUMBERS)
     for _ in range(OPERATORS_MAX - 1):
         tree = Definition("distinct", NUMBERS, (tree,))
     with pytest.raises(StageError, match="10001 operators is more than 10000") as caught:
@@ -237,12 +237,12 @@ def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) 
         session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
     session.stage("s1", session["numbers"].filter("x > 1"))
     catalog = inside(session).publisher.catalog
-    assert isinstance(catalog, json_text.Catalog)
-    assert catalog.text == json_text.compact(dict(catalog))
+    assert isinstance(catalog, json_text.CatalogText)
+    assert catalog.text == json_text.compact_json(dict(catalog))
     read = json.loads(catalog.text)
     assert signature.digest(read) == signature.digest(catalog) == inside(session).publisher.digest
     meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
-    assert json.loads(json_text__heads.text(meta)) == {**meta, "catalog": read}
+    assert json.loads(json_text__heads.header_text(meta)) == {**meta, "catalog": read}
 
 
 def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:

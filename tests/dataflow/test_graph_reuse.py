@@ -122,12 +122,14 @@ def test_a_definition_compiles_and_describes_what_it_adds(
     session: Session, base: Collection, shape: Shape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added, described = [], []
-    add, piece = compiler.Compiler.add, json_text.Piece.__init__
+    add, piece = compiler.Compiler.add, json_text.JsonPiece.__init__
     monkeypatch.setattr(
         compiler.Compiler, "add", lambda self, stage: added.append(stage) or add(self, stage)
     )
     monkeypatch.setattr(
-        json_text.Piece, "__init__", lambda self, made: described.append(made) or piece(self, made)
+        json_text.JsonPiece,
+        "__init__",
+        lambda self, made: described.append(made) or piece(self, made),
     )
     for stages in (50, 100):
         for i in range(stages - 50, stages):
@@ -191,7 +193,7 @@ class Compared:
 
     def __init__(self) -> None:
         self.count = 0
-        self.compiled = replay.compiled
+        self.compiled = replay.compile_catalog
 
     def __call__(self, catalog: Any, old: Graph, types: Any, **how: Any) -> Graph:
         before = [(node, dict(vars(node)), dict(node.traces)) for node in old]
@@ -212,7 +214,7 @@ class Compared:
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> Compared:
     made = Compared()
-    monkeypatch.setattr(replay, "compiled", made)
+    monkeypatch.setattr(replay, "compile_catalog", made)
     return made
 
 

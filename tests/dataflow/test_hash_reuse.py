@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb import rows
-from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, Delta, Held
+from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta
 from nosync_nb.rows import hashes
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
@@ -45,7 +45,7 @@ def test_another_order_hashes_the_key_alone(given: Layout, wanted: Layout, parts
         seen.append((type_, len(column)))
         return chain(column, type_, seeds)
 
-    delta = Delta(TYPES, None, {given: Held(cut)})
+    delta = Delta(TYPES, None, {given: ArrangedChange(cut)})
     with mock.patch.object(hashes, "_chain", noted):
         made = delta.batch(wanted)
     assert plain(made) == expected

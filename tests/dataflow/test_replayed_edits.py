@@ -136,7 +136,9 @@ def test_a_definition_with_replayed_epochs_that_are_not_there_is_told(
     session: Session, count: Any
 ) -> None:
     log = inside(session).store.log
-    log.append(payloads.DEFINITION, payloads.pack(session.now, 0.0, {"replays": count}, []))
+    log.append(
+        payloads.DEFINITION, payloads.encode_payload(session.now, 0.0, {"replays": count}, [])
+    )
     with pytest.raises(CorruptLogError, match="replayed epochs"):
         nosync_nb.open(session.path, mode="r")
     session.close()

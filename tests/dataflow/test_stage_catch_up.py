@@ -14,7 +14,7 @@ from internals import inside, other_versions
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace.history.downsampling import Keep
+from nosync_nb.trace.history.downsampling import RetainedEpochs
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""
@@ -281,7 +281,7 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
         if x % 50 == 0:
             inside(session).upkeep.checkpoint()
     history = inside(session).store.history
-    while (plan := history.tidy(Keep(8))) is not None:
+    while (plan := history.tidy(RetainedEpochs(8))) is not None:
         assert history.adopt(plan.perform())
     inside(session).publisher.repacked()
     assert not any(20 in each for each in session["numbers"].history())

@@ -31,7 +31,7 @@ from sql_cases.spark_examples import NEAR
 from nosync_nb import rows
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.rows import SMALL
-from nosync_nb.rows.nested import unpack
+from nosync_nb.rows.nested import to_python_values
 
 _NO_NUMBER = "a literal that is no number is an error in Spark, also beside null"
 KNOWN = {
@@ -78,7 +78,9 @@ def row(edge: Edge, place: int) -> dict[str, Any]:
     e = compiled(edge.sql)
     assert e is not None
     return {
-        schema.names[c]: unpack(rows.slice_(columns[c], place, place + 1), schema.types[c])[0]
+        schema.names[c]: to_python_values(
+            rows.slice_(columns[c], place, place + 1), schema.types[c]
+        )[0]
         for c in e.columns
     }
 
@@ -102,7 +104,7 @@ def test_few_rows_without_nulls_give_the_same_answers() -> None:
     def few(edge: Edge) -> Answer:
         e, (type_, answers) = compiled(edge.sql), here(edge)
         assert e is not None
-        read = {c: unpack(columns[c], schema.types[c]) for c in e.columns}
+        read = {c: to_python_values(columns[c], schema.types[c]) for c in e.columns}
         whole = [
             k
             for k, place in enumerate(edge.places)
@@ -112,7 +114,9 @@ def test_few_rows_without_nulls_give_the_same_answers() -> None:
             some = whole[start : start + 7]
             at = np.array([edge.places[k] for k in some])
             part = [rows.take(c, at) if n in e.columns else c[:0] for n, c in enumerate(columns)]
-            for k, value in zip(some, unpack(e.evaluate(part, len(at)), e.type), strict=True):
+            for k, value in zip(
+                some, to_python_values(e.evaluate(part, len(at)), e.type), strict=True
+            ):
                 answers[k] = plain(value)
         return type_, answers
 
@@ -132,7 +136,7 @@ def test_many_rows_give_the_same_answers() -> None:
         copies = SMALL // len(fine) + 1
         at = np.tile(np.array([edge.places[k] for k in fine]), copies)
         part = [rows.take(c, at) if n in e.columns else c for n, c in enumerate(columns)]
-        values = unpack(e.evaluate(part, len(at)), e.type)
+        values = to_python_values(e.evaluate(part, len(at)), e.type)
         for k, value in zip(fine, values[-len(fine) :], strict=True):
             answers[k] = plain(value)
         return type_, answers

@@ -19,7 +19,7 @@ from sql_cases.further_cases import further
 
 from nosync_nb import Session, rows
 from nosync_nb.errors import ExpressionError, NosyncError
-from nosync_nb.expressions import Expression, Settings, compile_expression, expand_select
+from nosync_nb.expressions import Expression, SqlSettings, compile_expression, expand_select
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.rows import Column, Schema, objects
 
@@ -445,7 +445,7 @@ def test_a_type_that_no_column_can_hold_is_refused() -> None:
 def test_timestamps_with_a_zone_are_evaluated_here_in_utc_only() -> None:
     schema = Schema.parse("t timestamp, n timestamp_ntz")
     for sql, here in (("hour(t)", False), ("hour(n)", True), ("t > n", False), ("t = t", True)):
-        e = compile_expression(sql, schema, types=asked, settings=Settings("Europe/Berlin"))
+        e = compile_expression(sql, schema, types=asked, settings=SqlSettings("Europe/Berlin"))
         assert (sql, e.local) == (sql, here)
         assert compile_expression(sql, schema).local
 

@@ -16,7 +16,7 @@ from sql_cases.implicit_calls import CALLS, Asked, frame, recorded, summed, vari
 from sql_cases.spark_examples import documented, functions
 
 from nosync_nb import rows
-from nosync_nb.expressions import Settings, compile_expression
+from nosync_nb.expressions import SqlSettings, compile_expression
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.expressions.functions.result_types import RESULTS
 from nosync_nb.rows import Schema
@@ -126,7 +126,7 @@ WRAPPED = {
 
 @pytest.mark.parametrize("sql", WRAPPED)
 def test_without_ansi_mode_a_bigint_that_is_no_int_wraps(sql: str) -> None:
-    schema, settings = Schema.parse("x bigint"), Settings("UTC", ansi=False)
+    schema, settings = Schema.parse("x bigint"), SqlSettings("UTC", ansi=False)
     e = compile_expression(sql, schema, settings=settings)
     assert e.local
     column = column_of([2**32 + 2013], "bigint")

@@ -14,7 +14,7 @@ import pytest
 
 from nosync_nb import ExpressionError, SchemaError, Session
 from nosync_nb.expressions import compile_expression, waits
-from nosync_nb.expressions.settings import Settings
+from nosync_nb.expressions.settings import SqlSettings
 from nosync_nb.rows import Schema, infer_schema, to_pylist
 from nosync_nb.rows.ingest.convert import to_columns
 
@@ -26,7 +26,7 @@ ROW = (3, datetime(2024, 3, 1, 12), datetime(2024, 2, 28), timedelta(hours=-30),
 
 def value(sql: str, *, ansi: bool = True) -> Any:
     columns, n = to_columns([ROW], SCHEMA, "row")
-    e = compile_expression(sql, SCHEMA, settings=Settings("UTC", ansi))
+    e = compile_expression(sql, SCHEMA, settings=SqlSettings("UTC", ansi))
     return to_pylist(e.evaluate(columns, n), e.type)[0]
 
 

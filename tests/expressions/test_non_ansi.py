@@ -15,15 +15,15 @@ from sql_cases.random_expressions import expressions
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Expression, Settings, compile_expression
+from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.rows.nested import column_of
 
-OFF = Settings("UTC", ansi=False)
+OFF = SqlSettings("UTC", ansi=False)
 _TOGETHER = 80
 
 
-def compiled(sql: str, schema: Schema, settings: Settings = OFF) -> Expression:
+def compiled(sql: str, schema: Schema, settings: SqlSettings = OFF) -> Expression:
     return compile_expression(sql, schema, types=lambda *_: ["int"], settings=settings)
 
 
@@ -89,7 +89,7 @@ def test_what_a_divisor_of_zero_makes_null_is_not_looked_at() -> None:
 )
 def test_types_that_meet_in_another_way_are_left_to_spark(sql: str) -> None:
     schema = Schema.parse("s string, i int, p decimal(5,2), f float")
-    assert compiled(sql, schema, Settings("UTC", ansi=True)).local
+    assert compiled(sql, schema, SqlSettings("UTC", ansi=True)).local
     e = compiled(sql, schema)
     assert not e.local
     assert "without ANSI mode" in e.why
@@ -120,4 +120,4 @@ def test_without_ansi_mode_values_are_those_of_spark(spark: Any) -> None:
 
 
 def _may_raise(e: Expression) -> bool:
-    return compiled(e.sql, e.schema, Settings("UTC", ansi=True)).raises
+    return compiled(e.sql, e.schema, SqlSettings("UTC", ansi=True)).raises

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from nosync_nb import Session
-from nosync_nb.expressions import waiting, waits
+from nosync_nb.expressions import spark_suggestions, waits
 from nosync_nb.operators import registry
 from nosync_nb.rows import Schema
 
@@ -24,7 +24,7 @@ SCHEMA = Schema.parse("s string, i int, a array<int>")
     ],
 )
 def test_the_reason_and_the_nearest_that_would_not_wait(sql: str, why: str, near: str) -> None:
-    said = waiting(sql, SCHEMA)
+    said = spark_suggestions(sql, SCHEMA)
     assert said.why == why
     assert said.nearest.lower() == near.lower()
     if near:
@@ -33,7 +33,7 @@ def test_the_reason_and_the_nearest_that_would_not_wait(sql: str, why: str, near
 
 @pytest.mark.parametrize("sql", ["upper(s)", "i +", "nosuch", "sum(i)"])
 def test_what_does_not_wait_or_cannot_be_has_no_reason(sql: str) -> None:
-    assert waiting(sql, SCHEMA) == ("", "")
+    assert spark_suggestions(sql, SCHEMA) == ("", "")
 
 
 def test_explain_is_silent_about_what_is_computed_here(session: Session) -> None:
@@ -50,4 +50,4 @@ def test_an_operator_names_its_expressions_that_wait() -> None:
         inputs=[SimpleNamespace(schema=SCHEMA)],
         schema=SCHEMA,
     )
-    assert registry.waiting(part) == ["\"xpath_int(s, 'a') > i\" (function xpath_int)"]
+    assert registry.spark_expressions(part) == ["\"xpath_int(s, 'a') > i\" (function xpath_int)"]

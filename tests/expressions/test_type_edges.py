@@ -11,7 +11,7 @@ import pytest
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Expression, Settings, compile_expression
+from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.rows.nested import column_of
 
@@ -139,10 +139,10 @@ def test_every_text_that_is_joined_is_looked_at() -> None:
 
 def test_days_that_are_too_far_are_an_error_also_where_what_is_no_day_is_null() -> None:
     far, none = 6_000_000, 10**9
-    off, makes = Settings("UTC", ansi=False), "make_date(x, 1, 1)"
+    off, makes = SqlSettings("UTC", ansi=False), "make_date(x, 1, 1)"
     e = compile_expression(makes, Schema.parse("x int"), settings=off)
     assert rows.to_pylist(e.evaluate([column_of([2024, none], "int")], 2), "date")[1] is None
-    for settings, match in ((off, "overflow"), (Settings("UTC", ansi=True), "overflow")):
+    for settings, match in ((off, "overflow"), (SqlSettings("UTC", ansi=True), "overflow")):
         e = compile_expression(makes, Schema.parse("x int"), settings=settings)
         with pytest.raises(ExpressionError, match=match):
             e.evaluate([column_of([far], "int")], 1)
@@ -283,7 +283,7 @@ def test_decimals_are_rounded_once() -> None:
 @pytest.mark.parametrize("ansi", [True, False])
 def test_a_day_too_far_for_timestamps_is_an_error_whoever_asks(ansi: bool) -> None:
     for sql in ("to_date", "try_to_timestamp", "try_to_date", "unix_timestamp"):
-        schema, settings = Schema.parse("x string"), Settings("UTC", ansi=ansi)
+        schema, settings = Schema.parse("x string"), SqlSettings("UTC", ansi=ansi)
         e = compile_expression(f"{sql}(x, 'yyyy-MM-dd')", schema, settings=settings)
         assert e.evaluate([column_of(["+294247-01-10"], "string")], 1) is not None
         for far in ("+294247-01-11", "-290308-12-21"):

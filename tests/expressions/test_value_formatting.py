@@ -12,7 +12,7 @@ import pytest
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Settings, compile_expression
+from nosync_nb.expressions import SqlSettings, compile_expression
 from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
 from nosync_nb.rows import Schema
 from nosync_nb.rows.nested import column_of
@@ -72,12 +72,12 @@ def test_cast_refuses_a_time_without_a_day_and_try_cast_gives_null(text: str) ->
     for tried in () if text.startswith("t") else literals:
         assert evaluate(f"unix_micros({tried})", "string", texts) == [None, None]
     assert evaluate("try_cast(x as timestamp_ntz)", "string", [text]) == [None]
-    off, reason = Settings("UTC", ansi=False), "has no day in the row"
+    off, reason = SqlSettings("UTC", ansi=False), "has no day in the row"
     if text.startswith("t"):
         reason = "is not of type timestamp"
         e = compile_expression("cast(x as timestamp)", Schema.parse("x string"), settings=off)
         assert rows.to_pylist(e.evaluate([rows.objects([text])], 1), e.type) == [None]
-    for settings in (Settings("UTC", True), off):
+    for settings in (SqlSettings("UTC", True), off):
         e = compile_expression("cast(x as timestamp)", Schema.parse("x string"), settings=settings)
         if settings.ansi or not text.startswith("t"):
             with pytest.raises(ExpressionError, match=reason):
@@ -97,7 +97,7 @@ def test_bytes_that_are_written_are_bytes() -> None:
 
 def test_what_is_nested_is_written_here_in_utc_alone() -> None:
     schema = Schema.parse("x array<timestamp>, y array<timestamp_ntz>")
-    berlin = Settings("Europe/Berlin", True)
+    berlin = SqlSettings("Europe/Berlin", True)
     told = compile_expression(
         "cast(x as string)", schema, types=lambda *_: ["string"], settings=berlin
     )

@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.best_effort import THREADS_MAX, at_once, close_all
+from nosync_nb.files.best_effort import THREADS_MAX, close_all, run_all
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.group_sync import Together
+from nosync_nb.files.group_sync import GroupSyncFiles
 
 WAIT_S = 60
 
 
 def test_steps_wait_at_the_same_time() -> None:
     met = threading.Barrier(THREADS_MAX)
-    at_once([lambda: met.wait(WAIT_S) and None] * THREADS_MAX)
+    run_all([lambda: met.wait(WAIT_S) and None] * THREADS_MAX)
     assert not met.broken
 
 
 def test_all_is_done_of_more_steps_than_threads_and_of_none() -> None:
     done: list[int] = []
-    at_once([lambda i=i: done.append(i) for i in range(5 * THREADS_MAX + 3)])  # type: ignore[misc]
+    run_all([lambda i=i: done.append(i) for i in range(5 * THREADS_MAX + 3)])  # type: ignore[misc]
     assert sorted(done) == [*range(5 * THREADS_MAX + 3)]
-    at_once([])
+    run_all([])
 
 
 @pytest.mark.parametrize("bad", range(THREADS_MAX + 1))
@@ -44,7 +44,7 @@ def test_a_step_that_fails_is_told_when_all_have_ended(bad: int) -> None:
 
     before = threading.active_count()
     with pytest.raises(DurabilityError, match=f"step {bad}"):
-        at_once([step(i) for i in range(THREADS_MAX + 1)])
+        run_all([step(i) for i in range(THREADS_MAX + 1)])
     assert {*range(1, THREADS_MAX)} - {bad} <= {*done}
     assert threading.active_count() <= before
 
@@ -63,7 +63,7 @@ def test_an_interrupt_waits_for_what_waits_for_the_disk() -> None:
         ended.set()
 
     with pytest.raises(KeyboardInterrupt):
-        at_once([interrupted, slow])
+        run_all([interrupted, slow])
     assert ended.is_set()
 
 
@@ -74,7 +74,7 @@ def test_without_threads_it_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch
     done: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        at_once([lambda i=i: done.append(i) for i in range(4)])  # type: ignore[misc]
+        run_all([lambda i=i: done.append(i) for i in range(4)])  # type: ignore[misc]
     assert sorted(done) == [0, 1, 2, 3]
 
 
@@ -82,7 +82,7 @@ def test_a_disk_syncs_at_once_what_was_put_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met = threading.Barrier(4)
-    together = Together(Files())
+    together = GroupSyncFiles(Files())
     together.make_folder(str(tmp_path / "made"))
     for name in ("a", "b", "c"):
         file = together.create(str(tmp_path / "made" / name))

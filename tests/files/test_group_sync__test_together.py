@@ -11,7 +11,7 @@ from faults.faults import FaultyFiles
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.group_sync import Together
+from nosync_nb.files.group_sync import GroupSyncFiles
 
 
 def written(disk: Files, root: Path) -> dict[str, bytes]:
@@ -66,7 +66,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def test_what_is_written_is_what_a_plain_disk_has(tmp_path: Path) -> None:
     expected = written(Files(), tmp_path / "plain")
-    assert written(Together(Files()), tmp_path / "together") == expected
+    assert written(GroupSyncFiles(Files()), tmp_path / "together") == expected
     assert expected["made/inner/segment"] == b"HEAD of it"
 
 
@@ -74,7 +74,7 @@ def test_what_is_written_is_what_a_plain_disk_has(tmp_path: Path) -> None:
 def test_power_takes_nothing_of_what_was_settled(tmp_path: Path, seed: int) -> None:
     root = tmp_path / "disk"
     disk = FaultyFiles(seed=seed)
-    together = Together(disk)
+    together = GroupSyncFiles(disk)
     expected = written(together, root)
     together.settle()
     disk.lose_power(str(root))
@@ -83,7 +83,7 @@ def test_power_takes_nothing_of_what_was_settled(tmp_path: Path, seed: int) -> N
 
 def test_each_file_and_folder_is_synced_once_and_not_before_it_is_settled(tmp_path: Path) -> None:
     disk = FaultyFiles()
-    together = Together(disk)
+    together = GroupSyncFiles(disk)
     written(together, tmp_path)
     assert not [step for step in disk.steps if step.action.startswith("sync")]
     before = len(disk.steps)
@@ -101,7 +101,7 @@ def test_each_file_and_folder_is_synced_once_and_not_before_it_is_settled(tmp_pa
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_sync_that_fails_when_it_is_settled_is_told(tmp_path: Path, at: int) -> None:
     disk = FaultyFiles()
-    together = Together(disk)
+    together = GroupSyncFiles(disk)
     written(together, tmp_path)
     disk.refuse(at, 1, 5)
     with pytest.raises(DurabilityError):

@@ -14,7 +14,7 @@ from faults.memory_disk import Inode, MemoryFiles, Tree
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import is_plain
+from nosync_nb.files.safe_names import is_safe_file_name
 
 NAMES = ("a", "b", "inner/a", "inner/c", "inner", "a/x", "none/x")
 
@@ -72,7 +72,7 @@ def test_calls_give_what_they_give_on_a_real_disk(tmp_path: Path, seed: int) -> 
         if path.is_file()
     }
     assert memory.tree.files(root) == there
-    assert all(is_plain(name) for path in there for name in path.split("/"))
+    assert all(is_safe_file_name(name) for path in there for name in path.split("/"))
 
 
 @pytest.mark.fault(9)

@@ -53,7 +53,7 @@ def name_of(node: ast.expr) -> str:
 
 def classes() -> set[str]:
     """The names of all operators and of all pieces of row-wise ones."""
-    found = {base.Operator, base.Row}
+    found = {base.Operator, base.RowPiece}
     for each in list(found):
         waiting = [each]
         while waiting:

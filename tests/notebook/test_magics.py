@@ -20,7 +20,7 @@ from jupyter.shell import Notebook
 import nosync
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark import spark_session
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.staging.staging import StagingService
 
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 LOAD = 'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])'
@@ -637,7 +637,7 @@ def test_a_place_for_executors_is_handed_to_the_session(
     notebook: Notebook, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named: list[str] = []
-    monkeypatch.setattr(Carrier, "name", lambda _, url: named.append(url))
+    monkeypatch.setattr(StagingService, "name", lambda _, url: named.append(url))
     notebook.ok('%config NoSync.bulk = "file:///mnt/shared"')
     assert named == ["file:///mnt/shared"]
     notebook.ok('%config NoSync.bulk = "/mnt/shared"')
@@ -887,7 +887,7 @@ def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
     assert current is not None
     monkeypatch.setattr(type(current.opened), "spark", property(lambda _: "a session"))
     monkeypatch.setattr(spark_session, "is_session", lambda value: value == "a session")
-    monkeypatch.setattr(spark_session, "conf_again", gone)
+    monkeypatch.setattr(spark_session, "restart_conf", gone)
     notebook.ok("mine = len('spark')")
     assert "mine" in current.recollection.memo.names
     assert current.recollection.memo.running is None
@@ -920,17 +920,17 @@ def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
 
 
 def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
-    from nosync.log.notebook_memo import Memo
+    from nosync.log.notebook_memo import NotebookMemo
 
     notebook.close()
-    dataclasses.replace(Memo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")
+    dataclasses.replace(NotebookMemo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")
     again = Notebook()
     try:
         assert "ended the kernel twice" in again.ok("%load_ext nosync")
         assert "ended the kernel twice" in again.fails("nosync.session()")
         again.ok("%dd recover")
         assert again.names["delays"].name == "delays"
-        assert Memo.read(tmp_path / "log").attempts == 0
+        assert NotebookMemo.read(tmp_path / "log").attempts == 0
     finally:
         again.close()
 

@@ -11,11 +11,11 @@ from jupyter.shell import Notebook, Shown
 
 import nosync
 from nosync_nb import TimeError
-from nosync_widgets.live import overview_poller as pulses
-from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.live import overview_poller
+from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import Wanted
+from nosync_widgets.views.grid__grid_pages import GridRequest
 from nosync_widgets.views.layers_view import LayersView
 from nosync_widgets.views.stage_list import ListView
 from nosync_widgets.views.time_slider import TravelView
@@ -39,7 +39,7 @@ YELLOW = "background:#fff3c4"
 @pytest.fixture
 def notebook(empty: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """A notebook whose stages will be stale."""
-    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     for source in CELLS:
         empty.ok(source)
     return empty
@@ -60,9 +60,9 @@ def stale(notebook: Notebook, request: pytest.FixtureRequest) -> Notebook:
 
 
 @pytest.fixture
-def pulse(stale: Notebook) -> Iterator[Pulse]:
+def pulse(stale: Notebook) -> Iterator[OverviewPoller]:
     """What tells the views of the panel."""
-    pulse = Pulse(nosync.session())
+    pulse = OverviewPoller(nosync.session())
     yield pulse
     pulse.close()
 
@@ -151,7 +151,7 @@ def test_a_grid_shows_a_stale_stage_and_sorts_filters_and_pages_it(stale: Notebo
     assert grid.page["stale"].startswith(WHY)
     assert grid.page["rows"] == [["AA", "30"]]
     assert grid.page["epoch"] == 1
-    grid.show(Wanted(order=((1, True),), where="worst > 20"), asked=1)
+    grid.show(GridRequest(order=((1, True),), where="worst > 20"), asked=1)
     assert "error" not in grid.page
     assert grid.page["rows"] == [["AA", "30"]]
     assert grid.page["stale"].startswith(WHY)
@@ -180,7 +180,7 @@ def test_a_slider_shows_a_stale_stage_alone_and_beside_a_live_one(stale: Noteboo
         view.close()
 
 
-def test_the_views_of_the_panel_show_a_stale_stage(stale: Notebook, pulse: Pulse) -> None:
+def test_the_views_of_the_panel_show_a_stale_stage(stale: Notebook, pulse: OverviewPoller) -> None:
     listing = ListView(pulse)
     graph = FrontierView(pulse)
     layers = LayersView(pulse, "per")
@@ -248,7 +248,7 @@ def test_a_stale_stage_without_rows_left_is_shown_with_the_mark(
     empty: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was kept in memory alone, and the kernel was restarted since."""
-    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     for source in (*CELLS, "%%dd --persist memory\npart = big.filter('delay > 9')", RENAME):
         empty.ok(source)
     empty.close()
@@ -262,7 +262,7 @@ def test_a_stale_stage_without_rows_left_is_shown_with_the_mark(
             assert "stale" in text
             assert "Error" not in text + html
         grid, slider = GridView(session, "part"), TravelView(session, "part")
-        pulse = Pulse(session)
+        pulse = OverviewPoller(session)
         graph = FrontierView(pulse)
         graph.select("part")
         for page in (grid.page, slider.page, graph.page):

@@ -12,8 +12,8 @@ from jupyter.kernels import Kernel
 from jupyter.shell import Notebook
 
 import nosync
-from nosync_widgets.live import overview_poller as pulses
-from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.live import overview_poller
+from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.stage_list import ListView
 
 INPUT = 'flights = nosync.input("flights", "carrier string, delay int")'
@@ -121,16 +121,16 @@ def test_the_status_has_refused_files_with_their_reasons(notebook: Notebook, fol
 
 
 @pytest.fixture
-def pulse(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+def pulse(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
     """What tells the panel, when a test says so."""
-    monkeypatch.setattr(pulses, "LOOK_S", 3600)
-    pulse = Pulse(nosync.session())
+    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
+    pulse = OverviewPoller(nosync.session())
     yield pulse
     pulse.close()
 
 
 def test_the_panel_shows_refused_files_without_a_commit(
-    notebook: Notebook, pulse: Pulse, folder: Path
+    notebook: Notebook, pulse: OverviewPoller, folder: Path
 ) -> None:
     listing = ListView(pulse)
     assert listing.state["watches"] == ["watching data/*.csv into flights: 0 loaded"]

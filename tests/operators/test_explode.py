@@ -19,11 +19,11 @@ from strategies import all_types
 import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import planned
+from nosync_nb.dataflow.optimizer.planner import plan_definition
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.explode import SPEC, Explode
-from nosync_nb.operators.spec import Lost, Remains, UsedError
+from nosync_nb.operators.spec import LostColumn, LostColumnError, RemainingColumns
 from nosync_nb.trace.batch import Updates
 
 
@@ -219,7 +219,7 @@ def test_only_what_is_read_is_carried_past_it(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         given_ = session.input("given", TABLE)
         asked = given_.flat_map("posexplode(a) AS (i, x)").group_by("x").agg(n="count(*)")
-        parts = [*planned(definition_of("test", asked), None).walk()]
+        parts = [*plan_definition(definition_of("test", asked), None).walk()]
         (exploded,) = [part for part in parts if part.op == "explode"]
         assert exploded.inputs[0].schema.names == ("i",)
         assert exploded.inputs[0].schema.types == ("array<string>",)
@@ -233,10 +233,10 @@ def test_only_what_is_read_is_carried_past_it(tmp_path: Path) -> None:
 def test_it_passes_on_what_is_left_of_the_columns(session: Session) -> None:
     given_ = session.input("given", TABLE)
     part = definition_of("test", given_.select("id", "posexplode(a) AS (i, x)", "d"))
-    gone = Lost("gone", retyped=False)
-    params, lost = SPEC.fit(part, [Remains([1, 2], {0: gone})], None)
+    gone = LostColumn("gone", retyped=False)
+    params, lost = SPEC.fit(part, [RemainingColumns([1, 2], {0: gone})], None)
     assert params["place"] == 0
     assert lost == {0: gone}
-    assert SPEC.fit(part, [Remains([0, 1], {2: gone})], None).lost == {3: gone}
-    with pytest.raises(UsedError):
-        SPEC.fit(part, [Remains([0, 2], {1: gone})], None)
+    assert SPEC.fit(part, [RemainingColumns([0, 1], {2: gone})], None).lost == {3: gone}
+    with pytest.raises(LostColumnError):
+        SPEC.fit(part, [RemainingColumns([0, 2], {1: gone})], None)

@@ -15,7 +15,7 @@ from models.batch_model import encoded, layouts, pools, updates_of, weak_hashes
 
 from nosync_nb import rows
 from nosync_nb.operators import grouping
-from nosync_nb.operators.grouping import FEW, Groups, group, group_few
+from nosync_nb.operators.grouping import FEW, Groups, group_few, group_rows
 from nosync_nb.rows import dictionary
 
 BUCKETS = st.sampled_from([None, 1, 2])
@@ -39,7 +39,7 @@ def test_groups_hold_the_rows_of_one_key_each(data: st.DataObject, buckets: int 
     updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
     n = len(updates.diff)
     with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
-        found = group(updates.columns, kinds, n)
+        found = group_rows(updates.columns, kinds, n)
     check(found, updates.columns, kinds, n)
     assert (np.diff(found.khash.astype(object)) >= 0).all()
 
@@ -75,12 +75,12 @@ def test_texts_with_codes_are_grouped_by_these(
         words = data.draw(texts)
         codes = data.draw(st.lists(st.integers(0, len(words) - 1), min_size=n, max_size=n))
         there = [None if nulls and code == 0 else code for code in codes]
-        columns.append(dictionary.made(pa.array(there, pa.uint8()), words))
+        columns.append(dictionary.dictionary_column(pa.array(there, pa.uint8()), words))
     with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(grouping, "MANY", 0)
-            found = group(columns, kinds, n)
-        expected = group(columns, kinds, n)
+            found = group_rows(columns, kinds, n)
+        expected = group_rows(columns, kinds, n)
     check(found, columns, kinds, n)
     assert found.khash.tolist() == expected.khash.tolist()
     if buckets is None:
@@ -91,7 +91,7 @@ def test_texts_with_codes_are_grouped_by_these(
 def test_what_python_compares_otherwise_than_spark_is_hashed() -> None:
     nans = np.array([math.nan, math.nan])
     assert group_few([nans], ("double",), 2) is None
-    assert len(group([nans], ("double",), 2)) == 1
+    assert len(group_rows([nans], ("double",), 2)) == 1
 
 
 @pytest.mark.parametrize(("n", "few"), [(FEW, True), (FEW + 1, False)])
@@ -100,7 +100,7 @@ def test_many_rows_are_hashed(n: int, few: bool) -> None:
 
 
 def test_a_group_by_nothing_is_one_group() -> None:
-    found = group([], (), 3)
+    found = group_rows([], (), 3)
     assert found.starts.tolist() == [0]
     assert sorted(found.order.tolist()) == [0, 1, 2]
     few = group_few([], (), 3)
@@ -137,4 +137,4 @@ def test_many_keys_behind_few_are_hashed() -> None:
 
 
 def test_no_rows_make_no_groups() -> None:
-    assert group([np.zeros(0, np.int64)], ("bigint",), 0).starts.tolist() == []
+    assert group_rows([np.zeros(0, np.int64)], ("bigint",), 0).starts.tolist() == []

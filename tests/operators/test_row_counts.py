@@ -43,7 +43,7 @@ def in_arrow(part: Batch) -> Batch:
 def counted(held: Trace, asked: Batch) -> tuple[list[int], int]:
     """The counts, and how many rows were read for them."""
     step = Step((), (), (), ())
-    return row_counts.counts(held, asked, step).tolist(), step.touched
+    return row_counts.row_counts(held, asked, step).tolist(), step.touched
 
 
 @pytest.mark.parametrize("collide", [False, True])

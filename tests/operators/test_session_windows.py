@@ -20,7 +20,7 @@ from models.model import Bag
 import nosync_nb
 from nosync_nb import StageError
 from nosync_nb.collections.library import windows
-from nosync_nb.operators import session_windows as kernel
+from nosync_nb.operators import session_windows
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 def _few_at_first() -> Iterator[None]:
     """Looks at so few rows at first that it must look again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "_LOOK", 1)
-        patch.setattr(kernel, "_FURTHER", 2)
+        patch.setattr(session_windows, "_LOOK", 1)
+        patch.setattr(session_windows, "_FURTHER", 2)
         yield
 
 

@@ -20,8 +20,7 @@ from strategies import POOLS, all_types, schemas, types, values
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, SchemaError, Session, StageError, rows
-from nosync_nb.operators import By, Order, Step, ordering
-from nosync_nb.operators import top_k as kernel
+from nosync_nb.operators import OrderCodes, OrderColumn, Step, ordering, top_k
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
 from nosync_nb.trace.batch import Updates
@@ -36,8 +35,8 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 def _few_at_first() -> Iterator[None]:
     """Looks at so few rows at first that it must look again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "_MORE", 0)
-        patch.setattr(kernel, "_FURTHER", 2)
+        patch.setattr(top_k, "_MORE", 0)
+        patch.setattr(top_k, "_FURTHER", 2)
         yield
 
 
@@ -260,11 +259,11 @@ def test_order_codes_never_contradict_the_order(data: st.DataObject, of: tuple[s
     given_ = data.draw(st.lists(st.tuples(*map(values, of)), min_size=1, max_size=8))
     columns, _ = rows.to_columns(given_, schema, "")
     flags = st.tuples(st.booleans(), st.booleans())
-    by = [By(i, *data.draw(flags)) for i in data.draw(st.permutations(range(len(of))))]
+    by = [OrderColumn(i, *data.draw(flags)) for i in data.draw(st.permutations(range(len(of))))]
     ones = np.ones(len(given_), np.int64)
-    made = Order(of, by).apply(Updates(columns, ones), Step((), (), (), ()))
+    made = OrderCodes(of, by).apply(Updates(columns, ones), Step((), (), (), ()))
     code = np.asarray(made.columns[-1]).tolist()
-    numbers = ordering.ranks(columns, of, by)
+    numbers = ordering.order_ranks(columns, of, by)
     bag = [tuple(map(model.value, row)) for row in given_]
     at = np.lexsort(tuple(reversed(numbers))).tolist()
     assert [code[i] for i in at] == sorted(code)
@@ -277,7 +276,7 @@ def test_order_codes_tell_narrow_columns_apart_to_the_last_bit() -> None:
     days = POOLS["date"]
     given_ = [(b, i, d, 0) for b in (None, True) for i in (-1, None) for d in (*days, None)]
     columns, _ = rows.to_columns(given_, schema, "")
-    made = Order(of, ()).apply(
+    made = OrderCodes(of, ()).apply(
         Updates(columns, np.ones(len(given_), np.int64)), Step((), (), (), ())
     )
     assert len(set(np.asarray(made.columns[-1]).tolist())) == len(given_)

@@ -235,7 +235,7 @@ class Histories(RuleBasedStateMachine):
         """Notes where a notebook goes on, as `%dd switch` does."""
         below = [self.below(model) for model in self.models.values() if model.parent is not None]
         self.used = data.draw(st.sampled_from([None, *sorted(below)]), label="switched to")
-        branches.use(Files(), self.models[""].path, self.used)
+        branches.set_notebook_branch(Files(), self.models[""].path, self.used)
 
     def below(self, model: Model) -> str:
         """A branch as it is named from the main log: `A/B` is branch B of branch A."""
@@ -288,7 +288,7 @@ class Histories(RuleBasedStateMachine):
             assert [tuple(r) for r in session["groups"].rows()] == model.grouped(now), name
             assert session.pins == model.pins, name
             self.reads(name, session, {0, now // 2, max(now - 1, 0), now})
-        assert branches.used(Files(), self.models[""].path) == self.used
+        assert branches.notebook_branch(Files(), self.models[""].path) == self.used
 
     def reads(self, name: str, session: Session, epochs: set[int]) -> None:
         """Some epochs are what they were, or say that they cannot be read, where they may."""

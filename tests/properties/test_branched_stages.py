@@ -29,10 +29,10 @@ from soak import tried
 
 import nosync_nb
 from nosync_nb import Session, TimeError
-from nosync_nb.dataflow.stage import Options
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.dataflow.stage import StageOptions
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import undo
 
 pytestmark = [
@@ -230,7 +230,7 @@ class World:
             case = CASES[name]
             if name in names and name not in self.defined:
                 persist = self.level if case.leveled else ""
-                kept = Options(nondeterministic=case.values > 0, persist=persist)
+                kept = StageOptions(nondeterministic=case.values > 0, persist=persist)
                 owners_of(self.session).definitions.put({name: case.define(self.session)}, kept)
                 self.defined.add(name)
 
@@ -380,8 +380,8 @@ WHEN = ("before", "readers after", "after")
 @pytest.fixture(autouse=True)
 def quiet(own_key: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No keeper ships; the worker's tasks are done by the steps."""
-    monkeypatch.setattr(Replication, "start", lambda self: None)
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(ReplicationService, "start", lambda self: None)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
 
 
 def run(level: str, when: str, steps: Iterable[str], seed: int, *, frames: bool) -> None:

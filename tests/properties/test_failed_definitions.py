@@ -13,7 +13,7 @@ import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.publisher import Publisher, UnfinishedDefinition
+from nosync_nb.session.state.publisher import DefinitionRedo, Publisher
 from nosync_nb.store import store
 from nosync_nb.trace.history.archive import Archive
 
@@ -137,7 +137,7 @@ def test_an_error_after_a_definition_is_written_says_that_it_stands(
     session.commit()
     assign, raised = Publisher.assign_definition, list[BaseException]()
 
-    def once(publisher: Publisher, record: UnfinishedDefinition) -> None:
+    def once(publisher: Publisher, record: DefinitionRedo) -> None:
         if not raised:
             raised.append(error)
             raise error

@@ -19,7 +19,7 @@ from strategies import Change, Epoch
 
 from nosync_nb import Collection
 from nosync_nb.collections.collection import iterate_together
-from nosync_nb.collections.session_protocol import host_of
+from nosync_nb.collections.session_protocol import session_of
 
 NODES = (0, 1, 2, 3)
 EDGES = [*product(NODES, NODES), (None, 0), (0, None)]
@@ -127,7 +127,7 @@ def test_variables_that_need_each_other_take_rounds_together(
 
     def build(edges: Collection, roots: Collection) -> Collection:
         found = iterate_together(
-            host_of(edges),
+            session_of(edges),
             lambda even, odd, both: (
                 step(odd, edges).concat(roots).distinct(),
                 step(even, edges).distinct(),

@@ -21,7 +21,7 @@ import nosync_nb
 from nosync_nb.collections.functions import closure
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.durability.frame_offsets__written import Written
+from nosync_nb.store.durability.frame_offsets__written import EpochOffsets
 from nosync_nb.store.log import batch_codec
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import LAYERS_MAX
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=40))
 def test_the_durable_epoch_is_that_of_the_last_durable_frame(steps: list[tuple[bool, int]]) -> None:
-    written, frames, seq, epoch, durable = Written(7), [], 20, 7, 0
+    written, frames, seq, epoch, durable = EpochOffsets(7), [], 20, 7, 0
     for is_epoch, synced in steps:
         seq += 1
         epoch += is_epoch
@@ -47,7 +47,7 @@ def test_the_durable_epoch_is_that_of_the_last_durable_frame(steps: list[tuple[b
 
 
 def test_epochs_and_definitions_leave_nothing_that_only_readers_take_away() -> None:
-    written = Written()
+    written = EpochOffsets()
     for epoch in range(1, 1000):
         written.note(2 * epoch, epoch, 2 * epoch - 2)  # a definition between each two of them
     assert len(written) <= 2
@@ -142,7 +142,7 @@ def test_a_checkpoint_encodes_what_changed_since_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[int] = []
-    encode = batch_codec.encode
+    encode = batch_codec.encode_batch
 
     def counting(columns: Any, types: Any, diff: Any) -> bytes:
         encoded.append(len(diff))
@@ -159,7 +159,7 @@ def test_a_checkpoint_encodes_what_changed_since_the_last_one(
             session.stage(f"of_{k}", numbers.filter(f"k = {k}"))
         numbers.insert([(k, k) for k in range(20)])
         session.commit()
-        monkeypatch.setattr(batch_codec, "encode", counting)
+        monkeypatch.setattr(batch_codec, "encode_batch", counting)
         assert checkpoint() >= 20
         assert checkpoint() == 0
         numbers.insert([(3, 1)])

@@ -20,7 +20,7 @@ from internals import inside
 from nosync_nb import OutOfMemoryError, Session, rows
 from nosync_nb.collections import readable
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.session_protocol import host_of
+from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.files import memory_map
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
@@ -110,8 +110,8 @@ def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
 def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(host_of(data)), "read", full)
-        patch.setattr(type(host_of(data)), "glance", full)
+        patch.setattr(type(session_of(data)), "read", full)
+        patch.setattr(type(session_of(data)), "glance", full)
         fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
     assert data.rows() == before
     read(data)

@@ -21,17 +21,17 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.dataflow.stage import Options
+from nosync_nb.dataflow.stage import StageOptions
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability.backlog_policy import candidates
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.backlog_policy import demotion_candidates
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replication import config as stored
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication import config
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
@@ -60,15 +60,15 @@ class Flaky(FolderReplica):
         if self.left < 0:
             raise DurabilityError("it is gone")
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         self._called()
         super().store(term, name, offset, data, last=last)
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         self._called()
         super().append(term, name, offset, data)
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         self._called()
         super().sync(term, seq)
 
@@ -89,7 +89,7 @@ def define(session: Session, name: str, persist: str) -> None:
     else:
         collection = session["over"].group_by().agg(n="count(*)")
     # That it is kept on replicas can be said only to a session that has some.
-    owners_of(session).definitions.put({name: collection}, Options(persist=persist))
+    owners_of(session).definitions.put({name: collection}, StageOptions(persist=persist))
 
 
 def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
@@ -112,9 +112,9 @@ class Shipped:
         for name, level in zip(STAGES, levels, strict=True):
             define(self.session, name, level)
         log = inside(self.session).store.log
-        source = Source(self.session.path, log.generation)
+        source = LogSource(self.session.path, log.generation)
         self.replica = Flaky(str(folder / "r"), source.log_id)
-        name = Name(self.session.path, stored.signer(Files()))
+        name = LogName(self.session.path, config.config_signer(Files()))
         self.shipper = Shipper(source, self.replica, name, lambda vote: None)
         self.expected: dict[str, dict[int, list[tuple[Any, ...]]]] = {}
         self.owed: set[str] = set()
@@ -139,7 +139,9 @@ class Shipped:
         owners = owners_of(self.session)
         with owners.gate.lock:
             if most:
-                owners.scaling.scale_back(sorted(candidates(inside(self.session).snapshot))[:most])
+                owners.scaling.scale_back(
+                    sorted(demotion_candidates(inside(self.session).snapshot))[:most]
+                )
             else:
                 owners.scaling.owe()
 
@@ -163,7 +165,7 @@ class Shipped:
 @pytest.fixture(autouse=True)
 def nobody_ships(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that comes back starts no keeper."""
-    monkeypatch.setattr(Replication, "start", lambda self: None)
+    monkeypatch.setattr(ReplicationService, "start", lambda self: None)
 
 
 @settings(max_examples=max(30, settings.default.max_examples))

@@ -34,7 +34,7 @@ from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.optimizer import multiway_joins, predicate_pushdown, projection_pushdown
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
@@ -156,7 +156,7 @@ class Bench:
         try:
             stage = Stage("", definition.schema, definition)
             graph = Compiler(existing).compile({**catalog, "": stage})
-            draft = Runner(graph, _no_spark).first_run(Version(0, traces), existing)
+            draft = Runner(graph, _no_spark).first_run(VersionState(0, traces), existing)
         except NosyncError as error:
             return type(error).__name__
         number = next(iter(graph.named[""].traces.values()))

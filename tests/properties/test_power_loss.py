@@ -24,10 +24,10 @@ from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.store import Store
 
 PHASES: tuple[Phase, ...] = ("before", "inside", "after")
@@ -45,12 +45,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
     monkeypatch.setattr(
-        Worker, "submit", lambda *_, **__: False
+        BackgroundWorker, "submit", lambda *_, **__: False
     )  # the program merges and checkpoints
     boots = itertools.count()
-    identity = Machine.identity
+    identity = HostIdentity.identity
     monkeypatch.setattr(
-        Machine, "identity", lambda self: identity(self)._replace(boot=f"boot {next(boots)}")
+        HostIdentity, "identity", lambda self: identity(self)._replace(boot=f"boot {next(boots)}")
     )
 
 

@@ -21,7 +21,7 @@ from soak import tried
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.dataflow.state_reader import state
+from nosync_nb.dataflow.state_reader import collection_state
 from nosync_nb.errors import NosyncError, TimeError
 from nosync_nb.rows import to_pylist
 from nosync_nb.session.session import owners_of
@@ -78,7 +78,7 @@ class Side:
         seen, held = owners_of(self.session).publisher.snapshot, {}
         for name, stage in self.session.stages.items():
             with suppress(TimeError):
-                batch = state(seen, name, epoch)
+                batch = collection_state(seen, name, epoch)
                 columns = [
                     to_pylist(c, t) for c, t in zip(batch.columns, stage.schema.types, strict=True)
                 ]

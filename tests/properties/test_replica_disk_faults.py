@@ -25,21 +25,21 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.log.owner__machine import Machine
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import config, file_layout
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.consistency import examined
-from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.consistency import examine_copy
+from nosync_nb.store.replication.protocol import LogName
 from nosync_nb.store.replication.restore import repair, restore
-from nosync_nb.store.replication.restore.lazy_fetch__bringing import bring
-from nosync_nb.store.verification.inventory import Item, items
-from nosync_nb.store.verification.survey import survey
-from nosync_nb.store.verification.verify import completed
+from nosync_nb.store.replication.restore.lazy_fetch__bringing import fetch_file
+from nosync_nb.store.verification.inventory import ImmutableFile, immutable_files
+from nosync_nb.store.verification.survey import survey_log
+from nosync_nb.store.verification.verify import completed_report
 
-NAME = Name("/logs/x.nosync", "me")
+NAME = LogName("/logs/x.nosync", "me")
 EPOCHS = tried(5, 60)
 
 
@@ -69,7 +69,7 @@ class Log(NamedTuple):
     def shipped(self, files: Files) -> Shipper:
         """Brings the copy level, on a disk."""
         replica = FolderReplica(self.copies, self.log_id, files=files)
-        source = Source(self.path, self.generation)
+        source = LogSource(self.path, self.generation)
         shipper = Shipper(source, replica, NAME, lambda vote: None)
         try:
             while shipper.ship():
@@ -80,10 +80,10 @@ class Log(NamedTuple):
                 replica.close()
         return shipper
 
-    def rows(self) -> dict[str, Item]:
+    def rows(self) -> dict[str, ImmutableFile]:
         """The files of rows that it names."""
-        found = survey(Files(), self.path, Machine(), lambda count: None)
-        known = items(completed(Files(), self.path, found, lambda count: None))
+        found = survey_log(Files(), self.path, HostIdentity(), lambda count: None)
+        known = immutable_files(completed_report(Files(), self.path, found, lambda count: None))
         return {name: item for name, item in known.items() if file_layout.is_rows(name)}
 
 
@@ -129,7 +129,7 @@ def test_a_copy_is_level_after_a_call_that_failed_and_acknowledges_what_it_has(
         disk = PickyFiles()
         disk.arm(number, code)
         replica = FolderReplica(log.copies, log.log_id, files=disk)
-        source = Source(log.path, log.generation)
+        source = LogSource(log.path, log.generation)
         shipper = Shipper(source, replica, NAME, lambda vote: None)
         with suppress(NosyncError):
             while shipper.ship():
@@ -137,7 +137,7 @@ def test_a_copy_is_level_after_a_call_that_failed_and_acknowledges_what_it_has(
         known = shipper.acknowledged
         copy = FolderReplica(log.copies, log.log_id)
         if known is not None:
-            assert examined(Files(), "copy", copy).end.seq >= known.seq, disk.steps[number - 1]
+            assert examine_copy(Files(), "copy", copy).end.seq >= known.seq, disk.steps[number - 1]
         while shipper.ship():  # the disk is well again
             pass
         source.close()
@@ -146,7 +146,7 @@ def test_a_copy_is_level_after_a_call_that_failed_and_acknowledges_what_it_has(
         assert shipper.acknowledged is not None
         for name, size in held.items():
             assert copy.read(name, 0, size + 1) == whole[name][:size], disk.steps[number - 1]
-        assert examined(Files(), "copy", copy).end.seq == shipper.acknowledged.seq
+        assert examine_copy(Files(), "copy", copy).end.seq == shipper.acknowledged.seq
 
 
 @pytest.mark.fault(5, 16)
@@ -157,15 +157,15 @@ def test_a_log_is_made_anew_as_a_whole_or_is_as_gone_as_before_a_call_that_faile
         "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
     )
     log.shipped(Files())
-    end = examined(Files(), "copy", FolderReplica(log.copies, log.log_id)).end
+    end = examine_copy(Files(), "copy", FolderReplica(log.copies, log.log_id)).end
     url = f"file://{log.copies}#{log.log_id.hex()}"
-    asked = config.checked([url], 1, log=log.path)
+    asked = config.checked_config([url], 1, log=log.path)
 
     def anew() -> None:
         shutil.rmtree(log.path, ignore_errors=True)
 
-    def restored(disk: Files) -> restore.Restored | None:
-        return restore.restore(log.path, asked, disk)
+    def restored(disk: Files) -> restore.RestoreResult | None:
+        return restore.restore_log(log.path, asked, disk)
 
     for number in each_call(restored, anew):
         anew()
@@ -188,15 +188,15 @@ def test_a_file_is_brought_whole_or_not_at_all_whatever_call_fails(log: Log) -> 
     log.shipped(Files())
     whole = log.files()
     for item in log.rows().values():
-        path = file_layout.path_of(log.path, item.name)
+        path = file_layout.file_path(log.path, item.name)
 
         def anew(path: str = path) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
-        def brought(disk: Files, item: Item = item) -> int:
+        def brought(disk: Files, item: ImmutableFile = item) -> int:
             replica = FolderReplica(log.copies, log.log_id, files=disk)
-            return bring(disk, log.path, Wanted(item.name, item.size), replica)
+            return fetch_file(disk, log.path, FileReference(item.name, item.size), replica)
 
         for number in each_call(brought, anew):
             anew()
@@ -216,17 +216,17 @@ def test_a_file_that_is_mended_is_the_bad_one_or_a_whole_one_whatever_call_fails
 ) -> None:
     log.shipped(Files())
     whole = log.files()
-    address = config.checked([f"file://{log.copies}"], 1, log=log.path).replicas
+    address = config.checked_config([f"file://{log.copies}"], 1, log=log.path).replicas
     item = next(iter(log.rows().values()))
-    path = Path(file_layout.path_of(log.path, item.name))
+    path = Path(file_layout.file_path(log.path, item.name))
     bad = bytes([whole[item.name][0] ^ 1]) + whole[item.name][1:]
 
     def anew() -> None:
         path.write_bytes(bad)
 
-    def mended(disk: Files) -> repair.Mended | None:
-        why = repair.flaw(disk, log.path, item, lambda count: None)
-        return repair.mend(disk, log.path, item, why, address, log.log_id)
+    def mended(disk: Files) -> repair.RepairedFile | None:
+        why = repair.damage_reason(disk, log.path, item, lambda count: None)
+        return repair.repair_file(disk, log.path, item, why, address, log.log_id)
 
     for number in each_call(mended, anew):
         anew()

@@ -22,7 +22,7 @@ from soak import tried
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError, TimeError
 from nosync_nb.session.maintenance import disk_usage
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import writer
 
@@ -190,7 +190,7 @@ class World:
 
     def budget(self) -> None:
         """Less of the past is kept for the sake of the disk, or as much as it takes."""
-        size, count, _ = disk_usage.least(inside(self.session).publisher)
+        size, count, _ = disk_usage.minimum_bytes(inside(self.session).publisher)
         assert size is not None
         assert count is not None
         files = f"{count + self.chance.randrange(5)} files"
@@ -338,7 +338,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 4096)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)  # the steps merge and checkpoint
+    monkeypatch.setattr(
+        BackgroundWorker, "submit", lambda *_, **__: False
+    )  # the steps merge and checkpoint
 
 
 TWICE = ["commit"] * 3 + ["define"] * 2 + ["checkpoint", "burst"] + ["checkpoint"] * 3

@@ -20,7 +20,7 @@ from strategies import key
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, NegativeMultiplicityError, Session, rows
-from nosync_nb.collections.session_protocol import host_of
+from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.session.session import owners_of
 
 FRUIT = [("apple", 5), ("apple", 5), ("banana", 2)]
@@ -34,7 +34,7 @@ def count(collection: Collection, at: Any = None) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = host_of(collection).epoch(None)
+    now = session_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now)
     return {tuple(row[:-1]): row[-1] for row in zip(*table.to_pydict().values(), strict=True)}
 

@@ -20,7 +20,7 @@ from internals import inside, lose_file
 
 from nosync_nb import FencedError, NosyncError, Session
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.os_errors import fail
+from nosync_nb.files.os_errors import raise_durability_error
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint
@@ -155,7 +155,7 @@ class Flaky(HastyFiles):
 
     def read(self, path: str, *, most: int | None = None) -> bytes:
         if self.unreadable and Path(path).name == self.unreadable:
-            fail(OSError(self.code, ""), "read", path)
+            raise_durability_error(OSError(self.code, ""), "read", path)
         return super().read(path, most=most)
 
     def unlink(self, path: str) -> None:
@@ -190,7 +190,7 @@ def edited(on: Callable[..., Session], tmp_path: Path) -> tuple[Path, dict[str, 
 
 
 def newest(folder: Path) -> str:
-    return checkpoint.listed([p.name for p in folder.iterdir()])[0]
+    return checkpoint.checkpoint_names([p.name for p in folder.iterdir()])[0]
 
 
 @pytest.mark.fault(6)
@@ -223,7 +223,7 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
         assert disk.unreadable in disk.deleted
     if more == "killed before checkpoint":
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoint, "write", lambda *_: 1 / 0)
+            patch.setattr(checkpoint, "write_checkpoint", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 inside(session).upkeep.checkpoint()
     disk.unreadable = ""

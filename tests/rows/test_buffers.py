@@ -25,14 +25,14 @@ VALUES = {
 @given(data=st.data())
 def test_lists_become_what_arrow_makes_of_them(type_: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | VALUES[type_], max_size=20))
-    found = buffers.of_list(values, type_)
+    found = buffers.arrow_from_list(values, type_)
     found.validate(full=True)
     assert found.equals(pa.array(values, type_))
 
 
 @pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
 def test_times_are_given_as_numbers(type_: pa.DataType) -> None:
-    assert buffers.of_list([1, None, -5], type_).equals(pa.array([1, None, -5], type_))
+    assert buffers.arrow_from_list([1, None, -5], type_).equals(pa.array([1, None, -5], type_))
 
 
 @given(st.lists(st.none() | st.booleans(), max_size=40), st.integers(0, 20))
@@ -45,7 +45,7 @@ def test_booleans_of_any_slice(values: list[bool | None], start: int) -> None:
 @given(st.lists(st.integers(-100, 100), max_size=20), st.integers(0, 10), st.data())
 def test_numbers_there_and_back(values: list[int], start: int, data: st.DataObject) -> None:
     given = np.array(values, np.int64)
-    array = buffers.of_numpy(given).slice(start)
+    array = buffers.arrow_from_numpy(given).slice(start)
     assert values[start:] == buffers.values_of(array).tolist()
     nulls = np.array([data.draw(st.booleans()) for _ in values], np.bool_)
-    assert buffers.of_numpy(given, nulls=nulls).equals(pa.array(given, mask=nulls))
+    assert buffers.arrow_from_numpy(given, nulls=nulls).equals(pa.array(given, mask=nulls))

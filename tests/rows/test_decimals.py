@@ -54,8 +54,8 @@ def test_more_than_a_few_decimals_are_kept_in_arrow() -> None:
         assert isinstance(columns.from_arrow(arrow.slice(0, n), NARROW), kept)
         halves = [columns.from_arrow(part, NARROW) for part in (arrow[:20], arrow[20:n])]
         assert isinstance(columns.concat(halves, NARROW), kept)
-        wholes, nulls = decimals.load(arrow.slice(0, n), NARROW)
-        made = decimals.store(wholes, nulls, NARROW)
+        wholes, nulls = decimals.load_decimals(arrow.slice(0, n), NARROW)
+        made = decimals.store_decimals(wholes, nulls, NARROW)
         assert isinstance(made, kept)
         assert columns.equal(made, arrow.slice(0, n), NARROW).all()
 

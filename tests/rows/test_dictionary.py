@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nosync_nb import rows
 from nosync_nb.rows import dictionary
 from nosync_nb.rows.encoding import encode_column
-from nosync_nb.rows.nested import unpack
+from nosync_nb.rows.nested import to_python_values
 from nosync_nb.rows.order import exact_codes, order_codes, sort_indices
 
 TEXTS = st.one_of(
@@ -25,7 +25,7 @@ ODD = pa.array([None, "", "b"])
 
 def pair(values: list[str | None]) -> tuple[pa.Array, pa.DictionaryArray]:
     """A column of texts, and the same coded, as a slice of a longer one."""
-    longer = dictionary.coded(pa.array(["a first one", *values, None], pa.string()))
+    longer = dictionary.dictionary_encoded(pa.array(["a first one", *values, None], pa.string()))
     assert longer is not None
     return pa.array(values, pa.string()), longer.slice(1, len(values))
 
@@ -44,7 +44,7 @@ def test_every_function_takes_both(values: list[str | None], data: st.DataObject
     same(lambda column: rows.to_pylist(column, "string"))
     same(lambda column: rows.to_arrow(column, "string"))
     same(lambda column: rows.from_arrow(column, "string"))
-    same(lambda column: unpack(column, "string"))
+    same(lambda column: to_python_values(column, "string"))
     same(lambda column: encode_column(column, "string"))
     same(lambda column: rows.take(column, at))
     same(lambda column: rows.mask(column, keep))
@@ -103,16 +103,16 @@ def test_merges_move_codes() -> None:
 
 def test_equal_columns_stand_in_files_by_equal_bytes() -> None:
     values = ["b", None, "a", ""] * 10
-    other = dictionary.coded(pa.array(["unused", "", "a", *values]))
+    other = dictionary.dictionary_encoded(pa.array(["unused", "", "a", *values]))
     assert other is not None
     joined = rows.concat([other.slice(3, 5), other.slice(8)], "string")
     for column in (
         pair(values)[1],
         other.slice(3),
-        dictionary.coded(rows.to_arrow(joined, "string")),
+        dictionary.dictionary_encoded(rows.to_arrow(joined, "string")),
     ):
         assert column is not None
-        codes, texts = dictionary.in_order(column)
+        codes, texts = dictionary.sorted_dictionary(column)
         assert texts == ["", "a", "b"]
         assert codes.to_pylist() == [2, None, 1, 0] * 10
 
@@ -125,13 +125,13 @@ def test_a_column_is_coded_if_its_texts_are_few_and_short(
 ) -> None:
     values = [f"{i:03}" * length for i in range(count)]
     many = pa.array([values[0]] * 2000 + values)
-    assert (dictionary.coded(many) is not None) == there
+    assert (dictionary.dictionary_encoded(many) is not None) == there
     early = pa.array(values + [values[0]] * 2000)
-    assert (dictionary.coded(early) is not None) == there
+    assert (dictionary.dictionary_encoded(early) is not None) == there
 
 
 def test_a_code_of_no_text_leads_nowhere() -> None:
-    wrong = dictionary.made(pa.array([0, 1, 255], pa.uint8()), ["a", "b"])
+    wrong = dictionary.dictionary_column(pa.array([0, 1, 255], pa.uint8()), ["a", "b"])
     assert rows.take(wrong, np.array([2, 0])).tolist() == ["", "a"]
     assert rows.take(wrong, np.arange(3).repeat(40)).to_pylist()[-1] == ""
     assert rows.to_arrow(wrong, "string").to_pylist() == ["a", "b", ""]

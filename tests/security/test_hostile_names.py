@@ -20,12 +20,18 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError
-from nosync_nb.files.safe_names import PACK, PART, is_plain, plain, within
+from nosync_nb.files.safe_names import (
+    PACK,
+    PART,
+    checked_file_name,
+    checked_path_within,
+    is_safe_file_name,
+)
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.trace.history.pack_file import Pack, write_pack
 from nosync_nb.trace.parts.arrow_file import map_file, write_file
 from nosync_nb.trace.parts.part_file import PartRef
@@ -92,10 +98,10 @@ def in_checkpoint(field: str) -> Callable[[Path, Any], None]:
 
     def spoil(folder: Path, name: Any) -> None:
         disk = HastyFiles()
-        (found,) = checkpoint.listed(disk.names(str(folder)))
-        state = checkpoint.read(disk, str(folder), found)
+        (found,) = checkpoint.checkpoint_names(disk.names(str(folder)))
+        state = checkpoint.read_checkpoint(disk, str(folder), found)
         assert isinstance(state, checkpoint.Checkpoint)
-        payload = payloads.unpack(state.payload)
+        payload = payloads.decode_payload(state.payload)
         meta = copy.deepcopy(payload.meta)
         spoilt = 0
         if field == "retired":
@@ -114,8 +120,8 @@ def in_checkpoint(field: str) -> Callable[[Path, Any], None]:
                 node[9][0] = name
                 spoilt += 1
         assert spoilt
-        data = payloads.pack(payload.epoch, payload.utc, meta, payload.entries)
-        checkpoint.write(disk, str(folder), state._replace(payload=data))
+        data = payloads.encode_payload(payload.epoch, payload.utc, meta, payload.entries)
+        checkpoint.write_checkpoint(disk, str(folder), state._replace(payload=data))
 
     return spoil
 
@@ -125,7 +131,7 @@ def in_frame(kind: int, where: str) -> Callable[[Path, Any], None]:
 
     def spoil(folder: Path, name: Any) -> None:
         with Log.open(folder, files=HastyFiles(), background=False) as log:
-            last = payloads.unpack(list(log.frames())[-1].payload)
+            last = payloads.decode_payload(list(log.frames())[-1].payload)
             (part, *_) = [e for e in last.entries if e.kind == payloads.FILES]
             ref = json.loads(bytes(part.data))
             ref = ref["refs"][0] if isinstance(ref, dict) else ref[0]
@@ -135,12 +141,14 @@ def in_frame(kind: int, where: str) -> Callable[[Path, Any], None]:
                 "ordered refs": {"layout": [["int", "int"], None, None], "refs": [ref]},
                 "layer": [0, last.epoch + 1, [ref]],
             }[where]
-            entry = Entry(part.number, kind, json.dumps(data).encode())
-            payload = payloads.pack(last.epoch + 1, last.utc, {}, [entry])
+            entry = PayloadEntry(part.number, kind, json.dumps(data).encode())
+            payload = payloads.encode_payload(last.epoch + 1, last.utc, {}, [entry])
             if kind == payloads.PAST:
-                inner = Entry(part.number, payloads.FILES, json.dumps([ref]).encode())
-                past = payloads.past(payloads.pack(last.epoch, last.utc, {}, [inner]))
-                payload = payloads.pack(last.epoch + 1, last.utc, {}, [past])
+                inner = PayloadEntry(part.number, payloads.FILES, json.dumps([ref]).encode())
+                past = payloads.missed_epoch_entry(
+                    payloads.encode_payload(last.epoch, last.utc, {}, [inner])
+                )
+                payload = payloads.encode_payload(last.epoch + 1, last.utc, {}, [past])
             log.append(payloads.EPOCH, payload)
 
     return spoil
@@ -173,11 +181,15 @@ def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
     for number in NUMBERS:
         shutil.copytree(whole, log)
         with Log.open(log, files=HastyFiles(), background=False) as opened:
-            last = payloads.unpack(list(opened.frames())[-1].payload)
-            entry = payloads.cleared(number)
+            last = payloads.decode_payload(list(opened.frames())[-1].payload)
+            entry = payloads.clear_entry(number)
             if inner:
-                entry = payloads.past(payloads.pack(last.epoch + 1, last.utc, {}, [entry]))
-            opened.append(payloads.EPOCH, payloads.pack(last.epoch + 1, last.utc, {}, [entry]))
+                entry = payloads.missed_epoch_entry(
+                    payloads.encode_payload(last.epoch + 1, last.utc, {}, [entry])
+                )
+            opened.append(
+                payloads.EPOCH, payloads.encode_payload(last.epoch + 1, last.utc, {}, [entry])
+            )
         for mode in ("r", "w"):
             try:
                 with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
@@ -199,15 +211,15 @@ def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
 
 def test_a_checkpoint_holds_layers_alone(log: Path) -> None:
     disk = HastyFiles()
-    (found,) = checkpoint.listed(disk.names(str(log)))
-    state = checkpoint.read(disk, str(log), found)
+    (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
+    state = checkpoint.read_checkpoint(disk, str(log), found)
     assert isinstance(state, checkpoint.Checkpoint)
-    payload = payloads.unpack(state.payload)
+    payload = payloads.decode_payload(state.payload)
     for number in range(4):
-        entries = [*payload.entries, payloads.cleared(number)]
-        data = payloads.pack(payload.epoch, payload.utc, payload.meta, entries)
+        entries = [*payload.entries, payloads.clear_entry(number)]
+        data = payloads.encode_payload(payload.epoch, payload.utc, payload.meta, entries)
         (log / found).unlink(missing_ok=True)
-        checkpoint.write(disk, str(log), state._replace(payload=data))
+        checkpoint.write_checkpoint(disk, str(log), state._replace(payload=data))
         with pytest.raises(CorruptLogError, match="of kind 5"):
             nosync_nb.open(log, mode="r")
 
@@ -251,10 +263,10 @@ def test_the_untouched_log_opens(log: Path, tmp_path: Path) -> None:
 def test_a_hostile_name_in_a_pack_is_told(log: Path) -> None:
     """A section of a pack refers to part files; its bytes are checked before they are believed."""
     disk = HastyFiles()
-    (found,) = checkpoint.listed(disk.names(str(log)))
-    state = checkpoint.read(disk, str(log), found)
+    (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
+    state = checkpoint.read_checkpoint(disk, str(log), found)
     assert isinstance(state, checkpoint.Checkpoint)
-    node = next(n for n in payloads.unpack(state.payload).meta["history"]["tree"] if n[9])
+    node = next(n for n in payloads.decode_payload(state.payload).meta["history"]["tree"] if n[9])
     history = str(log / "history")
     pack = Pack(history, node[0], node[1], node[2])
     (number, section) = next((n, s) for n in pack.numbers for s in pack.sections(n) if s.large)
@@ -273,12 +285,12 @@ def test_no_path_is_made_of_a_hostile_name(tmp_path: Path) -> None:
     (tmp_path / VICTIM).write_bytes(b"mine")
     for name in HOSTILE.values():
         for act in (
-            lambda name=name: plain(name, PART),
-            lambda name=name: within(folder, name, PART, PACK),
+            lambda name=name: checked_file_name(name, PART),
+            lambda name=name: checked_path_within(folder, name, PART, PACK),
         ):
             with pytest.raises(CorruptLogError):
                 act()
-        if not isinstance(name, str) or is_plain(name):
+        if not isinstance(name, str) or is_safe_file_name(name):
             continue
         for act in (
             lambda name=name: map_file(folder, name),

@@ -23,7 +23,7 @@ from IPython.utils.capture import capture_output
 from jupyter.shell import Notebook
 
 import nosync_nb
-from nosync.commands import dispatch as commands
+from nosync.commands import dispatch
 from nosync.variables import Memo, Variables
 from nosync_nb import RecoveryReport, errors
 from nosync_nb.collections import definition
@@ -245,10 +245,10 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
         ["verify"],
         ["reset"],
     ]
-    missing = set(commands.COMMANDS) - {words[0] for words in calls}
+    missing = set(dispatch.COMMANDS) - {words[0] for words in calls}
     assert not missing, f"look at the outputs of these as well: {missing}"
     for words in calls:
-        if words[0] in commands.COMMANDS:
+        if words[0] in dispatch.COMMANDS:
             notebook.dd(*words, fails=None)
     assert notebook.seen.count("\\x1b") > 50  # it was everywhere, and it could be seen
     assert "&lt;script&gt;" in notebook.seen

@@ -60,10 +60,10 @@ def test_no_owner_tells_of_the_machine_that_wrote_it() -> None:
     owners = [path.parent for path in golden.GOLDEN.rglob("owner")]
     assert len(owners) == len(golden.LABELS) + len(golden.BRANCHES)
     for folder in owners:
-        own = owner.read(Files(), str(folder))
+        own = owner.read_owner(Files(), str(folder))
         assert own is not None
         lies = golden.PLACE / folder.relative_to(golden.GOLDEN)
-        assert own.place == owner.Whereabouts(str(lies), 1, 1)
+        assert own.place == owner.LogLocation(str(lies), 1, 1)
 
 
 @pytest.fixture(params=golden.LABELS)
@@ -205,7 +205,7 @@ def test_another_user_reads_the_rows_and_gets_no_function(
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(home / "another"))
     assert signing.key_id(signing.user_key()) != EXPECTED["key"]
     monkeypatch.setattr(
-        signing.serializer, "loads", lambda data: pytest.fail("a function is loaded")
+        signing.serializer, "deserialize_function", lambda data: pytest.fail("a function is loaded")
     )
     expected = EXPECTED[log.name]
     stages = {name for name in expected["reads"] if expected["reads"][name] and "@" not in name}

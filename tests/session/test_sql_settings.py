@@ -15,7 +15,7 @@ from internals import give_spark, inside
 
 import nosync_nb
 from nosync_nb import ExpressionError, Session
-from nosync_nb.expressions import Settings, compile_expression, kept
+from nosync_nb.expressions import SqlSettings, compile_expression, retained_settings
 from nosync_nb.expressions.settings import zone
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
@@ -56,32 +56,32 @@ def compiled(sql: str, **given: Any) -> Any:
 
 @pytest.mark.parametrize("sql", texts(NEITHER))
 def test_what_depends_on_no_setting_means_the_same_under_all(sql: str) -> None:
-    def asked(*_: Any) -> Settings:
+    def asked(*_: Any) -> SqlSettings:
         raise AssertionError("nobody is to be asked")
 
     found = compiled(sql, settings=asked)
-    assert found.settings == Settings()
+    assert found.settings == SqlSettings()
     assert found.local
 
 
 @pytest.mark.parametrize("sql", texts(ZONE))
 def test_what_depends_on_the_time_zone_keeps_it(sql: str) -> None:
-    assert compiled(sql, settings=Settings(BERLIN, True)).settings.time_zone == BERLIN
-    assert not compiled(sql, settings=Settings(BERLIN, True)).local
+    assert compiled(sql, settings=SqlSettings(BERLIN, True)).settings.time_zone == BERLIN
+    assert not compiled(sql, settings=SqlSettings(BERLIN, True)).local
 
 
 @pytest.mark.parametrize("sql", texts(MODE))
 def test_what_depends_on_ansi_mode_keeps_it_and_raises_nothing_here_without(sql: str) -> None:
-    found = compiled(sql, settings=Settings("UTC", False))
-    assert found.settings == Settings(None, False)
+    found = compiled(sql, settings=SqlSettings("UTC", False))
+    assert found.settings == SqlSettings(None, False)
     assert found.raises is not found.local
-    assert compiled(sql, settings=Settings("UTC", True)).settings == Settings(None, True)
+    assert compiled(sql, settings=SqlSettings("UTC", True)).settings == SqlSettings(None, True)
 
 
 def test_an_expression_keeps_its_settings_on_the_way_to_executors() -> None:
-    found = compiled("hour(t) + i", settings=Settings(BERLIN, False))
-    assert pickle.loads(pickle.dumps(found)).settings == Settings(BERLIN, False)
-    here = compiled("hour(t) + i", settings=Settings("UTC", True))
+    found = compiled("hour(t) + i", settings=SqlSettings(BERLIN, False))
+    assert pickle.loads(pickle.dumps(found)).settings == SqlSettings(BERLIN, False)
+    here = compiled("hour(t) + i", settings=SqlSettings("UTC", True))
     assert pickle.loads(pickle.dumps(here)).local
 
 
@@ -201,7 +201,7 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
                 "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
             }
             owners_of(session).definitions.define(made)
-            assert inside(session).link.types.recorded() == Settings()
+            assert inside(session).link.types.recorded() == SqlSettings()
             found.append(fingerprints(session))
     assert found[0] == found[1]
 
@@ -209,9 +209,9 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
 def test_after_a_drop_of_all_that_depends_another_zone_may_come(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as session:
         described(session)
-        assert inside(session).link.types.recorded() == Settings("UTC", True)
+        assert inside(session).link.types.recorded() == SqlSettings("UTC", True)
         session.drop("hours", "numbers")
-        assert inside(session).link.types.recorded() == Settings()
+        assert inside(session).link.types.recorded() == SqlSettings()
 
 
 def test_explain_names_a_zone_and_says_nothing_of_the_usual_mode(session: Session) -> None:
@@ -284,7 +284,7 @@ def test_without_ansi_mode_a_program_has_one_meaning(
     "found", [None, "UTC", ["UTC"], ["UTC", 1, 2], [{}, True], ["UTC", "yes"], {"a": 1}, [1, None]]
 )
 def test_settings_of_a_log_that_are_none_do_not_count(found: Any) -> None:
-    assert kept({"settings": found}) == Settings()
+    assert retained_settings({"settings": found}) == SqlSettings()
 
 
 def test_what_another_key_signed_decides_no_setting(tmp_path: Path) -> None:
@@ -294,6 +294,6 @@ def test_what_another_key_signed_decides_no_setting(tmp_path: Path) -> None:
         inside(session).publisher.described = {
             n: replace(s, signer="another") for n, s in catalog.items()
         }
-        assert inside(session).link.types.recorded() == Settings()
+        assert inside(session).link.types.recorded() == SqlSettings()
         inside(session).publisher.described = catalog
-        assert inside(session).link.types.recorded() == Settings("UTC", True)
+        assert inside(session).link.types.recorded() == SqlSettings("UTC", True)

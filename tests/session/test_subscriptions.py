@@ -11,7 +11,7 @@ from internals import inside
 
 from nosync_nb import NosyncError, Session
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.subscriptions import Subscriptions
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def commit(session: Session) -> int:
 
 
 def test_threads_that_come_and_go_lose_nobody() -> None:
-    listeners, together = Listeners(lambda call, *what: call(*what)), Barrier(4)
+    listeners, together = Subscriptions(lambda call, *what: call(*what)), Barrier(4)
 
     def come_and_go() -> None:
         together.wait(60)

@@ -14,11 +14,11 @@ from internals import inside
 from nosync_nb import Session
 from nosync_nb.session.maintenance import maintenance, maintenance__aging
 from nosync_nb.session.state import worker as worker_module
-from nosync_nb.session.state import writer_lock as gate_module
-from nosync_nb.session.state.worker import SWITCH_S, Worker
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state import writer_lock
+from nosync_nb.session.state.worker import SWITCH_S, BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.trace.history import pack_plans
-from nosync_nb.trace.history.pack_plans import Rest
+from nosync_nb.trace.history.pack_plans import YieldingPause
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def usual() -> Iterator[float]:
 
 def test_other_threads_let_a_task_run_soon_and_are_as_before_after_it(usual: float) -> None:
     found: list[float] = []
-    worker = Worker()
+    worker = BackgroundWorker()
     worker.submit("a", lambda: found.append(sys.getswitchinterval()))
     worker.submit("b", lambda: found.append(1 / 0))
     worker.drain()
@@ -49,7 +49,7 @@ def test_workers_that_overlap_leave_the_turns_as_they_were(interval: float, usua
     sys.setswitchinterval(interval)
     before = sys.getswitchinterval()
     for _ in range(20):  # a microsecond that is lost each time would show
-        first, second = Worker(), Worker()
+        first, second = BackgroundWorker(), BackgroundWorker()
         begun, go = threading.Event(), threading.Event()
         first.submit("a", lambda begun=begun, go=go: (begun.set(), go.wait()))
         begun.wait()
@@ -61,7 +61,7 @@ def test_workers_that_overlap_leave_the_turns_as_they_were(interval: float, usua
 
 
 def test_who_ends_last_puts_the_turns_back(usual: float) -> None:
-    first, second = Worker(), Worker()
+    first, second = BackgroundWorker(), BackgroundWorker()
     begun = [threading.Event(), threading.Event()]
     ends = [threading.Event(), threading.Event()]
     for i, worker in enumerate((first, second)):
@@ -76,7 +76,7 @@ def test_who_ends_last_puts_the_turns_back(usual: float) -> None:
 
 
 def test_a_task_that_waits_is_not_queued_again() -> None:
-    worker = Worker()
+    worker = BackgroundWorker()
     go = threading.Event()
     done: list[int] = []
     worker.submit("held", go.wait)
@@ -92,18 +92,18 @@ def test_a_task_that_waits_is_not_queued_again() -> None:
 
 
 @pytest.fixture
-def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, list[str]]]:
+def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BackgroundWorker, list[str]]]:
     """A worker that waits for a pause for ever, and what it has done."""
     monkeypatch.setattr(worker_module, "PAUSE_S", 3600.0)
     monkeypatch.setattr(worker_module, "DELAY_S", 3600.0)
-    worker = Worker()
+    worker = BackgroundWorker()
     worker.stir()
     yield worker, []
     worker.close()
 
 
 def test_what_may_be_done_later_waits_for_a_pause_and_others_do_not_wait_for_it(
-    order: tuple[Worker, list[str]], monkeypatch: pytest.MonkeyPatch
+    order: tuple[BackgroundWorker, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, done = order
     assert worker.submit("later", lambda: done.append("later"), later=True)
@@ -120,7 +120,7 @@ def test_what_may_be_done_later_waits_for_a_pause_and_others_do_not_wait_for_it(
 
 
 def test_a_pause_is_not_waited_for_without_end(
-    order: tuple[Worker, list[str]], monkeypatch: pytest.MonkeyPatch
+    order: tuple[BackgroundWorker, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, ended = order[0], threading.Event()
     monkeypatch.setattr(worker_module, "DELAY_S", 0.05)
@@ -135,9 +135,9 @@ def test_a_pause_is_not_waited_for_without_end(
     assert ended.wait(30)
 
 
-@pytest.mark.parametrize("hurry", [Worker.settle, Worker.close])
+@pytest.mark.parametrize("hurry", [BackgroundWorker.settle, BackgroundWorker.close])
 def test_who_waits_for_all_waits_for_no_pause(
-    order: tuple[Worker, list[str]], hurry: Callable[[Worker], None]
+    order: tuple[BackgroundWorker, list[str]], hurry: Callable[[BackgroundWorker], None]
 ) -> None:
     worker, done = order
     worker.submit("later", lambda: done.append("later"), later=True)
@@ -147,7 +147,7 @@ def test_who_waits_for_all_waits_for_no_pause(
 
 def test_an_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     stirs: list[int] = []
-    monkeypatch.setattr(Worker, "stir", lambda _self: stirs.append(1))
+    monkeypatch.setattr(BackgroundWorker, "stir", lambda _self: stirs.append(1))
     session.input("numbers", "n bigint").insert([(1,)])
     before = len(stirs)
     session.commit()
@@ -157,9 +157,9 @@ def test_an_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch)
 def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate, worker = Gate("w", lambda: None), Worker()
+    gate, worker = WriterLock("w", lambda: None), BackgroundWorker()
     passed: list[bool] = []
-    monkeypatch.setattr(gate_module, "WAY_S", 60.0)
+    monkeypatch.setattr(writer_lock, "WAY_S", 60.0)
 
     def beside() -> None:
         passed.append(gate.give_way())
@@ -170,7 +170,7 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
         assert not passed
     worker.settle()
     assert passed == [True]
-    monkeypatch.setattr(gate_module, "WAY_S", 0.001)
+    monkeypatch.setattr(writer_lock, "WAY_S", 0.001)
     with gate.lock:
         worker.submit("beside", beside)
         worker.settle()
@@ -182,9 +182,9 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
 
 
 def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, worker = Gate("w", lambda: None), Worker()
+    gate, worker = WriterLock("w", lambda: None), BackgroundWorker()
     held, ended, seen = threading.Event(), threading.Event(), list[bool]()
-    monkeypatch.setattr(gate_module, "WAY_S", 60.0)
+    monkeypatch.setattr(writer_lock, "WAY_S", 60.0)
 
     def hold() -> None:
         with gate.lock:
@@ -217,13 +217,13 @@ def test_who_writes_a_checkpoint_gives_way_to_epochs(
     session: Session, monkeypatch: pytest.MonkeyPatch, room: ModuleType
 ) -> None:
     passed: list[threading.Thread] = []
-    give_way = Gate.give_way
+    give_way = WriterLock.give_way
 
-    def noted(gate: Gate) -> None:
+    def noted(gate: WriterLock) -> None:
         passed.append(threading.current_thread())
         give_way(gate)
 
-    monkeypatch.setattr(Gate, "give_way", noted)
+    monkeypatch.setattr(WriterLock, "give_way", noted)
     monkeypatch.setattr(room, "Rest", Restless)
     numbers = session.input("numbers", "x int")
     for number in range(3):
@@ -237,7 +237,7 @@ def test_who_writes_a_checkpoint_gives_way_to_epochs(
 
 def test_who_rests_gives_way_each_time() -> None:
     passed: list[int] = []
-    rest, ends = Rest(lambda: passed.append(1)), time.monotonic() + 60
+    rest, ends = YieldingPause(lambda: passed.append(1)), time.monotonic() + 60
     while len(passed) < 2 and time.monotonic() < ends:
         rest()
     assert len(passed) == 2
@@ -248,7 +248,7 @@ def test_who_met_somebody_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pack_plans, "_WORK_S", 0.0)
     monkeypatch.setattr(time, "sleep", rests.append)
     met = iter([True, False, True])
-    rest = Rest(lambda: next(met))
+    rest = YieldingPause(lambda: next(met))
     for _ in range(3):
         rest()
     assert rests[0] == rests[2] < rests[1]

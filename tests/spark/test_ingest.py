@@ -26,7 +26,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.spark import fallback, workers
 from nosync_nb.spark.ingest import ingest, schema_of
 from nosync_nb.spark.spark_session import frame_of
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts.part_file import PartRef, open_part
 
@@ -115,7 +115,7 @@ def test_ingest_keeps_every_type(spark: Any, tmp_path: Path) -> None:
     frame = frame_of(spark, table(given, SCHEMA), SCHEMA)
     assert schema_of(frame) == SCHEMA
     layout = Layout(SCHEMA.types, (8,))
-    found = ingest(spark, frame, SCHEMA, [layout], Carrier(str(tmp_path)), name="all")
+    found = ingest(spark, frame, SCHEMA, [layout], StagingService(str(tmp_path)), name="all")
     (refs,), jobs = found.outputs, found.jobs
     assert opened(refs, layout, tmp_path) == count(given, SCHEMA.types)
     assert jobs.text.startswith("Spark job")
@@ -128,7 +128,7 @@ def test_ingest_matches_names_widens_and_removes(spark: Any, tmp_path: Path) -> 
                       " select null, null, 2")  # fmt: skip
     layout = Layout(schema.types)
     (refs,) = ingest(
-        spark, frame, schema, [layout], Carrier(str(tmp_path)), sign=-1, ranges=1
+        spark, frame, schema, [layout], StagingService(str(tmp_path)), sign=-1, ranges=1
     ).outputs
     columns = [rows.objects([1, None]), np.array([1.5, 2.0]), rows.objects(["a", None])]
     wanted = Updates(columns, np.full(2, -1, np.int64))
@@ -146,18 +146,18 @@ def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(1000).mapInArrow(counting, "id bigint")
     schema = Schema.parse("id bigint")
     layouts = [Layout(schema.types)]
-    (refs,) = ingest(spark, frame, schema, layouts, Carrier(str(tmp_path))).outputs
+    (refs,) = ingest(spark, frame, schema, layouts, StagingService(str(tmp_path))).outputs
     assert (seen.value, sum(ref.rows for ref in refs)) == (1000, 1000)
-    none = ingest(spark, frame.where("id < 0"), schema, layouts, Carrier(str(tmp_path)))
+    none = ingest(spark, frame.where("id < 0"), schema, layouts, StagingService(str(tmp_path)))
     assert none.outputs == [[]]
 
 
 def test_a_small_frame_is_written_by_a_task_a_slot(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("id bigint")
-    slots = workers.check(spark).slots
+    slots = workers.check_workers(spark).slots
     for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 2 * slots)):
         (refs,) = ingest(
-            spark, frame, schema, [Layout(schema.types)], Carrier(str(tmp_path))
+            spark, frame, schema, [Layout(schema.types)], StagingService(str(tmp_path))
         ).outputs
         assert sum(ref.rows for ref in refs) == 1000
         assert len(refs) == ranges
@@ -188,7 +188,7 @@ def test_another_schema_is_refused_quoting_both(
             spark.sql(sql),
             schema,
             [Layout(schema.types)],
-            Carrier(str(tmp_path)),
+            StagingService(str(tmp_path)),
             name="flights",
         )
     assert f"stage 'flights': {message}" in str(caught.value)
@@ -199,7 +199,7 @@ def test_a_frame_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("x int")
     frame = spark.range(10).selectExpr("cast(8 div (id - 3) as int) x")
     with pytest.raises(NosyncError, match="stage 'input': DIVIDE_BY_ZERO"):
-        ingest(spark, frame, schema, [Layout(schema.types)], Carrier(str(tmp_path)))
+        ingest(spark, frame, schema, [Layout(schema.types)], StagingService(str(tmp_path)))
 
 
 def test_types_are_what_spark_says(spark: Any) -> None:
@@ -223,14 +223,14 @@ def test_values_come_in_the_order_of_the_rows(spark: Any) -> None:
     sqls = ["width_bucket(a, 0, 5000, 7)", "a + 1", "mask(`odd name`) as x"]
     asked = [compile_expression(s, schema, types=types_of(spark)) for s in sqls]
     assert [e.local for e in asked] == [False, True, False]
-    buckets, more, masks = fallback.evaluate(spark, asked, schema, columns, n)
+    buckets, more, masks = fallback.evaluate_in_spark(spark, asked, schema, columns, n)
     expected = spark.range(n).selectExpr("width_bucket(id, 0, 5000, 7)", "mask('n' || id)")
     table = expected.toArrow()
     assert np.asarray(buckets).tolist() == table.column(0).to_pylist()
     assert rows.to_pylist(masks, "string") == table.column(1).to_pylist()
     assert np.asarray(more).tolist() == list(range(1, n + 1))
     empty = [c[:0] if isinstance(c, np.ndarray) else c.slice(0, 0) for c in columns]
-    assert [len(c) for c in fallback.evaluate(spark, asked, schema, empty, 0)] == [0, 0, 0]
+    assert [len(c) for c in fallback.evaluate_in_spark(spark, asked, schema, empty, 0)] == [0, 0, 0]
 
 
 def test_every_type_passes_through_an_expression(spark: Any) -> None:
@@ -238,7 +238,7 @@ def test_every_type_passes_through_an_expression(spark: Any) -> None:
     names = [f"`{name}`" for name in SCHEMA.names]
     sqls = [f"nvl2(mask('a'), {name}, {name})" for name in names]
     asked = [compile_expression(s, SCHEMA, types=types_of(spark)) for s in sqls]
-    found = fallback.evaluate(spark, asked, SCHEMA, given.columns, 4)
+    found = fallback.evaluate_in_spark(spark, asked, SCHEMA, given.columns, 4)
     assert [e.type for e in asked] == list(SCHEMA.types)
     assert count(Updates(found, given.diff), SCHEMA.types) == count(given, SCHEMA.types)
 
@@ -249,7 +249,7 @@ def test_an_expression_that_fails_names_itself_and_the_row(spark: Any) -> None:
     asked = [compile_expression(s, schema, types=types_of(spark)) for s in ("mask(string(b))", sql)]
     columns = [np.arange(100, dtype=np.int32), np.arange(-63, 37, dtype=np.int32)]
     with pytest.raises(ExpressionError) as caught:
-        fallback.evaluate(spark, asked, schema, columns, 100)
+        fallback.evaluate_in_spark(spark, asked, schema, columns, 100)
     assert str(caught.value) == (
         f"expression {sql!r}: DIVIDE_BY_ZERO: Division by zero on (a=63, b=0)"
     )

@@ -15,7 +15,7 @@ from checks.logs import everything
 from faults.every_opcode import Struck, count, strike
 from faults.faults import FakeMachine, HastyFiles
 
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.log import Log
 
@@ -146,7 +146,7 @@ def struck() -> Iterator[None]:
 def test_an_interrupt_while_the_worker_starts_leaves_one_worker(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupts, worker = Interrupts(moment, monkeypatch), Worker("struck worker")
+    interrupts, worker = Interrupts(moment, monkeypatch), BackgroundWorker("struck worker")
     ran: list[int] = []
     with pytest.raises(Struck):
         worker.submit("task", lambda: ran.append(1))
@@ -207,18 +207,18 @@ def test_a_syncing_thread_whose_start_was_interrupted_ends_with_its_log(
     assert everything(path) == [b"one", b"two"]
 
 
-def _submitted(worker: Worker, ran: list[int]) -> bool:
+def _submitted(worker: BackgroundWorker, ran: list[int]) -> bool:
     return worker.submit("task", lambda: ran.append(1))
 
 
 @pytest.mark.fault(48)
 def test_a_worker_works_wherever_its_first_task_is_interrupted() -> None:
-    counted = Worker("counted worker")
+    counted = BackgroundWorker("counted worker")
     opcodes, _ = count(lambda: _submitted(counted, []), lambda: None)
     counted.close()
     assert opcodes > 50
     for at in range(1, opcodes + 1):
-        worker, ran = Worker(f"struck worker {at}"), list[int]()
+        worker, ran = BackgroundWorker(f"struck worker {at}"), list[int]()
         strike(lambda worker=worker, ran=ran: _submitted(worker, ran), at, Struck())
         with suppress(RuntimeError):
             _submitted(worker, ran)

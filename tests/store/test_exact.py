@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from nosync_nb.store.durability.recovery_frontier import (
     UNBOUNDED,
-    Failure,
+    FailureClass,
+    FrontierNode,
     Prefixes,
-    Vertex,
-    survivals,
+    surviving_epochs,
 )
 from nosync_nb.store.exact import ExactPrefixes
 
@@ -22,7 +22,7 @@ def both(upper: int) -> Prefixes:
     return Prefixes(upper, upper, upper)
 
 
-def swept(nodes: dict[str, Vertex], failure: Failure) -> dict[str, int]:
+def swept(nodes: dict[str, FrontierNode], failure: FailureClass) -> dict[str, int]:
     """The greatest solution by its definition: from above, until no equation lowers anything."""
     exact = dict.fromkeys(nodes, UNBOUNDED)
     while True:
@@ -35,20 +35,20 @@ def swept(nodes: dict[str, Vertex], failure: Failure) -> dict[str, int]:
         exact = lowered
 
 
-def vertex(pick: Random, names: list[str]) -> Vertex:
+def vertex(pick: Random, names: list[str]) -> FrontierNode:
     """A stage that reads any others, itself and later ones too."""
     inputs = pick.sample(names, min(len(names), pick.randrange(4)))
     logged, kept = (pick.choice([*range(6), UNBOUNDED]) for _ in range(2))
     defined = both(pick.choice([UNBOUNDED, UNBOUNDED, pick.randrange(6)]))
     drawn = pick.random() < 0.6, both(kept), pick.randrange(4), defined
-    return Vertex(tuple(inputs), both(logged), *drawn)
+    return FrontierNode(tuple(inputs), both(logged), *drawn)
 
 
-def held(moving: ExactPrefixes, nodes: dict[str, Vertex]) -> None:
+def held(moving: ExactPrefixes, nodes: dict[str, FrontierNode]) -> None:
     """Asserts that what is kept up is what both plain versions give."""
-    exact = swept(nodes, Failure.POWER)
+    exact = swept(nodes, FailureClass.POWER)
     assert dict(moving.exact()) == exact
-    found = survivals(nodes, Failure.POWER)
+    found = surviving_epochs(nodes, FailureClass.POWER)
     assert {name: moving.survival(name) for name in nodes} == found
 
 
@@ -58,12 +58,12 @@ def test_what_is_kept_up_is_the_greatest_solution_after_each_change(seed: int) -
     pick = Random(seed)
     names = [f"s{i}" for i in range(pick.randrange(1, 9))]
     nodes = {name: vertex(pick, names) for name in names}
-    moving = ExactPrefixes(Failure.POWER)
+    moving = ExactPrefixes(FailureClass.POWER)
     moving.move(nodes)
     held(moving, nodes)
     for turn in range(4):
         names = [*nodes, f"n{turn}"]
-        changed: dict[str, Vertex | None] = {
+        changed: dict[str, FrontierNode | None] = {
             name: vertex(pick, names)
             for name in {names[-1], *pick.sample(names, min(2, len(names)))}
         }
@@ -75,44 +75,48 @@ def test_what_is_kept_up_is_the_greatest_solution_after_each_change(seed: int) -
         held(moving, nodes)
 
 
-def chains(lengths: int, count: int) -> dict[str, Vertex]:
+def chains(lengths: int, count: int) -> dict[str, FrontierNode]:
     """Inputs of their own, each with a chain of determinate stages."""
     nodes = {}
     for chain in range(count):
-        nodes[f"{chain}-0"] = Vertex((), both(3))
+        nodes[f"{chain}-0"] = FrontierNode((), both(3))
         for place in range(1, lengths):
-            nodes[f"{chain}-{place}"] = Vertex((f"{chain}-{place - 1}",), both(3))
+            nodes[f"{chain}-{place}"] = FrontierNode((f"{chain}-{place - 1}",), both(3))
     return nodes
 
 
 @pytest.mark.parametrize("count", [4, 64])
 def test_a_change_costs_what_it_moves(count: int) -> None:
-    moving = ExactPrefixes(Failure.DISK)
+    moving = ExactPrefixes(FailureClass.DISK)
     moving.move(chains(10, count))
     before = moving.visits
-    moving.move({"0-9": Vertex(("0-8",), both(9))})  # bounded by what it reads
+    moving.move({"0-9": FrontierNode(("0-8",), both(9))})  # bounded by what it reads
     assert moving.visits == before
-    moving.move({"0-0": Vertex((), both(7))})  # rises, with all that reads it
+    moving.move({"0-0": FrontierNode((), both(7))})  # rises, with all that reads it
     assert moving.visits == before + 10
     assert moving.exact()["0-9"] == 7
     assert moving.exact()["1-9"] == 3
     before = moving.visits
-    moving.move({"0-5": Vertex(("0-4",), both(2), determinate=False)})  # falls, with four more
+    moving.move(
+        {"0-5": FrontierNode(("0-4",), both(2), determinate=False)}
+    )  # falls, with four more
     assert moving.visits == before + 5
     assert moving.exact()["0-4"] == 7
     assert moving.exact()["0-9"] == 2
-    moving.move({"2-1": Vertex(("2-0",), both(1), determinate=False)})
+    moving.move({"2-1": FrontierNode(("2-0",), both(1), determinate=False)})
     before = moving.visits
-    moving.move({"2-0": Vertex((), both(7))})  # rises alone: it was not what bounds its reader
+    moving.move(
+        {"2-0": FrontierNode((), both(7))}
+    )  # rises alone: it was not what bounds its reader
     assert moving.visits == before + 1
 
 
 def test_a_loop_is_bounded_by_what_enters_it_not_by_itself() -> None:
-    moving = ExactPrefixes(Failure.KERNEL)
-    loop = {"in": Vertex((), both(2)), "a": Vertex(("in", "b"), both(0))}
-    moving.move({**loop, "b": Vertex(("a",), both(0))})
+    moving = ExactPrefixes(FailureClass.KERNEL)
+    loop = {"in": FrontierNode((), both(2)), "a": FrontierNode(("in", "b"), both(0))}
+    moving.move({**loop, "b": FrontierNode(("a",), both(0))})
     assert dict(moving.exact()) == {"in": 2, "a": 2, "b": 2}
-    moving.move({"in": Vertex((), both(5))})
+    moving.move({"in": FrontierNode((), both(5))})
     assert dict(moving.exact()) == {"in": 5, "a": 5, "b": 5}
-    moving.move({"in": Vertex((), both(1))})
+    moving.move({"in": FrontierNode((), both(1))})
     assert dict(moving.exact()) == {"in": 1, "a": 1, "b": 1}

@@ -16,12 +16,12 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import ownership_history
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import Segment
-from nosync_nb.store.ownership_history import Reign, Succession
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.ownership_history import OwnershipHistory, OwnerTenure
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
-from nosync_nb.store.replication.agent.takeover import AheadError, Poll
+from nosync_nb.store.replication.agent.takeover import ReplicaAheadError, TakeoverPoll
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.protocol import LogName
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
@@ -51,11 +51,11 @@ def replica_of(session: Session, tmp_path: Path) -> FolderReplica:
     return FolderReplica(str(place), owners_of(session).publisher.store.log.id)
 
 
-def shipped(session: Session, tmp_path: Path, poll: Poll) -> None:
+def shipped(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
     """Brings the replica level with the log."""
-    source = Source(session.path, owners_of(session).publisher.store.log.generation)
+    source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
     replica = replica_of(session, tmp_path)
-    name = Name("/logs/x.nosync", "me")
+    name = LogName("/logs/x.nosync", "me")
     shipper = Shipper(source, replica, name, lambda vote: poll.ask(0, vote))
     while shipper.ship():
         pass
@@ -73,18 +73,18 @@ def test_an_old_copy_is_known_though_all_that_differs_is_before_its_checkpoints(
         if running:
             shutil.copytree(path, backup)
             committed(session, 4)
-            shipped(session, tmp_path, Poll(1, 1))
+            shipped(session, tmp_path, TakeoverPoll(1, 1))
     if not running:
         shutil.copytree(path, backup)
         with open_session(path) as session:
             committed(session, 4)
-            shipped(session, tmp_path, Poll(1, 1))
+            shipped(session, tmp_path, TakeoverPoll(1, 1))
     if silent:  # what the replica has last is a head, and nothing before it
         with open_session(path) as session:
             owners_of(session).upkeep.checkpoint()
-            shipped(session, tmp_path, Poll(1, 1))
+            shipped(session, tmp_path, TakeoverPoll(1, 1))
         with open_session(path) as session:
-            shipped(session, tmp_path, Poll(1, 1))
+            shipped(session, tmp_path, TakeoverPoll(1, 1))
     shutil.rmtree(path)
     os.rename(backup, path)
     later = False
@@ -95,8 +95,8 @@ def test_an_old_copy_is_known_though_all_that_differs_is_before_its_checkpoints(
             held, said = replica.held(), replica.promised()
             assert said is not None
             later = owners_of(session).publisher.store.log.generation > said.generation
-            with pytest.raises(AheadError if later else FencedError):
-                shipped(session, tmp_path, Poll(1, 1))
+            with pytest.raises(ReplicaAheadError if later else FencedError):
+                shipped(session, tmp_path, TakeoverPoll(1, 1))
             assert replica.held() == held
     assert later
 
@@ -108,16 +108,16 @@ def test_a_replica_that_was_away_while_owners_came_and_went_is_brought_level(
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
         committed(session, 3)
-        shipped(session, tmp_path, Poll(1, 1))
+        shipped(session, tmp_path, TakeoverPoll(1, 1))
     with open_session(path) as session:  # writes nothing, and the replica has its head
-        shipped(session, tmp_path, Poll(1, 1))
+        shipped(session, tmp_path, TakeoverPoll(1, 1))
     for _ in range(3):  # none of them is in the log
         open_session(path).close()
     for _ in range(2):
         with open_session(path) as session:
             forgotten(session)
     with open_session(path) as session:
-        poll = Poll(1, 1)
+        poll = TakeoverPoll(1, 1)
         shipped(session, tmp_path, poll)
         assert replica_of(session, tmp_path).acknowledged() == session.now + 1
 
@@ -132,39 +132,45 @@ def head(generation: int, word: bytes, before: tuple[int, bytes] | None = None) 
 @pytest.mark.fault(15)
 def test_an_owner_is_told_from_another_one_by_his_word_and_by_where_he_ended() -> None:
     mine, other = b"mine....", b"other..."
-    reigns = {4: Reign(mine, 9), 6: Reign(mine, 12)}
-    assert ownership_history.has(reigns, head(4, mine), 9)
-    assert not ownership_history.has(reigns, head(4, mine), 10)
-    assert not ownership_history.has(reigns, head(4, other), 9)
-    assert not ownership_history.has(reigns, head(5, mine), 9)  # he never was one of them
-    assert not ownership_history.has(reigns, head(7, mine), 9)
-    assert ownership_history.has(reigns, head(3, other), 99)  # of before nothing is known
-    assert ownership_history.has(reigns, None, 99)
-    assert ownership_history.has(
+    reigns = {4: OwnerTenure(mine, 9), 6: OwnerTenure(mine, 12)}
+    assert ownership_history.includes_owner(reigns, head(4, mine), 9)
+    assert not ownership_history.includes_owner(reigns, head(4, mine), 10)
+    assert not ownership_history.includes_owner(reigns, head(4, other), 9)
+    assert not ownership_history.includes_owner(
+        reigns, head(5, mine), 9
+    )  # he never was one of them
+    assert not ownership_history.includes_owner(reigns, head(7, mine), 9)
+    assert ownership_history.includes_owner(
+        reigns, head(3, other), 99
+    )  # of before nothing is known
+    assert ownership_history.includes_owner(reigns, None, 99)
+    assert ownership_history.includes_owner(
         reigns, head(5, other), 0
     )  # of whom nothing is there nothing is lacking
-    assert not ownership_history.has(reigns, head(5, other), 1)
-    assert ownership_history.has(reigns, head(5, other, (4, mine)), 5)  # he wrote nothing
-    assert not ownership_history.has(reigns, head(5, other, (4, mine)), 6)
-    assert not ownership_history.has(reigns, head(5, other, (4, other)), 5)
-    assert ownership_history.has({}, head(5, other), 5)
+    assert not ownership_history.includes_owner(reigns, head(5, other), 1)
+    assert ownership_history.includes_owner(
+        reigns, head(5, other, (4, mine)), 5
+    )  # he wrote nothing
+    assert not ownership_history.includes_owner(reigns, head(5, other, (4, mine)), 6)
+    assert not ownership_history.includes_owner(reigns, head(5, other, (4, other)), 5)
+    assert ownership_history.includes_owner({}, head(5, other), 5)
 
 
 def test_no_more_owners_are_kept_than_a_checkpoint_can_bear() -> None:
     words = [number.to_bytes(8, "big") for number in range(1, 2001)]
     heads = [head(number, word) for number, word in enumerate(words, 1)]
-    said = Succession(heads, {}, 0, []).saved(7)
-    known = ownership_history.decoded(said)
+    said = OwnershipHistory(heads, {}, 0, []).saved(7)
+    known = ownership_history.decode_ownership(said)
     assert len(known) == ownership_history.KEPT_MAX
-    assert known[2000] == Reign(words[-1], 7)
-    assert ownership_history.has(known, head(1, b"whoever."), 5)
+    assert known[2000] == OwnerTenure(words[-1], 7)
+    assert ownership_history.includes_owner(known, head(1, b"whoever."), 5)
 
 
 @pytest.mark.fault(43)
 @pytest.mark.parametrize("said", [[[1, 2]], [["x", "00", 1]], [[1, "zz", 1]], 7, {"a": 1}])
 def test_owners_that_make_no_sense_are_damage(said: object) -> None:
     with pytest.raises(CorruptLogError, match="owners"):
-        ownership_history.decoded({"owners": said})
+        ownership_history.decode_ownership({"owners": said})
 
 
 @pytest.mark.fault(32, 33)
@@ -173,7 +179,7 @@ def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
         committed(session, 3)
-        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
         before = source.look()
         source.close()
         assert before is not None
@@ -183,7 +189,7 @@ def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path
     elsewhere = own._replace(generation=9, word=b"stranger", before=None)
     with open_session(path) as session:
         committed(session, 1)
-        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
         source.look()
         assert source.holds(before.end, elsewhere)
         assert not source.holds(before.end._replace(chain=bytes(16)), elsewhere)

@@ -23,8 +23,8 @@ from nosync_nb import DurabilityError, Session, StageError
 from nosync_nb.dataflow.runtime import delta, runner
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.pending_changes import InputChanges
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.pending_changes import PendingInputChanges
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.writes import ingest
 from nosync_nb.store import store
 from nosync_nb.store.log import Position
@@ -69,7 +69,7 @@ def loaded(session: Session) -> None:
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large here is so from some rows on, and nothing is merged behind, nor removed."""
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: None)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: None)
     monkeypatch.setattr(store, "SPILL_ROWS", 40)
     monkeypatch.setattr(ingest, "LOAD_BYTES", 1000)
     for module in (ingest, runner, delta):
@@ -82,8 +82,8 @@ Said = list[tuple[int, int, list[tuple[Any, ...]], bytes]]
 def said(payload: bytes) -> Said:
     """What a frame says of each log and trace, with the digests of the files that it names."""
     told = []
-    for entry in payloads.unpack(payload).entries:
-        files = [(ref.rows, ref.low, ref.high, ref.digest) for ref in payloads.named(entry)]
+    for entry in payloads.decode_payload(payload).entries:
+        files = [(ref.rows, ref.low, ref.high, ref.digest) for ref in payloads.entry_files(entry)]
         whole = bytes(entry.data) if entry.kind == payloads.INLINE else b""
         told.append((entry.number, entry.kind, files, whole))
     return told
@@ -157,7 +157,9 @@ def test_memory_is_given_back_after_an_epoch_in_files_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Worker, "submit", lambda _, kind, *_task, **_later: told.append(kind))
+    monkeypatch.setattr(
+        BackgroundWorker, "submit", lambda _, kind, *_task, **_later: told.append(kind)
+    )
     with nosync_nb.open(tmp_path / "log") as session:
         declared(session)
         for count in (10, ROWS):
@@ -196,9 +198,9 @@ def test_a_run_that_fails_leaves_no_file_and_a_load_that_is_discarded_none(tmp_p
 def test_an_interrupt_of_a_load_takes_its_files_if_its_rows_do_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool
 ) -> None:
-    layers, add = tmp_path / "log" / "layers", InputChanges.add
+    layers, add = tmp_path / "log" / "layers", PendingInputChanges.add
 
-    def interrupted(changes: InputChanges, *given: Any) -> int:
+    def interrupted(changes: PendingInputChanges, *given: Any) -> int:
         if added:
             add(changes, *given)
         raise KeyboardInterrupt
@@ -208,7 +210,7 @@ def test_an_interrupt_of_a_load_takes_its_files_if_its_rows_do_not_wait(
         session["sales"].insert(sales(1, start=ROWS))  # else the interrupt takes all that waits
         before = sorted(os.listdir(layers))
         with monkeypatch.context() as patch:
-            patch.setattr(InputChanges, "add", interrupted)
+            patch.setattr(PendingInputChanges, "add", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 session["sales"].insert(sales())
         assert (sorted(os.listdir(layers)) != before) == added
@@ -286,7 +288,7 @@ def test_a_load_takes_less_memory_than_all_that_is_computed_of_it(
 
 FREED = """
 import numpy as np
-from nosync_nb.files.memory import give_back
+from nosync_nb.files.memory import release_memory as give_back
 
 def resident():
     with open("/proc/self/status") as status:

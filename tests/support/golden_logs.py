@@ -51,7 +51,7 @@ def copied(name: str, folder: Path) -> Path:
 
 def branch_of(log: Path, name: str) -> Path:
     """The folder of a branch of a log."""
-    return Path(branches.place(str(log), name))
+    return Path(branches.branch_folder(str(log), name))
 
 
 def carried(folder: Path) -> Path:

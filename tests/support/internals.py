@@ -23,37 +23,37 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.operators.aggregates.slot_cache import Memo
-from nosync_nb.operators.iterate.cost_estimate import Effort
+from nosync_nb.operators.aggregates.slot_cache import SlotCache
+from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
 from nosync_nb.operators.iterate.loop import Loop
-from nosync_nb.session.durability.frontiers import Frontiers
+from nosync_nb.session.durability.frontiers import FrontierService
 from nosync_nb.session.maintenance import maintenance as upkeep
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.reads.collection_host import SessionHost
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.definition_names import Names
-from nosync_nb.session.state.file_gc import Garbage
-from nosync_nb.session.state.metrics import Works
+from nosync_nb.session.state.definition_names import DefinitionNames
+from nosync_nb.session.state.file_gc import FileCollector
+from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.subscriptions import Listeners
-from nosync_nb.session.state.worker import Worker
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.session.timetravel.branch import Branching
-from nosync_nb.session.writes.determinism_check import Audits
-from nosync_nb.session.writes.idempotency import Loads
-from nosync_nb.session.writes.ingest import Inputs
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.subscriptions import Subscriptions
+from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.session.timetravel.branch import BranchService
+from nosync_nb.session.writes.determinism_check import DeterminismChecks
+from nosync_nb.session.writes.idempotency import LoadRegistry
+from nosync_nb.session.writes.ingest import IngestService
 from nosync_nb.spark import workers
-from nosync_nb.spark.connection import Link
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution import tasks
 from nosync_nb.spark.execution.placement import Placement
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
-from nosync_nb.store.durability.recovery_frontier import Failure
-from nosync_nb.store.lazy_layer import needs
+from nosync_nb.store.durability.recovery_frontier import FailureClass
+from nosync_nb.store.lazy_layer import files_needed
 from nosync_nb.store.log import checkpoint, writer
-from nosync_nb.store.log.fencing import Lease, Words
+from nosync_nb.store.log.fencing import ControlBlock, WriterLease
 from nosync_nb.store.log.log import Log
 from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.records import payloads
@@ -66,28 +66,28 @@ from nosync_nb.trace.history.archive import Archive
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.pack_file import Pack
 from nosync_nb.trace.history.pack_tree import PackNode
-from nosync_nb.trace.history.unpacked_tail import Entry, Filed
+from nosync_nb.trace.history.unpacked_tail import Entry, FiledChange
 from nosync_nb.trace.parts import arrow_file
 
 
 class Inside(NamedTuple):
     """Those that own what a session has."""
 
-    gate: Gate
+    gate: WriterLock
     publisher: Publisher
-    upkeep: Upkeep
-    signer: Signer
-    link: Link
-    listeners: Listeners
-    names: Names
-    inputs: Inputs
-    loads: Loads
+    upkeep: Maintenance
+    signer: CatalogSigner
+    link: SparkConnection
+    listeners: Subscriptions
+    names: DefinitionNames
+    inputs: IngestService
+    loads: LoadRegistry
     host: SessionHost
-    audits: Audits
-    worker: Worker
-    works: Works
-    frontiers: Frontiers
-    branching: Branching
+    audits: DeterminismChecks
+    worker: BackgroundWorker
+    works: WorkMetrics
+    frontiers: FrontierService
+    branching: BranchService
 
     @property
     def store(self) -> Store:
@@ -115,7 +115,7 @@ class Inside(NamedTuple):
         return self.publisher.snapshot.version.traces
 
     @property
-    def garbage(self) -> Garbage:
+    def garbage(self) -> FileCollector:
         """The files on their way out."""
         return self.publisher.garbage
 
@@ -138,7 +138,7 @@ def give_spark(session: Session, spark: Any) -> None:
 def spark_unseen() -> Iterator[None]:
     """Hides a Spark session that is there from those who open one of ours without it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "_known", lambda link: link._given is not None)
+        patch.setattr(SparkConnection, "_known", lambda link: link._given is not None)
         yield
 
 
@@ -219,12 +219,12 @@ def share_utc(module: Any, patch: pytest.MonkeyPatch) -> None:
 # -- operators and traces -------------------------------------------------------------------------
 
 
-def known_of(memo: Memo[Any]) -> int:
+def known_of(memo: SlotCache[Any]) -> int:
     """How many groups a memo remembers."""
     return len(memo._known)
 
 
-def worked(effort: Effort, whole: int) -> None:
+def worked(effort: LoopCostEstimate, whole: int) -> None:
     """A loop has been run anew, at a cost."""
     effort.whole = whole
 
@@ -233,7 +233,7 @@ def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
     """Tells of each run of a loop over rows whether it was enough."""
     original = Loop._few
 
-    def run(loop: Loop, step: Any, effort: Effort, budget: int, mirror: Any) -> Any:
+    def run(loop: Loop, step: Any, effort: LoopCostEstimate, budget: int, mirror: Any) -> Any:
         found = original(loop, step, effort, budget, mirror)
         told(found is not None)
         return found
@@ -326,7 +326,7 @@ def decode_section(pack: Pack, content: bytes, entry: list[int], checksum: int) 
 # -- the log --------------------------------------------------------------------------------------
 
 
-def words_of(log: Log) -> Words:
+def words_of(log: Log) -> ControlBlock:
     """What a log's owner and its readers tell each other in a mapped file."""
     return log._words
 
@@ -337,7 +337,7 @@ def writer_of(log: Log) -> Writer:
     return log._writer
 
 
-def lease_of(log: Log) -> Lease:
+def lease_of(log: Log) -> WriterLease:
     """What makes a log's writer its owner."""
     return writer_of(log)._lease
 
@@ -397,7 +397,7 @@ def lower_thresholds() -> None:
 
 def is_seen(spark: Any, folder: str) -> bool:
     """Whether executors see a folder."""
-    return workers._seen(spark, Depot(folder))
+    return workers._seen(spark, StagingArea(folder))
 
 
 def looked() -> int:
@@ -410,7 +410,7 @@ def served(folder: str, name: str) -> snapshot_server.StageSnapshot:
     return snapshot_server._read(folder, name, None, None)
 
 
-def ended(server: snapshot_server.Server) -> bool:
+def ended(server: snapshot_server.SnapshotServer) -> bool:
     """Whether a server of views has hung up, which it is given time for."""
     server._thread.join(60)
     return not server._thread.is_alive()
@@ -426,7 +426,7 @@ def process_of(kernel: Any) -> Any:
     return kernel._manager.provisioner.process
 
 
-def bounded(frontiers: Frontiers, failure: Failure) -> set[str]:
+def bounded(frontiers: FrontierService, failure: FailureClass) -> set[str]:
     """The stages of which it is known what bounds them after a class of failure."""
     known = frontiers._bounded
     return set() if known is None else set(known.bounds[failure].exact())
@@ -440,7 +440,7 @@ def is_held(lock: Any) -> bool:
 def files_of_log(history: History, trace: int) -> set[str]:
     """The part files in which changes of a trace lie, but for sums of them."""
     view, archive = history._view, history._archive
-    tail = [c.refs for _, c in view.tails.get(trace, ()) if isinstance(c, Filed)]
+    tail = [c.refs for _, c in view.tails.get(trace, ()) if isinstance(c, FiledChange)]
     leaves = [node for top in view.tree for node in top.walk() if not node.children]
     packed = [s.large for node in leaves for s in archive.pack(node).sections(trace)]
     tail += [refs for large in packed for _, refs in large]
@@ -453,7 +453,7 @@ def files_with(session: Session, name: str) -> set[str]:
     node = seen.graph.named[name]
     assert node.log is not None
     held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
-    found = {file for trace in held if trace is not None for file in needs(trace)}
+    found = {file for trace in held if trace is not None for file in files_needed(trace)}
     return found | set(files_of_log(inside(session).store.history, node.log))
 
 

@@ -8,7 +8,7 @@ from internals import inside
 
 from nosync_nb import Collection, Session
 from nosync_nb.collections.collection import iterate_together
-from nosync_nb.collections.session_protocol import host_of
+from nosync_nb.collections.session_protocol import session_of
 
 
 def both_ways(edges: Collection) -> Collection:
@@ -19,7 +19,7 @@ def both_ways(edges: Collection) -> Collection:
 
     start = edges.filter("src = 0").select("src AS node").distinct()
     sides = iterate_together(
-        host_of(edges),
+        session_of(edges),
         lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
         None,
         {"even": start, "odd": start.filter("false")},

@@ -56,7 +56,7 @@ def test_a_part_with_compressed_buffers_is_refused(
     refused(lambda: part_file.open_part(folder, ref, LAYOUT, checked=True, thorough=thorough))
     for each in (ref, loose):
         read = read_all(tmp_path / each.path)
-        (flaw,) = checksums.flaws(each.path, read, each.size_bytes, each.digest)
+        (flaw,) = checksums.file_damage(each.path, read, each.size_bytes, each.digest)
         assert flaw.why == arrow_messages.COMPRESSED
 
 
@@ -87,21 +87,21 @@ def test_a_pack_with_compressed_buffers_is_refused(
         bad = pack_file.write_pack(str(tmp_path), [(7, section)], "bad")
     assert len(pack_file.Pack(str(tmp_path), *whole).sections(7)[0].columns[0]) == 500
     refused(lambda: pack_file.Pack(str(tmp_path), *bad).sections(7))
-    assert checksums.flaws(whole[0], read_all(tmp_path / whole[0]), *whole[1:]) == []
-    (flaw,) = checksums.flaws(bad[0], read_all(tmp_path / bad[0]), *bad[1:])
-    assert flaw == checksums.Flaw(arrow_messages.COMPRESSED, 7)
+    assert checksums.file_damage(whole[0], read_all(tmp_path / whole[0]), *whole[1:]) == []
+    (flaw,) = checksums.file_damage(bad[0], read_all(tmp_path / bad[0]), *bad[1:])
+    assert flaw == checksums.FileDamage(arrow_messages.COMPRESSED, 7)
 
 
 @pytest.mark.parametrize("name", CODECS)
 def test_a_batch_in_a_frame_with_compressed_buffers_is_refused(name: str) -> None:
     columns, diff = updates()
-    good = codec.encode(columns, LAYOUT.types, diff)
+    good = codec.encode_batch(columns, LAYOUT.types, diff)
     record = pa.RecordBatch.from_arrays([columns[1]], ["0"])
     plain = record.serialize().to_pybytes()
     assert good.endswith(plain)
     bad = good.removesuffix(plain) + compressed(record, name).to_pybytes()
-    assert len(codec.decode(good, LAYOUT.types)[1]) == 500
-    refused(lambda: codec.decode(bad, LAYOUT.types))
+    assert len(codec.decode_batch(good, LAYOUT.types)[1]) == 500
+    refused(lambda: codec.decode_batch(bad, LAYOUT.types))
 
 
 def test_a_header_that_leads_outside_is_no_header() -> None:

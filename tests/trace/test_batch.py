@@ -30,7 +30,7 @@ from nosync_nb.trace.batch import (
     Updates,
     arrange,
     concat_updates,
-    joined,
+    joined_updates,
     merge,
     no_updates,
 )
@@ -112,7 +112,7 @@ def test_cuts_of_the_key_range_are_disjoint_and_complete(data: st.DataObject) ->
         check(piece)
         assert all(low <= k < high for k in piece.khash.tolist())
         assert (piece.rhash is piece.khash) == (batch.rhash is batch.khash)
-    again = joined(layout, data.draw(st.permutations(cuts)))
+    again = joined_updates(layout, data.draw(st.permutations(cuts)))
     check(again)
     assert counted([batch]) == counted([again])
 

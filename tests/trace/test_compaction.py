@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from models.batch_model import Count, check, count, counted, nonzero, numbers
 
-from nosync_nb.trace import Layer, Trace, adopt, append, append_young, compaction, plan
+from nosync_nb.trace import (
+    Layer,
+    Trace,
+    adopt_merged,
+    append_layer,
+    append_young,
+    compaction,
+    plan_merges,
+)
 from nosync_nb.trace import layer as layer_module
 from nosync_nb.trace.batch import Batch, Layout, merge
 from nosync_nb.trace.compaction import (
@@ -24,7 +32,7 @@ from nosync_nb.trace.compaction import (
     STALL_LAYERS,
     WIDTH,
     YOUNG_ROWS,
-    relieve,
+    relieve_backlog,
 )
 
 LAYOUT = Layout(("bigint", "bigint"), (0,))
@@ -55,7 +63,7 @@ class Compaction(RuleBasedStateMachine):
         self.expected.update(count(batch.updates, LAYOUT.types))
         self.expected = nonzero(self.expected)
         if ordered:
-            self.trace, merged = append(self.trace, Layer(lower, lower + 1, (batch,)))
+            self.trace, merged = append_layer(self.trace, Layer(lower, lower + 1, (batch,)))
         else:
             self.trace, merged = append_backwards(self.trace, lower, batch)
         self.epoch = lower + 1
@@ -80,7 +88,7 @@ class Compaction(RuleBasedStateMachine):
         inputs, output = self.merging
         self.merging = None
         live = {id(layer) for layer in inputs} <= {id(layer) for layer in self.trace.layers}
-        adopted = adopt(self.trace, inputs, output)
+        adopted = adopt_merged(self.trace, inputs, output)
         assert (adopted is not None) == live
         if adopted is not None:
             self.trace = adopted
@@ -128,11 +136,13 @@ def sized(_: Layout, batches: list[Any]) -> Sized:
 def perform(trace: Trace, *, spare: bool = False) -> tuple[Trace, int]:
     """Does what is planned; returns the rows copied."""
     copied = 0
-    while (planned := plan(trace, spare=spare)) is not None:
+    while (planned := plan_merges(trace, spare=spare)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
         rows = sum(layer.rows_count for layer in inputs)
         copied += rows
-        adopted = adopt(trace, inputs, Layer(inputs[0].lower, inputs[-1].upper, (Sized(rows),)))
+        adopted = adopt_merged(
+            trace, inputs, Layer(inputs[0].lower, inputs[-1].upper, (Sized(rows),))
+        )
         assert adopted is not None
         trace = adopted
     return trace, copied
@@ -147,7 +157,7 @@ def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
     epochs = 4000
     with mock.patch.object(layer_module, "merge", sized):
         for epoch in range(1, epochs):
-            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             assert merged <= INLINE_ROWS
             inline += merged
             trace, more = perform(trace)
@@ -167,7 +177,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
         for epoch in range(2000):
             rows = int(2 ** random.uniform(0, 16))
             appended += rows
-            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             assert merged <= INLINE_ROWS
             trace, more = perform(trace)
             copied += merged + more
@@ -180,13 +190,13 @@ def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> Non
     trace = Trace(LAYOUT)
     with mock.patch.object(layer_module, "merge", sized):
         for epoch in range(500):
-            planned = plan(trace)
+            planned = plan_merges(trace)
             inputs = () if planned is None else trace.layers[planned.start : planned.stop]
             rows = int(2 ** random.uniform(0, 13))
-            trace, _ = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, _ = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             if inputs:
                 output = Layer(inputs[0].lower, inputs[-1].upper, (Sized(1),))
-                assert adopt(trace, inputs, output) is not None
+                assert adopt_merged(trace, inputs, output) is not None
                 assert inputs[-1].rows_count > YOUNG_ROWS
             trace, _ = perform(trace)
 
@@ -215,15 +225,15 @@ def test_a_full_young_layer_is_the_workers() -> None:
         trace, merged = append_backwards(trace, epoch, batch)
         assert merged == 0, "the committing thread sorts nothing"
         assert trace.layers[-1].pieces_count <= JOINED_MAX
-        assert (plan(trace) is None) == (epoch < WIDTH * JOINED_MAX)
+        assert (plan_merges(trace) is None) == (epoch < WIDTH * JOINED_MAX)
     *full, last = trace.layers
     assert [layer.full for layer in (*full, last)] == [True] * WIDTH + [False]
-    assert plan(trace) == (0, WIDTH)
+    assert plan_merges(trace) == (0, WIDTH)
     merged_ = merge(LAYOUT, [part for layer in full for part in layer.parts])
     assert len(full[0].parts[0]) == 7
-    assert plan(trace) == (0, WIDTH), "still, now that their rows are known to be few"
-    trace, _ = append(trace, Layer(9000, 9001, (numbers(LAYOUT, [((0, 0), 1)]),)))
-    adopted = adopt(trace, tuple(full), Layer(0, full[-1].upper, (merged_,)))
+    assert plan_merges(trace) == (0, WIDTH), "still, now that their rows are known to be few"
+    trace, _ = append_layer(trace, Layer(9000, 9001, (numbers(LAYOUT, [((0, 0), 1)]),)))
+    adopted = adopt_merged(trace, tuple(full), Layer(0, full[-1].upper, (merged_,)))
     assert adopted is not None
     found = adopted.consolidated()
     check(found)
@@ -236,7 +246,7 @@ def test_a_small_first_layer_keeps_none_behind_it_apart() -> None:
     with mock.patch.object(layer_module, "merge", sized):
         for epoch, rows in enumerate([1, 8, 2, 1, 8]):
             assert (len(trace.layers), merged) == (epoch, 0)
-            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
     assert (len(trace.layers), merged) == (1, 20)
 
 
@@ -250,13 +260,13 @@ def test_too_many_layers_are_merged_but_those_that_the_worker_has_in_hand() -> N
     for layer in made[:10]:
         layer.claim()
     with mock.patch.object(layer_module, "merge", sized):
-        trace, merged = relieve(Trace(LAYOUT, tuple(made)))
+        trace, merged = relieve_backlog(Trace(LAYOUT, tuple(made)))
         assert merged == sum(layer.rows_count for layer in made[10 : 10 + WIDTH])
         assert trace.layers[:10] == tuple(made[:10])
         assert len(trace.layers) == len(made) - WIDTH + 1
         for layer in made:
             layer.claim()
-        assert relieve(Trace(LAYOUT, tuple(made))) == (mock.ANY, 0)
+        assert relieve_backlog(Trace(LAYOUT, tuple(made))) == (mock.ANY, 0)
 
 
 def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
@@ -274,7 +284,7 @@ def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
 def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> None:
     layers = tuple(Layer(e, e + 1, (Sized(1000),)) for e in range(8))
     with mock.patch.object(layer_module, "merge", sized):
-        trace, merged = append(Trace(LAYOUT, layers), Layer(8, 9, (Sized(1000),)))
+        trace, merged = append_layer(Trace(LAYOUT, layers), Layer(8, 9, (Sized(1000),)))
     assert 0 < merged <= INLINE_ROWS
     assert trace.rows_count == 9000
     assert max(layer.rows_count for layer in trace.layers) == merged
@@ -307,19 +317,19 @@ def test_what_is_claimed_is_in_hand_and_what_is_younger_is_planned_without_it() 
     trace = Trace(LAYOUT, tuple(full(at, size) for at, size in enumerate(sizes)))
     for layer in trace.layers[:4]:
         layer.claim()
-    assert plan(trace) is None
+    assert plan_merges(trace) is None
     trace = Trace(LAYOUT, (*trace.layers, full(len(sizes), 80)))
-    assert plan(trace) == compaction.Merge(4, 8)
+    assert plan_merges(trace) == compaction.Merge(4, 8)
     stairs = [size for size in (300, 80, 20, 5, 1) for _ in range(3)]
     assert len(stairs) > LAYERS_MAX
     younger = tuple(full(4 + at, size) for at, size in enumerate(stairs))
-    alone = plan(Trace(LAYOUT, younger))
+    alone = plan_merges(Trace(LAYOUT, younger))
     assert alone is not None
-    both = plan(Trace(LAYOUT, (*trace.layers[:4], *younger)))
+    both = plan_merges(Trace(LAYOUT, (*trace.layers[:4], *younger)))
     assert both == compaction.Merge(4 + alone.start, 4 + alone.stop)
     for layer in trace.layers[:4]:
         layer.release()
-    assert plan(Trace(LAYOUT, trace.layers[:7])) == compaction.Merge(0, 7)
+    assert plan_merges(Trace(LAYOUT, trace.layers[:7])) == compaction.Merge(0, 7)
 
 
 def test_a_layer_grows_until_it_is_full_or_somebody_looks() -> None:
@@ -332,30 +342,30 @@ def test_a_layer_grows_until_it_is_full_or_somebody_looks() -> None:
             trace, _ = append_young(trace, some, epoch)
         return trace
 
-    assert compaction.grow(Trace(LAYOUT), one, 0) is None
-    assert compaction.grow(grown(1), one, 1) is None, "nothing was joined to it yet"
+    assert compaction.grow_layer(Trace(LAYOUT), one, 0) is None
+    assert compaction.grow_layer(grown(1), one, 1) is None, "nothing was joined to it yet"
     two = grown(2)
-    more = compaction.grow(two, one, 2)
+    more = compaction.grow_layer(two, one, 2)
     assert more is not None
     assert [layer.pieces_count for layer in more.layers] == [3]
     assert (more.layers[-1].lower, more.layers[-1].upper) == (0, 3)
     assert two.layers[-1].pieces_count == 2, "what readers have stays"
     assert list(more.parts())
-    assert compaction.grow(more, one, 3) is None, "somebody looked"
+    assert compaction.grow_layer(more, one, 3) is None, "somebody looked"
     before = grown(2)
-    after = compaction.grow(before, one, 2)
+    after = compaction.grow_layer(before, one, 2)
     assert after is not None
     assert len(before.layers[-1].parts) == 1
-    assert compaction.grow(after, one, 3) is None, "somebody looked at what it was"
+    assert compaction.grow_layer(after, one, 3) is None, "somebody looked at what it was"
     full = grown(JOINED_MAX)
     assert full.layers[-1].pieces_count == JOINED_MAX
-    assert compaction.grow(full, one, JOINED_MAX) is None
+    assert compaction.grow_layer(full, one, JOINED_MAX) is None
     rows = INLINE_ROWS // 8
     large = grown(8, rows)
     assert large.layers[-1].rows_count == 8 * rows == INLINE_ROWS
-    assert compaction.grow(large, one, 8) is None
+    assert compaction.grow_layer(large, one, 8) is None
     wary = grown(2)
     wary.layers[-1].watch(2)
-    assert compaction.grow(wary, one, 2) is None
+    assert compaction.grow_layer(wary, one, 2) is None
     wary.layers[-1].watch(1)
-    assert compaction.grow(wary, one, 2) is not None
+    assert compaction.grow_layer(wary, one, 2) is not None

@@ -13,7 +13,7 @@ from nosync_nb import rows
 from nosync_nb.trace import Trace
 from nosync_nb.trace import trace as layers
 from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
-from nosync_nb.trace.hash_index import LARGE, SOME, FirstBits, few_found, found
+from nosync_nb.trace.hash_index import LARGE, SOME, HashPrefixIndex, find_few_hashes, find_hashes
 
 LAST = 2**64 - 1
 NUMBERS = st.integers(0, LAST) | st.integers(0, 40) | st.integers(LAST - 40, LAST)
@@ -26,7 +26,7 @@ def hashes_of(numbers: list[int]) -> Hashes:
 @given(st.lists(NUMBERS, min_size=1, max_size=400), st.lists(NUMBERS, max_size=60))
 def test_places_are_those_of_a_search(held: list[int], asked: list[int]) -> None:
     hashes, wanted = hashes_of(sorted(held)), hashes_of(asked + held[:20])
-    bits = FirstBits(hashes)
+    bits = HashPrefixIndex(hashes)
     assert (bits.places(hashes, wanted) == hashes.searchsorted(wanted)).all()
     behind = hashes.searchsorted(wanted, "right")
     assert (bits.places(hashes, wanted, behind=True) == behind).all()
@@ -38,7 +38,7 @@ def test_hashes_that_are_not_spread_have_their_places(distinct: int) -> None:
     pool = rng.integers(0, LAST, min(distinct, 5000), np.uint64, endpoint=True)
     hashes = np.sort(rng.choice(pool, 5000))
     wanted = np.concatenate([pool[:50], rng.integers(0, LAST, 50, np.uint64), hashes[-1:]])
-    bits = FirstBits(hashes)
+    bits = HashPrefixIndex(hashes)
     for side, behind in (("left", False), ("right", True)):
         places = bits.places(hashes, wanted, behind=behind)
         assert (places == np.searchsorted(hashes, wanted, side)).all()  # type: ignore[call-overload]
@@ -55,10 +55,10 @@ def test_what_is_found_is_what_is_there(
 ) -> None:
     hashes = hashes_of(sorted(held))
     wanted = hashes_of(held[:40] if among else asked + held[:5])
-    hit = found(hashes, wanted, FirstBits(hashes) if prefixed and held else None)
+    hit = find_hashes(hashes, wanted, HashPrefixIndex(hashes) if prefixed and held else None)
     every = enumerate(wanted.tolist())
     expected = [(i, at) for i, each in every for at, own in enumerate(sorted(held)) if own == each]
-    few = few_found(hashes, wanted)
+    few = find_few_hashes(hashes, wanted)
     if hit is None or few is None:
         assert hit is few is None
         assert not expected
@@ -113,7 +113,7 @@ def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
     assert [*trace.layers[0].known().rows.bits] == [0]
     assert not trace.layers[1].known().rows.bits, "a small one needs none"
     kept = trace.layers[0].known().rows.bits[0]
-    with mock.patch.object(layers, "found", wraps=found) as looked:
+    with mock.patch.object(layers, "found", wraps=find_hashes) as looked:
         trace.lookup(khash, [keys])
         assert not looked.called, "the same was asked for before"
         trace.lookup(khash.copy(), [keys])

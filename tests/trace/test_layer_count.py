@@ -15,7 +15,7 @@ from internals import inside
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.trace.compaction import LAYERS_MAX, STALL_LAYERS
 
 
@@ -93,9 +93,9 @@ def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    catch_up = Worker.catch_up
+    catch_up = BackgroundWorker.catch_up
 
-    def waited(self: Worker, seconds: float) -> None:
+    def waited(self: BackgroundWorker, seconds: float) -> None:
         waits.append(seconds)
         catch_up(self, seconds)
 
@@ -105,7 +105,7 @@ def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
         owners_of(session).worker.submit("a long merge", lambda: (busy.set(), ended.wait())[0])
         try:
             busy.wait()
-            monkeypatch.setattr(Worker, "catch_up", waited)
+            monkeypatch.setattr(BackgroundWorker, "catch_up", waited)
             for epoch in range(LAYERS_MAX + 8):
                 behind = most_layers(session) >= LAYERS_MAX
                 numbers.insert(pa.table({"n": np.arange(5000 * epoch, 5000 * epoch + 5000)}))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from models.batch_model import count, counted, layouts, pools, updates_of, weak_hashes
 
 from nosync_nb import rows
-from nosync_nb.dataflow.runtime.delta import Delta, Held, layer_of
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, layer_of
 from nosync_nb.trace.batch import Layout, Updates, arrange
-from nosync_nb.trace.lazy_hashes import Hashed
+from nosync_nb.trace.lazy_hashes import LazyHashes
 from nosync_nb.trace.small_consolidation import FEW_ROWS
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
@@ -26,7 +26,7 @@ def test_distinct_rows_need_no_order(data: st.DataObject, buckets: int | None) -
     layout = data.draw(layouts())
     updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=5))
     with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
-        found = Hashed(layout.types, updates).unordered(layout)
+        found = LazyHashes(layout.types, updates).unordered(layout)
         sorted_ = arrange(layout, updates)
     expected = counted([sorted_])
     if found is None:
@@ -40,7 +40,7 @@ def test_rows_that_might_be_equal_are_sorted() -> None:
     def loose(listed: list[Any]) -> bool:
         columns = [np.array([row[i] for row, _ in listed]) for i in (0, 1)]
         diff = np.array([n for _, n in listed])
-        return Hashed(PAIRS.types, Updates(columns, diff)).unordered(PAIRS) is not None
+        return LazyHashes(PAIRS.types, Updates(columns, diff)).unordered(PAIRS) is not None
 
     assert loose([((1, 2), 1), ((1, 3), -1), ((2, 2), 5)])
     assert not loose([((1, 2), 1), ((1, 2), -1)])
@@ -57,16 +57,16 @@ def test_rows_of_a_key_that_numbers_tell_apart_are_not_hashed_as_a_whole() -> No
     updates = Updates(
         [np.arange(300) // 3, np.arange(300, dtype=np.int32) % 3, texts], np.ones(300, np.int64)
     )
-    hashed = Hashed(types, updates)
-    with mock.patch.object(Hashed, "of_rows", side_effect=AssertionError):
+    hashed = LazyHashes(types, updates)
+    with mock.patch.object(LazyHashes, "of_rows", side_effect=AssertionError):
         found = hashed.unordered(Layout(types, (0,)))
     assert found is not None
     assert len(found) == 300
     updates.columns[1] %= 2  # two of three are told apart by their texts alone
-    found = Hashed(types, updates).unordered(Layout(types, (0,)))
+    found = LazyHashes(types, updates).unordered(Layout(types, (0,)))
     assert found is not None
     texts[2] = texts[0]
-    assert Hashed(types, updates).unordered(Layout(types, (0,))) is None
+    assert LazyHashes(types, updates).unordered(Layout(types, (0,))) is None
 
 
 @given(st.data(), BUCKETS)
@@ -77,7 +77,7 @@ def test_hashes_are_those_of_the_columns_in_whatever_order_they_are_asked_for(
     updates = data.draw(updates_of(types, data.draw(pools(types)), max_size=5))
     n = len(updates.diff)
     with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
-        hashed = Hashed(types, updates)
+        hashed = LazyHashes(types, updates)
         for _ in range(4):
             places = data.draw(st.permutations(range(len(types))))
             places = tuple(places[: data.draw(st.integers(0, len(types)))])
@@ -92,7 +92,7 @@ def test_a_change_is_arranged_as_if_nothing_was_known(
     layout = data.draw(layouts())
     updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=5))
     with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
-        hashed = Hashed(layout.types, updates)
+        hashed = LazyHashes(layout.types, updates)
         hashed.unordered(layout)
         found, expected = hashed.arranged(layout), arrange(layout, updates)
     assert expected.khash.tolist() == found.khash.tolist()
@@ -104,10 +104,10 @@ def test_a_change_in_no_order_is_a_young_layer_and_an_arranged_one_is_kept_as_it
     layout = Layout(("int", "string"), (0,))
     columns = [np.array([3, 1, 2], np.int32), np.array(["c", "a", "b"], object)]
     updates = Updates(columns, np.array([2, 1, -1], np.int64))
-    loose, arranged = Hashed(layout.types, updates).unordered(layout), arrange(layout, updates)
+    loose, arranged = LazyHashes(layout.types, updates).unordered(layout), arrange(layout, updates)
     assert loose is not None
-    young = layer_of(Held((loose,)), layout, 5)
-    layer = layer_of(Held((arranged,)), layout, 5)
+    young = layer_of(ArrangedChange((loose,)), layout, 5)
+    layer = layer_of(ArrangedChange((arranged,)), layout, 5)
     assert layer.parts[0] is arranged
     for each in (young, layer):
         assert (each.lower, each.upper) == (5, 6)

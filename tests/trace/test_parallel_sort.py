@@ -33,7 +33,7 @@ def few_are_many() -> Iterator[None]:
         mock.patch.object(parallel, "MANY", 1000),
         mock.patch.object(batches, "MANY", 1000),
         mock.patch.object(parallel_sort, "GROUP", 100),
-        mock.patch.object(parallel, "usable", return_value=3),
+        mock.patch.object(parallel, "usable_cores", return_value=3),
     ):
         yield
 
@@ -56,7 +56,7 @@ def plain(batch: Batch) -> list[Any]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_several_cores_arrange_what_one_does(name: str, seed: int) -> None:
     given = updates(seed)
-    with mock.patch.object(parallel, "usable", return_value=1):
+    with mock.patch.object(parallel, "usable_cores", return_value=1):
         alone = arrange(LAYOUTS[name], given)
     with mock.patch.object(batches, "MANY", N + 1):
         as_few = arrange(LAYOUTS[name], given)
@@ -86,7 +86,7 @@ def test_each_part_is_done_once_and_beside_the_others() -> None:
         done.append(part)
 
     before = threading.active_count()
-    parallel.each(work, 10, 3)
+    parallel.map_parallel(work, 10, 3)
     assert sorted(done) == [*range(10)]
     assert threading.active_count() == before
 
@@ -101,7 +101,7 @@ def test_an_error_ends_it_and_leaves_no_thread(error: type[BaseException]) -> No
 
     before = threading.active_count()
     with pytest.raises(error):
-        parallel.each(work, 100, 2)
+        parallel.map_parallel(work, 100, 2)
     assert len(begun) <= 2
     assert threading.active_count() == before
 
@@ -110,7 +110,7 @@ def test_where_no_thread_is_to_be_had_one_core_does_all_of_it() -> None:
     done: list[int] = []
     no = RuntimeError("can't start new thread")
     with mock.patch.object(threading.Thread, "start", side_effect=no):
-        parallel.each(done.append, 10, 3)
+        parallel.map_parallel(done.append, 10, 3)
     assert done == [*range(10)]
 
 
@@ -118,7 +118,7 @@ def test_what_runs_in_the_background_shares_nothing() -> None:
     seen = []
 
     def background() -> None:
-        parallel.alone()
+        parallel.single_threaded()
         seen.append(parallel.count(N))
 
     thread = threading.Thread(target=background)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models.batch_model import batches_of, check, counted, layouts
 
-from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, Delta, Held
+from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta
 from nosync_nb.rows import parallel
 from nosync_nb.trace import parallel_sort
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.merge__rearranging import rearranged
+from nosync_nb.trace.merge__rearranging import rearrange_parts
 
 
 def apart(batch: Batch, cuts: list[int]) -> list[Batch]:
@@ -35,10 +35,10 @@ def test_parts_in_another_order_are_what_they_are_together(data: st.DataObject, 
     for layout in (Layout(first.types), Layout(first.types, key, order)):
         with (
             mock.patch.object(parallel, "MANY", 1),
-            mock.patch.object(parallel, "usable", return_value=some),
+            mock.patch.object(parallel, "usable_cores", return_value=some),
             mock.patch.object(parallel_sort, "GROUP", 2),
         ):
-            found = rearranged(layout, parts)
+            found = rearrange_parts(layout, parts)
         check(found)
         wanted = arrange(layout, concat_updates([p.updates for p in parts], layout.types))
         assert found.layout == layout
@@ -50,7 +50,7 @@ def test_a_large_change_in_several_files_is_brought_into_another_order_so() -> N
     n = SMALL_ROWS + 1
     columns = [np.arange(n), np.arange(n)[::-1] % 7]
     whole = arrange(Layout(("bigint", "bigint")), Updates(list(columns), np.ones(n, np.int64)))
-    held = Held(tuple(apart(whole, [100, 2000])))
+    held = ArrangedChange(tuple(apart(whole, [100, 2000])))
     layout = Layout(("bigint", "bigint"), (1,))
     delta = Delta(layout.types, None, {whole.layout: held})
     with mock.patch("nosync_nb.dataflow.runtime.delta.concat_updates", side_effect=AssertionError):
@@ -65,4 +65,4 @@ def test_what_interrupts_a_core_is_raised() -> None:
         mock.patch("nosync_nb.rows.take", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
-        rearranged(Layout(("bigint",), ()), apart(batch, [4]))
+        rearrange_parts(Layout(("bigint",), ()), apart(batch, [4]))

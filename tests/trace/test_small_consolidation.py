@@ -16,7 +16,7 @@ from nosync_nb import rows
 from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace.batch import UNORDERED, Layout, Updates, arrange
-from nosync_nb.trace.small_consolidation import FEW_ROWS, summed
+from nosync_nb.trace.small_consolidation import FEW_ROWS, consolidate_few
 
 PAIRS = ("bigint", "string")
 
@@ -37,7 +37,7 @@ def test_what_is_added_up_is_the_same_collection(data: st.DataObject, layout: La
     types = layout.types
     updates = data.draw(updates_of(types, data.draw(pools(types)), max_size=8))
     before, held = count(updates, types), updates.diff.tolist()
-    found = summed(types, updates)
+    found = consolidate_few(types, updates)
     if found is None:
         return
     assert count(found, types) == before
@@ -70,39 +70,39 @@ def test_a_change_says_the_same_in_whatever_form_it_is_asked_for_first(data: st.
 
 def test_rows_stay_where_they_first_came_and_those_that_cancel_go() -> None:
     updates = pairs((2, "b", 1), (1, None, 1), (2, "b", 2), (3, "c", 1), (3, "c", -1), (1, "a", -1))
-    found = summed(PAIRS, updates)
+    found = consolidate_few(PAIRS, updates)
     assert found is not None
     assert listed(found) == [(2, "b", 3), (1, None, 1), (1, "a", -1)]
-    found = summed(PAIRS, pairs((1, "a", 1), (1, "a", -1)))
+    found = consolidate_few(PAIRS, pairs((1, "a", 1), (1, "a", -1)))
     assert found is not None
     assert listed(found) == []
     apart = pairs((1, "a", 1), (1, "b", -1), (2, "a", 1))
-    assert summed(PAIRS, apart) is apart
-    nothing = summed(PAIRS, pairs((1, "a", 0)))
+    assert consolidate_few(PAIRS, apart) is apart
+    nothing = consolidate_few(PAIRS, pairs((1, "a", 0)))
     assert nothing is not None
     assert listed(nothing) == []
 
 
 def test_rows_without_columns_are_all_equal() -> None:
-    found = summed((), Updates([], np.array([2, 3, -1], np.int64)))
+    found = consolidate_few((), Updates([], np.array([2, 3, -1], np.int64)))
     assert found is not None
     assert found.diff.tolist() == [4]
 
 
 def test_numbers_that_are_none_are_equal_and_so_are_zeros() -> None:
     numbers = np.array([math.nan, 1.5, math.nan, 1.5, 0.0])
-    found = summed(("double",), Updates([numbers], np.ones(5, np.int64)))
+    found = consolidate_few(("double",), Updates([numbers], np.ones(5, np.int64)))
     assert found is not None
     assert found.diff.tolist() == [2, 2, 1]
     with_nulls = np.array([math.nan, None, math.nan], object)
-    assert summed(("double",), Updates([with_nulls], np.ones(3, np.int64))) is None
+    assert consolidate_few(("double",), Updates([with_nulls], np.ones(3, np.int64))) is None
 
 
 def test_many_rows_and_counts_near_the_limit_are_not_added_up_so() -> None:
     many = FEW_ROWS + 1
-    assert summed(("bigint",), Updates([np.arange(many)], np.ones(many, np.int64))) is None
+    assert consolidate_few(("bigint",), Updates([np.arange(many)], np.ones(many, np.int64))) is None
     large = Updates([np.array([1, 1])], np.array([1 << 62, 1 << 62], np.int64))
-    assert summed(("bigint",), large) is None
+    assert consolidate_few(("bigint",), large) is None
     with pytest.raises(CountError, match="row \\(1,\\) is counted more than"):
         Delta(("bigint",), large).hashed(Layout(("bigint",), (0,)))
 

@@ -220,10 +220,10 @@ def test_a_row_that_went_is_looked_for_where_rows_of_its_hash_are(
     others = [batch(range(3000 + 90 * i, 3090 + 90 * i), 1) for i in range(5)]
     layers = [Layer(0, 1, parts), *(Layer(1 + i, 2 + i, (each,)) for i, each in enumerate(others))]
     gone = Layer(6, 7, (batch(range(0, 3000, 30), -1),))
-    assert stats.count(Trace(layout, (*layers, gone))) == 3000 + 450 - 100
+    assert stats.row_count(Trace(layout, (*layers, gone))) == 3000 + 450 - 100
     assert sum(looked) == 2 * 100, "once where they were, once where they went"
     twice = Layer(7, 8, (batch(range(0, 90, 30), -1),))
-    assert stats.count(Trace(layout, (*layers, gone, twice))) is None
+    assert stats.row_count(Trace(layout, (*layers, gone, twice))) is None
 
 
 def test_who_merges_layers_finds_out_what_holds_at_their_end() -> None:
@@ -237,8 +237,8 @@ def test_who_merges_layers_finds_out_what_holds_at_their_end() -> None:
         return Trace(layout, tuple(Layer(i, i + 1, (b,)) for i, b in enumerate(batches)))
 
     def until(read: Trace, stop: int, most: int = 1000) -> int:
-        stats.keep_sound(read, stop, most)
-        return stats.sound_until(read)
+        stats.keep_nonnegative(read, stop, most)
+        return stats.nonnegative_until(read)
 
     base = dict.fromkeys(range(100), 1)
     some = trace(base, {3: -1, 4: -1}, {5: -1, 200: 1}, {3: -1}, {3: 1, 200: -1})

@@ -32,8 +32,8 @@ from nosync_nb.trace import (
     append_young,
     empty_batch,
     hash_index,
+    hash_ranges,
     layer,
-    ranges,
 )
 from nosync_nb.trace import (
     trace as layers,
@@ -262,4 +262,4 @@ def test_ranges_are_concatenated(spans: list[tuple[int, int]]) -> None:
     starts = np.array([a for a, _ in spans], np.int64)
     counts = np.array([n for _, n in spans], np.int64)
     expected = [i for a, n in spans for i in range(a, a + n)]
-    assert expected == ranges(starts, counts).tolist()
+    assert expected == hash_ranges(starts, counts).tolist()

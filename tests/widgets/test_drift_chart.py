@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-from nosync_nb.collections.comparison import Counts
+from nosync_nb.collections.comparison import DifferenceCounts
 from nosync_widgets.data.comparison import ChartedTable, counts_chart
 
 TITLES = ("late", "<b>& co</b>")
-COUNTS = [Counts(1, 0, 4, 0), Counts(5, 2, 4, 1), Counts(9, 3, 0, 1)]
+COUNTS = [DifferenceCounts(1, 0, 4, 0), DifferenceCounts(5, 2, 4, 1), DifferenceCounts(9, 3, 0, 1)]
 
 
 def test_a_chart_is_whole_markup_and_shows_names_as_text() -> None:

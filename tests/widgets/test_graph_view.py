@@ -14,10 +14,10 @@ from internals import asked, inside
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
-from nosync_nb.session.overview import overview
+from nosync_nb.session.overview import build_overview
 from nosync_nb.session.session import owners_of
-from nosync_widgets.live import overview_poller as pulses
-from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.live import overview_poller
+from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView, overview_table
 
 STATIC = files("nosync_widgets") / "static"
@@ -40,16 +40,16 @@ def session(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
     """A pulse that looks when it is told to."""
-    monkeypatch.setattr(pulses, "LOOK_S", 3600)
-    pulse = Pulse(session)
+    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
+    pulse = OverviewPoller(session)
     yield pulse
     pulse.close()
 
 
 @pytest.fixture
-def view(pulse: Pulse) -> Iterator[FrontierView]:
+def view(pulse: OverviewPoller) -> Iterator[FrontierView]:
     """The graph."""
     view = FrontierView(pulse)
     yield view
@@ -88,7 +88,7 @@ def test_what_a_failure_would_cost_now_is_said_in_words(
         numbers.insert([(1,)])
         other.commit()
         other.sync("replicas")
-        costs = FrontierView(Pulse(other)).state["costs"]
+        costs = FrontierView(OverviewPoller(other)).state["costs"]
         assert [each["what"] for each in costs[2:]] == [
             "the disk is lost",
             "the disk and 1 replica are lost",
@@ -100,14 +100,14 @@ def test_a_single_epoch_that_would_be_lost_is_not_called_all_of_them(tmp_path: P
     with nosync_nb.open(tmp_path / "one") as session:
         session.input("numbers", "x int").insert([(1,)])
         session.commit()
-        view = FrontierView(Pulse(session))
+        view = FrontierView(OverviewPoller(session))
         told = {each["what"]: each["text"] for each in view.state["costs"]}
         assert told["the disk is lost"].startswith("back to epoch 0: 1 epoch would be lost, since")
         view.close()
 
 
 def test_selecting_a_stage_shows_its_rows_of_now(
-    view: FrontierView, pulse: Pulse, session: Any
+    view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     assert view.page == {}
     asked(view, {"select": "counts"})
@@ -126,7 +126,7 @@ def test_selecting_a_stage_shows_its_rows_of_now(
 
 
 def test_rows_are_few_and_read_again_for_another_epoch_alone(
-    view: FrontierView, pulse: Pulse, session: Any
+    view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     session["flights"].insert([(f"{number:05}", number) for number in range(1000)])
     session.commit()
@@ -140,7 +140,7 @@ def test_rows_are_few_and_read_again_for_another_epoch_alone(
 
 
 def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(
-    view: FrontierView, pulse: Pulse, session: Any
+    view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     view.select("late")
     assert view.page["rows"] == [["UA", "5"], ["UA", "9"]]
@@ -152,7 +152,7 @@ def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(
 
 
 def test_rows_are_dated_with_the_epoch_that_they_are_of(
-    view: FrontierView, pulse: Pulse, session: Any
+    view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     """Also where it moves on between two looks, as it does while a cell commits."""
     view.select("late")
@@ -164,7 +164,7 @@ def test_rows_are_dated_with_the_epoch_that_they_are_of(
 
 
 def test_a_stage_that_has_stopped_says_why_and_its_last_rows(
-    view: FrontierView, pulse: Pulse, session: Any
+    view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     session.stage("late", session["flights"].filter("delay > 4").select("delay"))
     session["flights"].insert([("B6", 50)])
@@ -177,7 +177,7 @@ def test_a_stage_that_has_stopped_says_why_and_its_last_rows(
 
 
 def test_a_stage_that_is_dropped_is_selected_no_more(
-    view: FrontierView, pulse: Pulse, session: Any
+    view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     view.select("counts")
     session.drop("counts")
@@ -188,7 +188,9 @@ def test_a_stage_that_is_dropped_is_selected_no_more(
     assert view.selected == ""
 
 
-def test_the_graph_follows_into_a_branch(view: FrontierView, pulse: Pulse, session: Any) -> None:
+def test_the_graph_follows_into_a_branch(
+    view: FrontierView, pulse: OverviewPoller, session: Any
+) -> None:
     view.select("late")
     with session.branch("what_if", at=1) as branch:
         pulse.move(branch, "what_if")
@@ -207,7 +209,7 @@ def test_names_and_values_are_text(tmp_path: Path) -> None:
         evil = session.input("evil", "`<i>` string")
         evil.insert([("<script>\u202e",)])
         session.commit()
-        view = FrontierView(Pulse(session))
+        view = FrontierView(OverviewPoller(session))
         view.select("evil")
         assert "\u202e" not in view.page["rows"][0][0]
         text, html = view.static()
@@ -225,12 +227,12 @@ def test_the_fallback_is_lines_of_text_and_a_table(view: FrontierView) -> None:
 
 
 def test_the_table_says_what_the_view_says(session: Any) -> None:
-    text = overview_table(overview(owners_of(session))).text()
+    text = overview_table(build_overview(owners_of(session))).text()
     assert "carrier string, delay int" in text
     assert "live" in text
 
 
-def test_closing_frees_the_view(view: FrontierView, pulse: Pulse, session: Any) -> None:
+def test_closing_frees_the_view(view: FrontierView, pulse: OverviewPoller, session: Any) -> None:
     view.select("late")
     view.close()
     view.close()

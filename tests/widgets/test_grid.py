@@ -24,10 +24,10 @@ from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
 from nosync.open_views import OpenViews
-from nosync_widgets.live import throttle as paces
-from nosync_widgets.live.throttle import Budget, Pace
+from nosync_widgets.live import throttle
+from nosync_widgets.live.throttle import ThreadBudget, Throttle
 from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import Wanted
+from nosync_widgets.views.grid__grid_pages import GridRequest
 
 STATIC = files("nosync_widgets") / "static"
 SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
@@ -36,7 +36,7 @@ SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An epoch of flights; what is late; nothing is read again by itself."""
-    monkeypatch.setattr(paces, "REST_S", 3600)
+    monkeypatch.setattr(throttle, "REST_S", 3600)
     session = nosync_nb.open(str(tmp_path / "log"))
     flights = session.input("flights", "carrier string, delay int")
     session.stage("late", flights.filter("delay > 60"))
@@ -242,7 +242,7 @@ def test_threads_may_ask_while_epochs_commit(grid: GridView, session: Any) -> No
     def ask() -> None:
         try:
             for number in range(40):
-                grid.show(Wanted(((1, number % 2 == 0),), "", number % 5, 3))
+                grid.show(GridRequest(((1, number % 2 == 0),), "", number % 5, 3))
                 grid.refresh()
         except BaseException as error:  # the assertion below names it
             failures.append(error)
@@ -346,7 +346,7 @@ def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhil
         (twice if begun.is_set() else begun).set()
         assert go_on.wait(60)
 
-    pace = Pace(act, Budget())
+    pace = Throttle(act, ThreadBudget())
     for _ in range(5):
         pace.ask()
     assert begun.wait(60)
@@ -362,10 +362,10 @@ def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhil
 
 
 def test_paces_rest_so_long_that_all_of_a_budget_stay_within_it() -> None:
-    budget = Budget(0.03)
-    every = [Pace(lambda: sum(range(1000)), budget) for _ in range(3)]
+    budget = ThreadBudget(0.03)
+    every = [Throttle(lambda: sum(range(1000)), budget) for _ in range(3)]
     assert budget.rest_s(0.4) == pytest.approx(0.4 * 3 / 0.03)
-    assert budget.rest_s(0.0) == paces.REST_S
+    assert budget.rest_s(0.0) == throttle.REST_S
     every[0].run()
     assert every[0].spent_s > 0
     for each in every[1:]:
@@ -399,9 +399,9 @@ def test_a_pace_rests_longer_while_others_have_the_processor(
     timers: list[Timer] = []
     clocks = {"thread_time": "thread", "process_time": "process", "monotonic": "clock"}
     told = {name: partial(now.__getitem__, each) for name, each in clocks.items()}
-    monkeypatch.setattr(paces, "time", SimpleNamespace(**told))
-    monkeypatch.setattr(paces, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
-    pace = Pace(act, Budget(0.03))
+    monkeypatch.setattr(throttle, "time", SimpleNamespace(**told))
+    monkeypatch.setattr(throttle, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
+    pace = Throttle(act, ThreadBudget(0.03))
     pace.run()
 
     def after(clock: float, process: float) -> int:

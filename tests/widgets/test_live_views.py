@@ -18,8 +18,8 @@ from internals import asked, inside
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
-from nosync_widgets.live import overview_poller as pulses
-from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.live import overview_poller
+from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.layers_view import LayersView
 from nosync_widgets.views.panel import Panel
@@ -44,16 +44,16 @@ def session(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
     """A pulse that looks when it is told to."""
-    monkeypatch.setattr(pulses, "LOOK_S", 3600)
-    pulse = Pulse(session)
+    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
+    pulse = OverviewPoller(session)
     yield pulse
     pulse.close()
 
 
 @pytest.fixture
-def view(pulse: Pulse) -> Iterator[LayersView]:
+def view(pulse: OverviewPoller) -> Iterator[LayersView]:
     """The layers of the input."""
     view = LayersView(pulse, "flights")
     yield view
@@ -72,7 +72,9 @@ def test_who_commits_does_not_know_that_it_is_watched(view: LayersView, session:
     assert view.state["epoch"] == 2
 
 
-def test_many_commits_are_told_once_and_nothing_new_is_not_told(pulse: Pulse, session: Any) -> None:
+def test_many_commits_are_told_once_and_nothing_new_is_not_told(
+    pulse: OverviewPoller, session: Any
+) -> None:
     told = []
     pulse.subscribe(lambda: told.append(pulse.overview.epoch))
     for delay in range(20):
@@ -85,7 +87,7 @@ def test_many_commits_are_told_once_and_nothing_new_is_not_told(pulse: Pulse, se
 
 
 def test_a_pulse_looks_by_itself_while_somebody_watches(session: Any) -> None:
-    pulse, told = Pulse(session), threading.Event()
+    pulse, told = OverviewPoller(session), threading.Event()
     leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 3 else None)
     fly(session, ("DL", 1))
     assert told.wait(60)
@@ -118,7 +120,7 @@ def test_a_replica_is_a_place_that_gets_there(tmp_path: Path) -> None:
         flights = session.input("flights", "carrier string, delay int")
         session.stage("here", flights.filter("delay > 1"), persist="disk")
         session.stage("nowhere", flights.filter("delay > 2"), persist="memory")
-        pulse = Pulse(session)
+        pulse = OverviewPoller(session)
         view = LayersView(pulse, "flights")
         fly(session, ("UA", 1))
         session.sync("replicas")
@@ -135,7 +137,7 @@ def test_a_replica_is_a_place_that_gets_there(tmp_path: Path) -> None:
 
 
 def test_a_merge_is_seen_while_it_goes_on_and_when_it_is_done(
-    view: LayersView, pulse: Pulse, session: Any
+    view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     def load(number: int) -> None:
         session["flights"].insert([(f"{number}-{each}", each) for each in range(5000)])
@@ -171,13 +173,13 @@ def test_the_front_end_asks_for_another_stage_by_message(view: LayersView) -> No
 
 def test_without_any_stage_a_view_says_so(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        view = LayersView(Pulse(session))
+        view = LayersView(OverviewPoller(session))
         assert view.state["why"] == "no inputs and no stages yet"
         view.close()
 
 
 def test_a_stage_that_is_dropped_is_said_to_be_gone(
-    view: LayersView, pulse: Pulse, session: Any
+    view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     view.choose("worst")
     session.drop("worst")
@@ -187,7 +189,7 @@ def test_a_stage_that_is_dropped_is_said_to_be_gone(
 
 
 def test_views_follow_into_a_branch_and_name_it(
-    view: LayersView, pulse: Pulse, session: Any
+    view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     with session.branch("what_if", at=1) as branch:
         pulse.move(branch, "what_if")
@@ -201,7 +203,7 @@ def test_views_follow_into_a_branch_and_name_it(
 
 
 def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
-    view: LayersView, pulse: Pulse, session: Any
+    view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     reader = nosync_nb.open(session.path, mode="r")
     pulse.move(reader, None)
@@ -216,7 +218,7 @@ def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
 
 @pytest.mark.parametrize("opens", [LayersView, FrontierView, ListView, Panel])
 def test_of_a_session_that_has_ended_views_say_what_to_do(
-    opens: Any, pulse: Pulse, session: Any
+    opens: Any, pulse: OverviewPoller, session: Any
 ) -> None:
     again = "run %dd panel" if opens is Panel else "run this cell again"
     view: Any = Panel(pulse, cast(Any, None)) if opens is Panel else opens(pulse)
@@ -236,7 +238,7 @@ def test_of_a_session_that_has_ended_views_say_what_to_do(
 
 
 def test_of_a_log_that_was_taken_over_views_say_what_to_do(
-    view: LayersView, pulse: Pulse, session: Any
+    view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     taken = "import nosync_nb, sys; nosync_nb.open(sys.argv[1], takeover=True).close()"
     subprocess.run([sys.executable, "-c", taken, session.path], check=True, timeout=300)
@@ -248,10 +250,10 @@ def test_of_a_log_that_was_taken_over_views_say_what_to_do(
 
 
 def test_what_fails_once_is_looked_at_again(
-    view: LayersView, pulse: Pulse, session: Any, monkeypatch: pytest.MonkeyPatch
+    view: LayersView, pulse: OverviewPoller, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(pulses.Pulse, "_made", _raises)
+        patch.setattr(overview_poller.OverviewPoller, "_made", _raises)
         fly(session, ("DL", 7))
         pulse.refresh()
         assert (view.state["epoch"], view.state["error"]) == (2, "MemoryError: none")
@@ -259,7 +261,7 @@ def test_what_fails_once_is_looked_at_again(
     assert (view.state["epoch"], view.state["error"]) == (3, "")
 
 
-def _raises(_pulse: Pulse) -> Any:
+def _raises(_pulse: OverviewPoller) -> Any:
     raise MemoryError("none")
 
 
@@ -272,7 +274,7 @@ def test_the_fallback_is_a_dated_table(view: LayersView) -> None:
 
 
 def test_closing_frees_the_view_and_its_layout(
-    pulse: Pulse, session: Any, view: LayersView
+    pulse: OverviewPoller, session: Any, view: LayersView
 ) -> None:
     layout = view.layout
     view.close()
@@ -286,7 +288,7 @@ def test_closing_frees_the_view_and_its_layout(
 
 
 def test_threads_may_look_and_ask_while_epochs_commit(
-    view: LayersView, pulse: Pulse, session: Any
+    view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     failures: list[BaseException] = []
 
@@ -352,7 +354,7 @@ def test_what_is_written_on_a_layer_can_be_read_in_light_and_dark() -> None:
 
 
 def test_what_is_told_is_told_where_the_front_end_was_answered_last(
-    view: LayersView, pulse: Pulse, session: Any, monkeypatch: pytest.MonkeyPatch
+    view: LayersView, pulse: OverviewPoller, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its next message waits for the cell that runs."""
     where: ContextVar[str] = ContextVar("where", default="a cell")

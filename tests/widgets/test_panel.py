@@ -21,8 +21,8 @@ from playwright._impl._driver import compute_driver_executable
 import nosync
 import nosync_nb
 from nosync.commands.views__panel import PanelActions
-from nosync_widgets.live import overview_poller as pulses
-from nosync_widgets.live.overview_poller import Pulse
+from nosync_widgets.live import overview_poller
+from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.panel import Panel
 from nosync_widgets.views.stage_list import ListView
 
@@ -39,7 +39,7 @@ CELLS = [
 @pytest.fixture
 def notebook(empty: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """A notebook with an input and two stages."""
-    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     for source in CELLS:
         empty.ok(source)
     return empty
@@ -49,7 +49,7 @@ def notebook(empty: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
 def panel(notebook: Notebook) -> Iterator[Panel]:
     """Its panel."""
     ours = notebook.shell.magics_manager.registry["NoSync"].notebook
-    panel = Panel(Pulse(nosync.session()), PanelActions(ours))
+    panel = Panel(OverviewPoller(nosync.session()), PanelActions(ours))
     yield panel
     panel.close()
 
@@ -193,7 +193,7 @@ def test_replicas_are_listed_with_their_health(tmp_path: Path) -> None:
         numbers.insert([(1,)])
         session.commit()
         session.sync("replicas")
-        view = ListView(Pulse(session))
+        view = ListView(OverviewPoller(session))
         (copy,) = view.state["replicas"]
         assert copy["cells"][:4] == [f"file://{tmp_path}/copy", "up to date", "1", "0"]
         assert view.state["safe"] == "replicas: epoch 1 is on 1 of 1"

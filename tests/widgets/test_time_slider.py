@@ -14,9 +14,9 @@ from internals import asked, inside
 import nosync_nb
 from nosync_widgets.data.tables import collection_table
 from nosync_widgets.data.timeline import Timeline
-from nosync_widgets.live import throttle as paces
+from nosync_widgets.live import throttle
 from nosync_widgets.views.time_slider import TravelView
-from nosync_widgets.views.time_slider__course import Course, past_of
+from nosync_widgets.views.time_slider__course import RowCountSeries, past_of
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_new_epochs_do_not_move_the_reader(view: TravelView, session: Any) -> No
 def test_a_commit_asks_open_views_to_refresh(
     view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paces, "REST_S", 3600)
+    monkeypatch.setattr(throttle, "REST_S", 3600)
     for delay in (7, 8):
         session["flights"].insert([("DL", delay)])
         session.commit()
@@ -130,7 +130,7 @@ def test_after_a_rewind_the_view_shows_the_rows_that_an_epoch_has_now(
 def test_a_view_that_moves_to_a_branch_hears_of_its_commits_and_names_it(
     view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paces, "REST_S", 3600)
+    monkeypatch.setattr(throttle, "REST_S", 3600)
     with session.branch("what_if", at=2) as branch:
         view.move(branch, "what_if")
         assert view.epoch == 2
@@ -339,7 +339,7 @@ def test_the_line_counts_the_rows_at_each_epoch(view: TravelView, session: Any) 
 
 
 def test_a_long_past_is_counted_coarsely_and_each_epoch_once(session: Any) -> None:
-    flights, course = session["flights"], Course()
+    flights, course = session["flights"], RowCountSeries()
     for number in range(450):
         flights.insert([("AA", number)])
         session.commit()

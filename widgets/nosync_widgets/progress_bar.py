@@ -12,7 +12,7 @@ from typing import NamedTuple
 from nosync_widgets import formats
 
 
-class Seen(NamedTuple):
+class ProgressState(NamedTuple):
     """What goes on: in words, how much of how much is done (0 of 0: unknown), and Spark's page."""
 
     text: str
@@ -21,7 +21,7 @@ class Seen(NamedTuple):
     url: str | None = None
 
 
-class Bar:
+class ProgressBar:
     """Shows progress in the cell that runs when it is first updated."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Bar:
         self._handle = DisplayHandle()
         self._shown = False
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ProgressState) -> None:
         """Shows what goes on now."""
         self._show({"text/plain": formats.visible(seen.text), "text/html": html(seen)})
 
@@ -47,7 +47,7 @@ class Bar:
             self._shown = True
 
 
-def html(seen: Seen) -> str:
+def html(seen: ProgressState) -> str:
     """Progress as HTML: a bar, the words, a link to Spark's page; screen readers hear the words."""
     if seen.total:
         bar = f'<progress max="{seen.total}" value="{min(seen.done, seen.total)}"></progress>'

@@ -12,20 +12,20 @@ from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.state.pending_changes import InputChanges
+    from nosync_nb.session.state.pending_changes import PendingInputChanges
     from nosync_nb.session.state.transactions import Transaction
 
 
 def pending_rows(holder: Session | Transaction) -> str:
     """What waits in a session or transaction: `3 pending rows (flights)`; empty if nothing does."""
-    pending = sizes(holder.pending)
+    pending = commit_sizes(holder.pending)
     if not pending:
         return ""
     rows = sum(rows for rows, *_ in pending.values())
     return f"{formats.count(rows, 'pending row')} ({formats.listing(pending)})"
 
 
-def sizes(pending: Mapping[str, InputChanges]) -> dict[str, tuple[int, int, int]]:
+def commit_sizes(pending: Mapping[str, PendingInputChanges]) -> dict[str, tuple[int, int, int]]:
     """Rows that wait, calls, and how many of the rows are taken away, by input."""
     return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
 
@@ -39,7 +39,7 @@ def _changed(rows: int, removed: int) -> str:
     return f"+{came:,} / {gone}" if came else gone
 
 
-def committed(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
+def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
     """One line per commit, with advice when many inserts became one epoch."""
     parts = [f"{name} {_changed(rows, removed)}" for name, (rows, _, removed) in pending.items()]
     line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"

@@ -20,7 +20,7 @@ _EPOCHS_MAX = 64
 """Epochs of a cell that are compared."""
 
 
-class Again:
+class UnchangedNotice:
     """What the cells of one notebook repeat.
 
     Threads: any may be heard while a cell runs.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 
-def shown(shell: InteractiveShell, value: object) -> object:
+def display_line_value(shell: InteractiveShell, value: object) -> object:
     """Returns a value to who takes it; displays it, and returns None, where nobody does.
 
     Call it from a magic, while a line of a cell waits for it.

@@ -28,8 +28,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nosync.cells.commit_summary import committed, pending_rows, sizes
-from nosync.cells.commit_summary__again import Again
+from nosync.cells.commit_summary import commit_sizes, commit_text, pending_rows
+from nosync.cells.commit_summary__again import UnchangedNotice
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _END = "__nosync_end__"
 _LOADING = object()
 
 
-class Cells(ast.NodeTransformer):
+class CellTransactions(ast.NodeTransformer):
     """Follows the cells of one shell; `transaction` is the running cell's, if any."""
 
     def __init__(self, owner: CellOwner) -> None:
@@ -55,7 +55,7 @@ class Cells(ast.NodeTransformer):
         self._message: str | None = None
         self._awaits_tree = False
         self._told = self._start = 0
-        self._again = Again()
+        self._again = UnchangedNotice()
         self._new: list[str] = []
         self._edited: list[str] = []
         self._declared: list[str] = []
@@ -154,7 +154,7 @@ class Cells(ast.NodeTransformer):
 
     def _commit_between(self, session: Session) -> bool:
         """Commits what was inserted outside of cells; tells whether nothing of it is left."""
-        pending = sizes(session.pending)
+        pending = commit_sizes(session.pending)
         if not pending:
             return True
         try:
@@ -166,7 +166,7 @@ class Cells(ast.NodeTransformer):
                 "until a commit succeeds or `%dd discard`, cells commit nothing at their end"
             )
             return False
-        self._owner.say(committed(epoch, pending), progress=True)
+        self._owner.say(commit_text(epoch, pending), progress=True)
         return True
 
     def hear(self, notice: str) -> None:
@@ -283,12 +283,12 @@ class Cells(ast.NodeTransformer):
         transaction = self.transaction
         if transaction is None:
             return
-        pending = sizes(transaction.pending)
+        pending = commit_sizes(transaction.pending)
         if transaction:
             epoch = transaction.commit()
             self._tell_blocks(epoch - 1)
             self._told = epoch
-            self._owner.say(committed(epoch, pending), progress=True)
+            self._owner.say(commit_text(epoch, pending), progress=True)
         else:
             transaction.discard()
             self._tell_blocks()

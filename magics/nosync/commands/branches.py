@@ -15,7 +15,7 @@ from nosync_widgets.data.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.store.timetravel.branches__listing import Branch
+    from nosync_nb.store.timetravel.branches__listing import BranchInfo
 
 
 _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
@@ -100,7 +100,7 @@ def _alone(session: Session) -> str:
     return "; until then it is on this disk alone" if has else ""
 
 
-def _every(branches: Mapping[str, Branch], above: str) -> Iterator[tuple[str, Branch]]:
+def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str, BranchInfo]]:
     """Branches, each with those of it, by the names that a notebook of the log has for them."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.session.timetravel import remote_branches
@@ -112,8 +112,8 @@ def _every(branches: Mapping[str, Branch], above: str) -> Iterator[tuple[str, Br
         if not each.replicas:
             path = each.path
             below = {
-                **remote_branches.listed(Files(), path),
-                **branches__listing.listed(Files(), path),
+                **remote_branches.remote_branch_list(Files(), path),
+                **branches__listing.list_branches(Files(), path),
             }
             yield from _every(below, f"{name}/")
 
@@ -129,7 +129,7 @@ def _parent(name: str) -> tuple[str | None, str]:
     return above or None, own
 
 
-def _where(branch: Branch, name: str) -> str:
+def _where(branch: BranchInfo, name: str) -> str:
     """Who has a branch open, or why nobody can as it is."""
     if branch.replicas:
         return f"at replicas: `%dd switch {name}`"
@@ -194,7 +194,7 @@ class NotebookForks:
     def replay(self, stage: str) -> str:
         """Computes the past of a stage that was defined late, as far as what it reads goes back."""
         from nosync_nb import Collection
-        from nosync_nb.session.planning.replay import earliest
+        from nosync_nb.session.planning.replay import earliest_replay_epoch
         from nosync_nb.session.session import owners_of
 
         owners = owners_of(self._notebook.session())
@@ -202,7 +202,7 @@ class NotebookForks:
         found = seen.stage(stage)
         assert found.definition is not None, stage
         same = Collection(owners.host, found.definition)
-        first = earliest(seen, [stage])
+        first = earliest_replay_epoch(seen, [stage])
         owners.definitions.put({stage: same}, found.options, replay=first)
         self._notebook.views.refresh()
         begin = owners.publisher.snapshot.stage(stage).begin

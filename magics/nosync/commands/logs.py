@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from nosync.commands.arguments import Subcommand
-from nosync.log.location import Place, natural, notebook_path, shown
-from nosync.log.notebook_facts import listed, logs_in, open_in, read_record, where_is
+from nosync.log.location import LogPlace, default_place, notebook_path, shown_path
+from nosync.log.notebook_facts import find_notebook, logs_in, open_in, read_record, registered_logs
 from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
 
@@ -29,12 +29,12 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
     beside = _folder(notebook)
     paths = list(logs_in(beside))
     if arguments.all:
-        paths += [path for path in map(Path, listed()) if path not in paths]
+        paths += [path for path in map(Path, registered_logs()) if path not in paths]
     if notebook.place is not None and notebook.place.path not in paths:
         paths.append(notebook.place.path)
     rows, idle = [], False
     for path in paths:
-        if not Place(path, "").has_log:
+        if not LogPlace(path, "").has_log:
             continue
         size, used = _taken(path)
         own = notebook.place is not None and path == notebook.place.path
@@ -42,12 +42,13 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
         whose = "this notebook" if own else _notebook_of(path, lives=process is not None)
         owner = "" if own or process is None else process
         idle |= not own and process is None
-        rows.append([str(shown(path)), whose, owner, formats.size(size), formats.moment(used)])
+        rows.append([str(shown_path(path)), whose, owner, formats.size(size), formats.moment(used)])
     notes = ["`%dd open LOG` makes a log this notebook's, `--mode r` only reads it"]
     if idle:
         notes.append("to delete a log that is not open and not needed, delete its folder")
     return Table(
-        f"logs in {shown(beside)}" + (" and of this user's notebooks" if arguments.all else ""),
+        f"logs in {shown_path(beside)}"
+        + (" and of this user's notebooks" if arguments.all else ""),
         ("log", "notebook", "open in", "size", "last written"),
         rows,
         notes=notes,
@@ -57,7 +58,7 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
 def _folder(notebook: Notebook) -> Path:
     """Where the logs of the notebook's folder lie."""
     own = notebook_path(notebook.shell.user_ns, os.environ, Path.cwd())
-    return natural(own or Path.cwd() / "notebook").parent
+    return default_place(own or Path.cwd() / "notebook").parent
 
 
 def _notebook_of(log: Path, *, lives: bool) -> str:
@@ -69,9 +70,9 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
     record = read_record(log)
     if record is None or not record.notebook:
         return "not known"
-    found = where_is(record)
+    found = find_notebook(record)
     gone = "" if found or lives else ", which is gone"
-    return f"{shown(Path(found or record.notebook))}{gone}"
+    return f"{shown_path(Path(found or record.notebook))}{gone}"
 
 
 def _taken(log: Path) -> tuple[int, datetime | None]:
@@ -116,7 +117,7 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
 
     path = str(folder_of(arguments.path))
     if path != arguments.path:
-        notebook.say(f"NoSync: the log of {arguments.path} is {shown(Path(path))}")
+        notebook.say(f"NoSync: the log of {arguments.path} is {shown_path(Path(path))}")
     if arguments.branch is not None:
         log, path = Path(path).expanduser().resolve(), _branch(notebook, path, arguments.branch)
         if log == notebook.main and not arguments.takeover and arguments.mode != "r":
@@ -140,10 +141,10 @@ def _branch(notebook: Notebook, path: str, name: str) -> str:
 
     name = check_name(name, "branch")
     log = str(Path(path).expanduser().resolve())
-    if not Place(Path(log), "").has_log:
+    if not LogPlace(Path(log), "").has_log:
         raise UsageError(f"%dd open: there is no log at {path}")
-    place = branches.place(log, name)
-    if name in branches.names(Files(), log):
+    place = branches.branch_folder(log, name)
+    if name in branches.branch_names(Files(), log):
         return place
     if notebook.opened is not None and Path(notebook.opened.path) == Path(log):
         raise UsageError(f"%dd open: {path} is open here: `%dd branch {name}` forks it")
@@ -153,7 +154,7 @@ def _branch(notebook: Notebook, path: str, name: str) -> str:
     except nosync_nb.FencedError as error:
         error.add_note(
             f"Hint: while its notebook has it open, fork it there: `%dd branch {name}`; then here:"
-            f" `%dd open {shown(Path(place))}`"
+            f" `%dd open {shown_path(Path(place))}`"
         )
         raise
     return place

@@ -14,7 +14,7 @@ from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
-    from nosync_nb.store.verification.report import Damaged, Verified
+    from nosync_nb.store.verification.report import DamagedRange, VerificationReport
 
 
 def _verify(notebook: Notebook, _arguments: Namespace) -> Table | None:
@@ -24,7 +24,7 @@ def _verify(notebook: Notebook, _arguments: Namespace) -> Table | None:
     return None if verified.whole else _table(verified)
 
 
-def _table(verified: Verified) -> Table:
+def _table(verified: VerificationReport) -> Table:
     """What is damaged, a row for each place."""
     own = [("", each) for each in verified.damage]
     copies = [(copy.url, each) for copy in verified.replicas for each in copy.damage]
@@ -36,11 +36,11 @@ def _table(verified: Verified) -> Table:
     )
 
 
-def _row(each: Damaged) -> list[str | None]:
+def _row(each: DamagedRange) -> list[str | None]:
     """The cells of a row."""
-    from nosync_nb.store.verification.report import told
+    from nosync_nb.store.verification.report import findings_text
 
-    return [each.file, formats.value(each.stage), told(each.epochs), each.what]
+    return [each.file, formats.value(each.stage), findings_text(each.epochs), each.what]
 
 
 COMMANDS = (Subcommand("verify", "read every byte of the log, and tell what is damaged", _verify),)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
     from nosync_nb.session.durability.replication_lag import ReplicaStatus
-    from nosync_nb.store.replication.config import Replicas
+    from nosync_nb.store.replication.config import ReplicaConfig
 
 _COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
@@ -34,7 +34,7 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
     """Adds a replica, removes one, or asks for another quorum."""
     __tracebackhide__ = True
     from nosync_nb.session.session import owners_of
-    from nosync_nb.store.replication.config import checked
+    from nosync_nb.store.replication.config import checked_config
 
     replication = owners_of(session).replication
     before = [address.url for address in replication.settings.replicas]
@@ -51,17 +51,17 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
         urls = [*before, *missing]
     if urls != before or arguments.quorum not in (None, replication.settings.quorum):
         was = replication.settings
-        replication.change(checked(urls, arguments.quorum, log=session.path))
+        replication.change(checked_config(urls, arguments.quorum, log=session.path))
         if before:
             _tell(notebook, was, replication.settings)
 
 
-def _tell(notebook: Notebook, before: Replicas, now: Replicas) -> None:
+def _tell(notebook: Notebook, before: ReplicaConfig, now: ReplicaConfig) -> None:
     """Says if more replicas have to answer than before to read what is safe."""
-    from nosync_nb.store.replication.config import readers
+    from nosync_nb.store.replication.config import read_quorum
 
-    count, least = len(now.replicas), readers(len(before.replicas), before.quorum)
-    needed = readers(count, now.quorum)
+    count, least = len(now.replicas), read_quorum(len(before.replicas), before.quorum)
+    needed = read_quorum(count, now.quorum)
     if count and needed > least:
         keeping = count - least + 1
         notebook.say(
@@ -76,7 +76,7 @@ def _url(text: str) -> str:
 
 
 def _table(notebook: Notebook, session: Session) -> Table | None:
-    from nosync_nb.session.durability.replication_lag import scaled_told
+    from nosync_nb.session.durability.replication_lag import demotion_text
     from nosync_nb.session.session import owners_of
 
     replication = owners_of(session).replication
@@ -104,7 +104,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
             ]
             for each in copies
         ],
-        notes=scaled_told(owners_of(session).publisher.snapshot.catalog),
+        notes=demotion_text(owners_of(session).publisher.snapshot.catalog),
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Table:
-    from nosync_nb.session.durability.replication_lag import scaled_told
+    from nosync_nb.session.durability.replication_lag import demotion_text
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
@@ -58,7 +58,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes += [f"background: {each}" for each in owners_of(session).worker.failures.listed()]
     notes.append(_taken(session))
     notes += _scrubbed(session)
-    notes += scaled_told(owners_of(session).publisher.snapshot.catalog)
+    notes += demotion_text(owners_of(session).publisher.snapshot.catalog)
     notes += _not_here(session)
     columns = ("name", "kind", "rows", *levels_shown, "state")
     types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
@@ -104,11 +104,15 @@ def _not_here(session: Session) -> list[str]:
 
 def _taken(session: Session) -> str:
     """What the log takes on this disk, by what it is for."""
-    from nosync_nb.session.maintenance.disk_usage import beyond, measured, written
+    from nosync_nb.session.maintenance.disk_usage import (
+        measure_disk_usage,
+        over_budget,
+        write_amplification,
+    )
     from nosync_nb.session.session import owners_of
 
     publisher = owners_of(session).publisher
-    taken = measured(publisher)
+    taken = measure_disk_usage(publisher)
     purposes = ("live", "history", "log", "branches", "garbage")
     parts = [
         f"{formats.size(getattr(taken, name))} {name}" for name in purposes if getattr(taken, name)
@@ -122,10 +126,10 @@ def _taken(session: Session) -> str:
         counted += [] if said.files is None else [formats.count(taken.needed, "file")]
         over = ": from the next checkpoint on less of the past is kept, if there is some"
         bound = f"; {' and '.join(counted)} count for the budget of {' and '.join(bounds)}"
-        bound += over if beyond(publisher) else ""
+        bound += over if over_budget(publisher) else ""
     return (
         f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
-        f"{_rewritten(written(publisher), publisher.retention.writes)}"
+        f"{_rewritten(write_amplification(publisher), publisher.retention.writes)}"
     )
 
 

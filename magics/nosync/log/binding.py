@@ -14,33 +14,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nosync.log import location as places
-from nosync.log.location import Place, prepare, shown
+from nosync.log import location
+from nosync.log.location import LogPlace, prepare_folder, shown_path
 from nosync.log.notebook_facts import (
     NotebookFile,
-    enlist,
+    find_notebook,
     former,
     known_logs,
-    listed,
     located,
-    of_notebook,
+    notebook_facts,
     open_in,
     read_record,
+    register_log,
+    registered_logs,
     renamed,
-    where_is,
     write_record,
 )
-from nosync.log.notebook_memo import Memo
+from nosync.log.notebook_memo import NotebookMemo
 from nosync.log.resolution import (
     CHOSEN,
     GONE,
-    Evidence,
     FileId,
-    Record,
-    Verdict,
-    decide,
-    same,
-    told,
+    LogRecord,
+    LogResolution,
+    NotebookFacts,
+    is_same_notebook,
+    resolution_text,
+    resolve_log,
 )
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class Binding:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._file = NotebookFile()
-        self._record: tuple[Path, Record] | None = None
+        self._record: tuple[Path, LogRecord] | None = None
         self._news = self._said = ""
         self._rename: tuple[Path, Path] | None = None
         notebook = self._notebook()
-        self._started = None if notebook is None else (notebook, places.file_of(notebook))
+        self._started = None if notebook is None else (notebook, location.file_of(notebook))
 
-    def look(self) -> Place | None:
+    def look(self) -> LogPlace | None:
         """Looks for the notebook's log, or where a new one would be; None: nobody tells its name.
 
         Cost: parses the notebook's file and reads what the logs beside it know, some KiB each.
@@ -67,14 +67,14 @@ class Binding:
         here = self._evidence()
         if here.chosen is None and here.natural is None:
             return None
-        verdict = decide(here, [] if here.chosen else known_logs(here))
+        verdict = resolve_log(here, [] if here.chosen else known_logs(here))
         assert verdict.log is not None
         self._news = self._told(verdict)
         self._rename = None if verdict.rename is None else (verdict.log, verdict.rename)
         source = "NOSYNC_SESSION" if verdict.why == CHOSEN else f"the notebook's {verdict.why}"
-        return Place(verdict.log, source)
+        return LogPlace(verdict.log, source)
 
-    def rename(self, place: Place) -> Place:
+    def rename(self, place: LogPlace) -> LogPlace:
         """Renames the folder of the notebook's log after the notebook, if that is due and possible.
 
         Returns the place of the log. Nothing is renamed while a process has the log open, or one of
@@ -85,20 +85,22 @@ class Binding:
         memos and list name both paths before the rename; `adopt` does the rest, also later.
         """
         due, self._rename = self._rename, None
-        if due is None or due[0] != place.path or not prepare(place):
+        if due is None or due[0] != place.path or not prepare_folder(place):
             return place
         from nosync_nb.files.filesystem import Files
         from nosync_nb.store.relocate import move
 
         def name_both(folders: Sequence[tuple[str, str]]) -> None:
             for old, new in folders:
-                if (Path(old) / places.MEMO).exists():
-                    Memo.read(Path(old)).write(Path(old), moves=Path(new))
+                if (Path(old) / location.MEMO).exists():
+                    NotebookMemo.read(Path(old)).write(Path(old), moves=Path(new))
             _list_moved(*due)
 
         if not move(Files(), str(due[0]), str(due[1]), name_both):
             return place
-        self._news = f"the log {shown(due[0])} was renamed after its notebook: {shown(due[1])}"
+        self._news = (
+            f"the log {shown_path(due[0])} was renamed after its notebook: {shown_path(due[1])}"
+        )
         return replace(place, path=due[1])
 
     def news(self) -> str:
@@ -109,7 +111,7 @@ class Binding:
         self._said = news or self._said
         return news
 
-    def adopt(self, place: Place) -> bool:
+    def adopt(self, place: LogPlace) -> bool:
         """Notes beside a log, which is open for writing, that it is this notebook's from now on.
 
         Returns:
@@ -120,13 +122,13 @@ class Binding:
             return True
         here = self._evidence()
         given = place.source in ("%dd open", "NOSYNC_SESSION")
-        known = read_record(place.path) or Record(here.notebook, automatic=not given)
-        own, names = same(here, known), former(place.path, known)
+        known = read_record(place.path) or LogRecord(here.notebook, automatic=not given)
+        own, names = is_same_notebook(here, known), former(place.path, known)
         if names != known.former:
             _moved(Path(known.log), place.path)
         self._record = (
             place.path,
-            Record(
+            LogRecord(
                 here.notebook,
                 here.file,
                 known.cells if own else (),
@@ -138,7 +140,7 @@ class Binding:
                 known.previous if own else _owner_before(known),
             ),
         )
-        enlist(place.path)
+        register_log(place.path)
         self.ran(write=True)
         return own
 
@@ -152,7 +154,7 @@ class Binding:
         folder, record = self._record
         cell = self._running()
         if cell and cell not in record.cells:
-            notebook, seen = where_is(record) or record.notebook, (*record.cells, cell)
+            notebook, seen = find_notebook(record) or record.notebook, (*record.cells, cell)
             record = replace(record, notebook=notebook, cells=seen, seen=time.time())
             self._record = folder, record
         elif not write:
@@ -164,17 +166,17 @@ class Binding:
         self._record = None
 
     def _notebook(self) -> Path | None:
-        return places.notebook_path(self._shell.user_ns, os.environ, Path.cwd())
+        return location.notebook_path(self._shell.user_ns, os.environ, Path.cwd())
 
-    def _evidence(self) -> Evidence:
-        notebook, chosen = self._notebook(), places.chosen(os.environ, Path.cwd())
+    def _evidence(self) -> NotebookFacts:
+        notebook, chosen = self._notebook(), location.chosen_place(os.environ, Path.cwd())
         if notebook is not None:
             path, file = self._started or (None, None)
             notebook = renamed(notebook, file if path == notebook else None, self._running())
         self._file = NotebookFile.read(notebook)
-        return of_notebook(
+        return notebook_facts(
             None if chosen is None else located(chosen),
-            None if notebook is None else places.natural(notebook),
+            None if notebook is None else location.default_place(notebook),
             self._file,
             self._running(),
         )
@@ -186,27 +188,27 @@ class Binding:
         source = (request.get("content") or {}).get("code")
         return self._file.cell(told, source if isinstance(source, str) else "")
 
-    def _told(self, verdict: Verdict) -> str:
+    def _told(self, verdict: LogResolution) -> str:
         other = verdict.other
         if other is None:
             return ""
-        record = other.record or Record()
+        record = other.record or LogRecord()
         if verdict.relation == GONE and open_in(other.path) is not None:
             return ""  # its notebook was renamed while the kernel ran
-        whose = other.lives or where_is(record) or record.notebook
-        return told(verdict, _typed(other.path), _typed(Path(whose)) if whose else "")
+        whose = other.lives or find_notebook(record) or record.notebook
+        return resolution_text(verdict, _typed(other.path), _typed(Path(whose)) if whose else "")
 
 
-def _owner_before(known: Record) -> tuple[str, FileId] | None:
+def _owner_before(known: LogRecord) -> tuple[str, FileId] | None:
     """The notebook that has had a log so far, if its file still exists."""
-    path = where_is(known)
+    path = find_notebook(known)
     return (path, known.file) if path and known.file is not None else known.previous
 
 
 def _list_moved(old: Path, new: Path) -> None:
     """Adds the new paths of a log, and of the branches in its folder, to the list of logs."""
-    paths = [path for path in map(Path, listed()) if path.is_relative_to(old)]
-    enlist(*(new / path.relative_to(old) for path in paths))
+    paths = [path for path in map(Path, registered_logs()) if path.is_relative_to(old)]
+    register_log(*(new / path.relative_to(old) for path in paths))
 
 
 def _moved(old: Path, new: Path) -> None:
@@ -222,12 +224,12 @@ def _moved(old: Path, new: Path) -> None:
 
 def _typed(path: Path) -> str:
     """A path as it can be typed after `%dd open`."""
-    text = str(shown(path))
+    text = str(shown_path(path))
     return f"'{text}'" if " " in text else text
 
 
 @contextmanager
-def whose(place: Place) -> Iterator[None]:
+def log_owner_notebook(place: LogPlace) -> Iterator[None]:
     """A block that opens a log; if another kernel has it, the error tells of which notebook."""
     __tracebackhide__ = True
     import nosync_nb
@@ -236,8 +238,8 @@ def whose(place: Place) -> Iterator[None]:
         yield
     except nosync_nb.FencedError as error:
         __tracebackhide__ = True
-        record = read_record(place.path) or Record()
-        notebook = where_is(record) or record.notebook
+        record = read_record(place.path) or LogRecord()
+        notebook = find_notebook(record) or record.notebook
         whose = f"it is the log of {_typed(Path(notebook))}; " if notebook else ""
         opens = f"%dd open {_typed(place.path)}"
         hint = f"{whose}`{opens} --mode r` reads it, `{opens} --takeover` goes on in it here"

@@ -22,7 +22,7 @@ RECORD = "identity.json"
 
 
 @dataclass(frozen=True)
-class Place:
+class LogPlace:
     """A folder for the log, and why this one."""
 
     path: Path
@@ -39,7 +39,7 @@ class Place:
         return any(not name.startswith((MEMO, RECORD, ".git")) for name in names)
 
 
-def chosen(environ: Mapping[str, str], folder: Path) -> Path | None:
+def chosen_place(environ: Mapping[str, str], folder: Path) -> Path | None:
     """The log that NOSYNC_SESSION names, from the working folder on; None: it names none."""
     said = environ.get("NOSYNC_SESSION")
     return (folder / Path(said).expanduser()).resolve() if said else None
@@ -70,12 +70,12 @@ def file_of(notebook: Path) -> tuple[int, int] | None:
     return None
 
 
-def natural(notebook: Path) -> Path:
+def default_place(notebook: Path) -> Path:
     """Where the log of a notebook lies, unless another one lies there."""
     return notebook.parent / ".nosync" / notebook.stem
 
 
-def shown(path: Path) -> Path:
+def shown_path(path: Path) -> Path:
     """A path as it is typed and read: from the working folder on, if it is below."""
     with suppress(ValueError):
         return path.relative_to(Path.cwd())
@@ -92,27 +92,27 @@ def _notebook_path(told: Any, folder: Path) -> Path | None:
     return path
 
 
-def temporary() -> Place:
+def temporary_place() -> LogPlace:
     """Makes a place that is not tied to the notebook."""
     from nosync_nb.files.filesystem import Files
 
     path = Files().temporary_folder("nosync-")
-    return Place(Path(path).resolve(), "a temporary folder", temporary=True)
+    return LogPlace(Path(path).resolve(), "a temporary folder", temporary=True)
 
 
-def used(place: Place) -> Path:
+def current_log_folder(place: LogPlace) -> Path:
     """The folder that cells use: the log at a place, or the branch of it that is in use."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.timetravel import branches
 
-    return folder_of(place.path, branches.used(Files(), str(place.path)))
+    return folder_of(place.path, branches.notebook_branch(Files(), str(place.path)))
 
 
 def folder_of(log: Path, name: str | None) -> Path:
     """The folder of a branch of a log, None: of the log itself; `A/B` is branch B of branch A."""
     from nosync_nb.store.timetravel import branches
 
-    return log if name is None else Path(branches.place(str(log), name))
+    return log if name is None else Path(branches.branch_folder(str(log), name))
 
 
 def main_of(log: Path) -> tuple[Path, str | None]:
@@ -123,18 +123,18 @@ def main_of(log: Path) -> tuple[Path, str | None]:
     from nosync_nb.store.timetravel.branches import FOLDER
 
     names: list[str] = []
-    while log.parent.name == FOLDER and Place(log.parent.parent, "").has_log:
+    while log.parent.name == FOLDER and LogPlace(log.parent.parent, "").has_log:
         names.insert(0, log.name)
         log = log.parent.parent
     return log, "/".join(names) or None
 
 
-def use(place: Place, name: str | None) -> None:
+def set_current_log(place: LogPlace, name: str | None) -> None:
     """Notes beside the log that cells go on in a branch of it; None: in the log itself."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.timetravel import branches
 
-    branches.use(Files(), str(place.path), name)
+    branches.set_notebook_branch(Files(), str(place.path), name)
 
 
 def branches_of(main: Path) -> list[str]:
@@ -147,10 +147,10 @@ def branches_of(main: Path) -> list[str]:
     from nosync_nb.store.timetravel import branches
 
     def below(log: str) -> Iterator[str]:
-        for name in branches.names(Files(), log):
+        for name in branches.branch_names(Files(), log):
             yield name
-            yield from (f"{name}/{each}" for each in below(branches.place(log, name)))
-        yield from registry.below(Files(), log)
+            yield from (f"{name}/{each}" for each in below(branches.branch_folder(log, name)))
+        yield from registry.logs_below(Files(), log)
 
     return [*below(str(main.resolve()))]
 
@@ -164,9 +164,9 @@ def check_branch(main: Path, name: str) -> Path:
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.timetravel import branches
 
-    names = branches.every(Files(), str(main))
+    names = branches.all_branches(Files(), str(main))
     if name not in names:
-        raise branches.unknown(name, names)
+        raise branches.unknown_branch_error(name, names)
     return folder_of(main, name)
 
 
@@ -182,13 +182,13 @@ def fetch(main: Path, name: str) -> None:
 
     log = str(main.resolve())
     for part in name.split("/"):
-        had = registry.below(Files(), log).get(part)
-        log = branches.place(log, part)
+        had = registry.logs_below(Files(), log).get(part)
+        log = branches.branch_folder(log, part)
         if had is not None:
             nosync_nb.open(log, replicas=had[0], quorum=had[1]).close()
 
 
-def prepare(place: Place, *, write: bool = True) -> bool:
+def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
     """Makes the folder above the log and admits both; `.nosync` keeps itself out of git.
 
     Whatever is written beside the log is written after this: the folder may have come with a
@@ -206,7 +206,7 @@ def prepare(place: Place, *, write: bool = True) -> bool:
     own = parent.name == ".nosync"
     try:
         if own:
-            folder.inside(files, str(parent), write=write)
+            folder.path_inside(files, str(parent), write=write)
         elif write:
             files.make_folder(str(parent))
         known = folder.holds_log(files, str(place.path), write=write)
@@ -222,20 +222,20 @@ def prepare(place: Place, *, write: bool = True) -> bool:
     return known
 
 
-def lost(place: Place) -> str:
+def is_log_lost(place: LogPlace) -> str:
     """A line on the log that lay at a place, if it is gone and has replicas; else empty."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.replication import registry
 
-    if place.has_log or registry.look(Files(), os.path.realpath(place.path)) is None:
+    if place.has_log or registry.registered_replicas(Files(), os.path.realpath(place.path)) is None:
         return ""
     return (
-        f"the log {shown(place.path)} is gone, and its replicas have it: `%dd recover` or any use"
-        " of nosync makes it anew, `%dd reset` forgets it"
+        f"the log {shown_path(place.path)} is gone, and its replicas have it: `%dd recover` or any"
+        " use of nosync makes it anew, `%dd reset` forgets it"
     )
 
 
-def regained(place: Place, options: dict[str, Any]) -> str:
+def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
     """Takes the replicas of a log that lay at a place and is gone.
 
     Args:
@@ -248,21 +248,24 @@ def regained(place: Place, options: dict[str, Any]) -> str:
     from nosync_nb.store.replication import registry
 
     files, where = Files(), os.path.realpath(place.path)
-    if "replicas" not in options and (had := registry.look(files, where)) is not None:
+    if (
+        "replicas" not in options
+        and (had := registry.registered_replicas(files, where)) is not None
+    ):
         options["replicas"], options["quorum"] = had
         return ""
-    for lost in registry.gone(files, os.path.dirname(where)):
-        path = shown(Path(lost))
+    for lost in registry.is_log_gone(files, os.path.dirname(where)):
+        path = shown_path(Path(lost))
         return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
     return ""
 
 
-def given_up(place: Place) -> Exception:
+def abandoned_place(place: LogPlace) -> Exception:
     """The error that a recovery which ended the kernel twice is not tried again by itself."""
     from nosync_nb.errors import NosyncError
 
     return NosyncError(
-        f"recovering {shown(place.path)} ended the kernel twice, so it is not tried again "
+        f"recovering {shown_path(place.path)} ended the kernel twice, so it is not tried again "
         "by itself; the log is as it was",
         hint="%dd recover tries once more, %dd open OTHER works elsewhere",
     )

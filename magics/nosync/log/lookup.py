@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nosync_nb
-from nosync.log.location import Place, natural, shown
+from nosync.log.location import LogPlace, default_place, shown_path
 from nosync.log.notebook_facts import (
     NotebookFile,
+    find_notebook,
     known_logs,
     located,
     logs_in,
     open_in,
     read_record,
-    where_is,
 )
-from nosync.log.resolution import MAYBE, NEW, Evidence, decide
+from nosync.log.resolution import MAYBE, NEW, NotebookFacts, resolve_log
 from nosync_nb.errors import DurabilityError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def log_of(notebook: Path) -> Path:
     """
     __tracebackhide__ = True
     file = NotebookFile.read(notebook)
-    place = natural(Path(file.path))
-    here = Evidence(place, file.path, file.file, file.cells)
+    place = default_place(Path(file.path))
+    here = NotebookFacts(place, file.path, file.file, file.cells)
     logs = known_logs(here)
     mine = [
         each.path for each in logs if each.record and file.file and each.record.file == file.file
@@ -69,18 +69,18 @@ def log_of(notebook: Path) -> Path:
     for log in mine:
         if open_in(log):  # its notebook runs, so its cells may be saved later
             return log
-    verdict = decide(here, logs)
+    verdict = resolve_log(here, logs)
     if verdict.log is not None and verdict.why != NEW:
         return verdict.log
     if verdict.relation == MAYBE and verdict.other is not None and verdict.other.path in mine:
         return verdict.other.path  # no cell of either contradicts it
-    others = [log for log in logs_in(place.parent) if Place(log, "").has_log]
-    listed = ", ".join(f"{shown(log)}{_notebook_of(log)}" for log in others)
+    others = [log for log in logs_in(place.parent) if LogPlace(log, "").has_log]
+    listed = ", ".join(f"{shown_path(log)}{_notebook_of(log)}" for log in others)
     missing = "" if file.file else " (there is no such file)"
     beside = f"logs beside it: {listed}" if others else f"there are no logs in '{place.parent}'"
     raise DurabilityError(
         f"no log of notebook '{notebook}'{missing} is known; {beside}",
-        hint=f"nosync.open('{shown(others[0])}', mode='r') reads the log in a folder"
+        hint=f"nosync.open('{shown_path(others[0])}', mode='r') reads the log in a folder"
         if others
         else "run a cell of the notebook that uses nosync, or name the folder of its log",
     )
@@ -88,5 +88,5 @@ def log_of(notebook: Path) -> Path:
 
 def _notebook_of(log: Path) -> str:
     record = read_record(log)
-    name = "" if record is None else where_is(record) or record.notebook
-    return f" ({shown(Path(name))})" if name else ""
+    name = "" if record is None else find_notebook(record) or record.notebook
+    return f" ({shown_path(Path(name))})" if name else ""

@@ -18,8 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nosync.log.location import RECORD, Place
-from nosync.log.resolution import TEXT, Evidence, FileId, KnownLog, Record, drawn, may_be
+from nosync.log.location import RECORD, LogPlace
+from nosync.log.resolution import (
+    TEXT,
+    FileId,
+    KnownLog,
+    LogRecord,
+    NotebookFacts,
+    drawn_identity,
+    may_be_same_notebook,
+)
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -64,7 +72,11 @@ class NotebookFile:
             cells = [(_text(cell["source"]), str(cell.get("id") or "")) for cell in read]
             if cells and not any(known for _, known in cells):
                 return cls(where, file)
-            told = {telling(known, text): text for text, known in cells if _CELL.fullmatch(known)}
+            told = {
+                notebook_server_facts(known, text): text
+                for text, known in cells
+                if _CELL.fullmatch(known)
+            }
             told.pop("", None)
             return cls(where, file, frozenset(told), {text: i for i, text in told.items()})
         return cls(where, file)
@@ -77,17 +89,17 @@ class NotebookFile:
         if self.file is not None and self.cells is None:
             return ""  # the file keeps no ids: the front end makes others every time
         if isinstance(told, str) and _CELL.fullmatch(told):
-            return telling(told, source.strip())
+            return notebook_server_facts(told, source.strip())
         return (self.sources or {}).get(source.strip(), "")
 
 
-def telling(known: str, text: str) -> str:
+def notebook_server_facts(known: str, text: str) -> str:
     """What tells a cell from those of other notebooks: its id, or its text if ids are counted.
 
     Tools that keep notebooks under version control number their cells: every notebook has a cell
     "0" then. Empty: nothing tells it, as it has no text either.
     """
-    if drawn(known) or not _COUNTED.fullmatch(known):
+    if drawn_identity(known) or not _COUNTED.fullmatch(known):
         return known
     return f"{TEXT}{hashlib.sha256(text.encode()).hexdigest()[:16]}" if text else ""
 
@@ -122,9 +134,9 @@ def kernel_id() -> str:
     return found.group() if found else ""
 
 
-def of_notebook(
+def notebook_facts(
     chosen: Path | None, natural: Path | None, file: NotebookFile, running: str
-) -> Evidence:
+) -> NotebookFacts:
     """What is known of the notebook in this kernel.
 
     Args:
@@ -133,17 +145,17 @@ def of_notebook(
     cells = file.cells
     if running:
         cells = frozenset({running}) | (cells or frozenset())
-    return Evidence(natural, file.path, file.file, cells, kernel_id(), chosen)
+    return NotebookFacts(natural, file.path, file.file, cells, kernel_id(), chosen)
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: Path) -> LogRecord | None:
     """What a log knows of its notebook; None: nothing that makes sense."""
     from nosync_nb.files.filesystem import Files
 
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
         known = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
         file, previous = known["file"], known.get("previous")
-        return Record(
+        return LogRecord(
             str(known["notebook"]),
             None if file is None else (int(file[0]), int(file[1])),
             tuple(str(cell) for cell in known["cells"]),
@@ -157,13 +169,13 @@ def read_record(folder: Path) -> Record | None:
     return None
 
 
-def former(folder: Path, record: Record) -> tuple[str, ...]:
+def former(folder: Path, record: LogRecord) -> tuple[str, ...]:
     """The paths that the folder of a log had before it was renamed to this one.
 
     A folder whose original is still there is a copy, and was never called so.
     """
     old = record.log
-    if old in ("", str(folder), *record.former) or Place(Path(old), "").has_log:
+    if old in ("", str(folder), *record.former) or LogPlace(Path(old), "").has_log:
         return record.former
     return (*record.former, old)[-_FORMER_MAX:]
 
@@ -173,7 +185,7 @@ def located(path: Path) -> Path:
 
     Only folders in `.nosync` are renamed. A branch is found in the folder of its log.
     """
-    if Place(path, "").has_log:
+    if LogPlace(path, "").has_log:
         return path
     tried = [path, *path.parents]
     for old in (each for each in tried if each.parent.name == ".nosync"):
@@ -184,7 +196,7 @@ def located(path: Path) -> Path:
     return path
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: LogRecord) -> None:
     """Replaces it; whole or not at all. A folder that refuses is left alone.
 
     IMPORTANT: only after the folder was admitted (`place.prepare`).
@@ -209,19 +221,22 @@ def open_in(folder: Path) -> str | None:
     files = Files()
     with suppress(NosyncError):
         log = str(folder)
-        for path in (log, *(branches.place(log, name) for name in branches.every(files, log))):
-            if (process := open_by(owner.read(files, path))) is not None:
+        for path in (
+            log,
+            *(branches.branch_folder(log, name) for name in branches.all_branches(files, log)),
+        ):
+            if (process := open_by(owner.read_owner(files, path))) is not None:
                 return process
     return None
 
 
-def known_logs(here: Evidence) -> list[KnownLog]:
+def known_logs(here: NotebookFacts) -> list[KnownLog]:
     """The logs beside the notebook, and those that this user's notebooks have elsewhere."""
     own = [] if here.natural is None else list(logs_in(here.natural.parent))
     beside = {str(each) for each in own}
-    elsewhere = [Path(each) for each in listed() if each not in beside]
+    elsewhere = [Path(each) for each in registered_logs() if each not in beside]
     places = [*own, *elsewhere[-LOGS_MAX:]]
-    return [_known(path, here) for path in places if Place(path, "").has_log]
+    return [_known(path, here) for path in places if LogPlace(path, "").has_log]
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
@@ -236,19 +251,19 @@ def logs_in(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _known(path: Path, here: Evidence) -> KnownLog:
+def _known(path: Path, here: NotebookFacts) -> KnownLog:
     record = read_record(path)
     if record is None:
         return KnownLog(path)
-    brought = record.log not in ("", str(path)) and Place(Path(record.log), "").has_log
+    brought = record.log not in ("", str(path)) and LogPlace(Path(record.log), "").has_log
     names = former(path, record)
-    if brought or not may_be(here, path, record):
+    if brought or not may_be_same_notebook(here, path, record):
         return KnownLog(path, record, "", brought, names)
-    lives = where_is(record)
+    lives = find_notebook(record)
     return KnownLog(path, record, "" if lives == here.notebook else lives, former=names)
 
 
-def where_is(record: Record) -> str:
+def find_notebook(record: LogRecord) -> str:
     """Where the notebook that a log knows is now; empty: nowhere that is known.
 
     It is at its path, or in the same folder under another name.
@@ -294,7 +309,7 @@ def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
         paths = [notebook.parent / name for name in names]
         if file is not None:
             return next((path for path in paths if file_id(str(path)) == file), notebook)
-        if drawn(cell):
+        if drawn_identity(cell):
             paths.sort(key=lambda path: Files().status(str(path)).st_mtime, reverse=True)
             read = ((path, NotebookFile.read(path).cells) for path in paths[:_SEARCHED_MAX])
             having = [path for path, cells in read if cell in (cells or ())]
@@ -302,7 +317,7 @@ def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
     return notebook
 
 
-def listed() -> list[str]:
+def registered_logs() -> list[str]:
     """The logs that this user's notebooks have used, the latest last; from a file of his alone."""
     from nosync_nb.files.filesystem import Files
 
@@ -314,12 +329,12 @@ def listed() -> list[str]:
     return []
 
 
-def enlist(*folders: Path) -> None:
+def register_log(*folders: Path) -> None:
     """Notes logs, so that they are found from another folder; those that are gone make room."""
     from nosync_nb.files.filesystem import Files
 
     files, where, paths = Files(), _list_path(), [str(each) for each in folders]
-    if set(paths) <= {*listed()[-LOGS_MAX // 2 :]}:
+    if set(paths) <= {*registered_logs()[-LOGS_MAX // 2 :]}:
         return
     with suppress(OSError):
         files.make_folder(os.path.dirname(where))
@@ -327,7 +342,7 @@ def enlist(*folders: Path) -> None:
         if lock is None:  # what it helps to find is found by its path as well
             return
         try:
-            kept = [each for each in listed() if each not in paths and files.exists(each)]
+            kept = [each for each in registered_logs() if each not in paths and files.exists(each)]
             files.replace(where, json.dumps([*kept[-2 * LOGS_MAX :], *paths]).encode(), sync=False)
         finally:
             lock.release()

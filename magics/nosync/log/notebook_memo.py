@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 20
 _TELLINGS_MAX = 2
 
 
-class Running(NamedTuple):
+class RunningCell(NamedTuple):
     """A cell that runs.
 
     Attributes:
@@ -50,7 +50,7 @@ class Running(NamedTuple):
 
 
 @dataclass
-class Memo:
+class NotebookMemo:
     """What `notebook.json` says.
 
     attempts: recoveries begun and not finished; two mean safe mode.
@@ -68,12 +68,12 @@ class Memo:
     aliases: dict[str, str] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
-    running: Running | None = None
+    running: RunningCell | None = None
     spark: bool = False
     conf: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path) -> Memo:
+    def read(cls, folder: Path) -> NotebookMemo:
         """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
         from nosync_nb.files.filesystem import Files
 
@@ -89,7 +89,7 @@ class Memo:
                 imports, conf = {}, {}
             running = known.get("running")
             if running is not None:
-                running = Running(str(running[0]), int(running[1]), bool(running[2]))
+                running = RunningCell(str(running[0]), int(running[1]), bool(running[2]))
             spark = bool(known.get("spark"))
             attempts = int(known["attempts"])
             return cls(attempts, names, aliases, imports, told, running, spark, conf)
@@ -139,11 +139,11 @@ class Memo:
             names.clear()
         self.running = None
 
-    def begins(self, cell: Running) -> None:
+    def begins(self, cell: RunningCell) -> None:
         """A cell begins."""
         self.running = cell
 
-    def ends(self) -> Running | None:
+    def ends(self) -> RunningCell | None:
         """No cell runs any more; the one that did."""
         ran, self.running = self.running, None
         return ran
@@ -152,7 +152,7 @@ class Memo:
         """A Spark session of such settings is in use."""
         self.spark, self.conf = True, dict(conf)
 
-    def join(self, other: Memo, there: Collection[str]) -> None:
+    def join(self, other: NotebookMemo, there: Collection[str]) -> None:
         """Takes what cells of this kernel bound, those names that are still there."""
         for name, text in other.names.items():
             if name in there:
@@ -182,7 +182,7 @@ def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]
     from nosync_nb.errors import NosyncError
 
     try:
-        key = signing.known_key() if imports or conf else None
+        key = signing.existing_user_key() if imports or conf else None
     except NosyncError:
         key = None
     if key is None:

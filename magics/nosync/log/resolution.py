@@ -2,8 +2,8 @@
 
 Design
     Names of notebooks change, and are given again. So a log says of its notebook what it has seen
-    of it (`Record`), and a notebook in a kernel shows what can be known of it (`Evidence`). From
-    the strongest to the weakest:
+    of it (`Record`), and a notebook in a kernel shows what can be known of it (`NotebookFacts`).
+    From the strongest to the weakest:
 
     1. a choice: `%dd open PATH` or NOSYNC_SESSION;
     2. the kernel's id, which stays over restarts, while the notebook is renamed or not yet saved;
@@ -50,7 +50,7 @@ FileId = tuple[int, int]
 """Device and number of a file."""
 
 
-class Evidence(NamedTuple):
+class NotebookFacts(NamedTuple):
     """What a kernel knows of its notebook.
 
     Attributes:
@@ -72,10 +72,10 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Record:
+class LogRecord:
     """What a log knows of its notebook; it lies beside the log.
 
-    notebook, file, kernel: as in `Evidence`, when it was seen last.
+    notebook, file, kernel: as in `NotebookFacts`, when it was seen last.
     cells: ids or texts of the cells that it has seen run, the latest last.
     log: the folder of the log, by which a copy of the folder is told.
     seen: when it was written, seconds since 1970.
@@ -107,13 +107,13 @@ class KnownLog(NamedTuple):
     """
 
     path: Path
-    record: Record | None = None
+    record: LogRecord | None = None
     lives: str = ""
     brought: bool = False
     former: tuple[str, ...] = ()
 
 
-class Verdict(NamedTuple):
+class LogResolution(NamedTuple):
     """Which log it is, why, and which one it is not.
 
     Attributes:
@@ -132,7 +132,7 @@ class Verdict(NamedTuple):
     rename: Path | None = None
 
 
-def decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
+def resolve_log(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
     """Decides which log is a notebook's, and what its folder should be called.
 
     Args:
@@ -158,15 +158,15 @@ def folder_for(natural: Path, known: KnownLog, logs: Sequence[KnownLog]) -> Path
     return _free(natural, [each for each in logs if each.path != path])
 
 
-def _decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
+def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
     if here.chosen is not None:
-        return Verdict(here.chosen, CHOSEN)
+        return LogResolution(here.chosen, CHOSEN)
     told = [(each, each.record) for each in logs if each.record is not None]
     kernel = [each for each, r in told if here.kernel and r.kernel == here.kernel]
     if kernel:
-        return Verdict(max(kernel, key=_latest).path, KERNEL)
+        return LogResolution(max(kernel, key=_latest).path, KERNEL)
     if here.natural is None:
-        return Verdict(None, NEW)
+        return LogResolution(None, NEW)
     seen = [each for each, r in told if _shared(here, r)]
     same = [
         each
@@ -174,32 +174,32 @@ def _decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
         if here.file and r.file == here.file and _shared(here, r, words=False)
     ]
     if same:
-        return Verdict(max(same, key=_latest).path, FILE)
+        return LogResolution(max(same, key=_latest).path, FILE)
     gone = [each for each in seen if not each.lives]
     moved = [each for each in gone if _alone(here, each)]
     if moved:
-        return Verdict(max(moved, key=lambda each: _nearest(here, each)).path, CELLS)
+        return LogResolution(max(moved, key=lambda each: _nearest(here, each)).path, CELLS)
     named = [each for each in logs if _has_path(here, each)]
     agreeing = [each for each in named if not _contradicts(here, each)]
     if agreeing:
-        return Verdict(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
+        return LogResolution(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
     new = _free(here.natural, logs)
     copied = [each for each, r in told if each.lives and _shared(here, r, words=False)]
     if copied:
-        return Verdict(new, NEW, max(copied, key=_latest), COPY)
+        return LogResolution(new, NEW, max(copied, key=_latest), COPY)
     taken = [each for each, r in told if here.file and r.previous == (here.notebook, here.file)]
     if taken:
-        return Verdict(new, NEW, max(taken, key=_latest), TAKEN)
+        return LogResolution(new, NEW, max(taken, key=_latest), TAKEN)
     if named:
         other = max(named, key=lambda each: _nearest(here, each))
-        return Verdict(new, NEW) if other.lives else Verdict(new, NEW, other, GONE)
+        return LogResolution(new, NEW) if other.lives else LogResolution(new, NEW, other, GONE)
     doubtful = gone or [each for each, r in told if _maybe(here, r)]
     if doubtful:
-        return Verdict(new, NEW, max(doubtful, key=_latest), MAYBE)
-    return Verdict(new, NEW)
+        return LogResolution(new, NEW, max(doubtful, key=_latest), MAYBE)
+    return LogResolution(new, NEW)
 
 
-def same(here: Evidence, record: Record) -> bool:
+def is_same_notebook(here: NotebookFacts, record: LogRecord) -> bool:
     """Tells whether the notebook that a log knows is this one, so that its cells stay known."""
     if here.kernel and record.kernel == here.kernel:
         return True
@@ -208,19 +208,19 @@ def same(here: Evidence, record: Record) -> bool:
     return not _differs(here, record) and record.notebook == here.notebook
 
 
-def may_be(here: Evidence, log: Path, record: Record) -> bool:
+def may_be_same_notebook(here: NotebookFacts, log: Path, record: LogRecord) -> bool:
     """Tells whether anything but the kernel speaks for a log, by what it knows of its notebook."""
     named = here.notebook and record.notebook == here.notebook
     found = here.file and record.file == here.file
     return bool(named or found or log == here.natural or _shared(here, record))
 
 
-def drawn(known: str) -> bool:
+def drawn_identity(known: str) -> bool:
     """Whether a cell's id was drawn at random, so that no other notebook has it."""
     return _RANDOM.fullmatch(known) is not None
 
 
-def _shared(here: Evidence, record: Record, *, words: bool = True) -> int:
+def _shared(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> int:
     """How many cells of the notebook the log has seen.
 
     Texts count if they are several, and half of what either has: one line stands in many notebooks.
@@ -229,16 +229,16 @@ def _shared(here: Evidence, record: Record, *, words: bool = True) -> int:
         words: False: ids that were written by hand count no more than texts.
     """
     both = (here.cells or frozenset()).intersection(record.cells)
-    if not both or (_ids(both) if words else any(map(drawn, both))):
+    if not both or (_ids(both) if words else any(map(drawn_identity, both))):
         return len(both)
     fewer = min(len(here.cells or ()), len(record.cells))
     return len(both) if len(both) > 1 and 2 * len(both) >= fewer else 0
 
 
-def _alone(here: Evidence, known: KnownLog) -> bool:
+def _alone(here: NotebookFacts, known: KnownLog) -> bool:
     """Whether the cells tell that a log is the notebook's, its file being another one."""
     both = (here.cells or frozenset()).intersection(known.record.cells if known.record else ())
-    return not _ids(both) or any(map(drawn, both)) or _has_path(here, known)
+    return not _ids(both) or any(map(drawn_identity, both)) or _has_path(here, known)
 
 
 def _ids(cells: Iterable[str]) -> bool:
@@ -246,7 +246,7 @@ def _ids(cells: Iterable[str]) -> bool:
     return any(not each.startswith(TEXT) for each in cells)
 
 
-def _differs(here: Evidence, record: Record) -> bool:
+def _differs(here: NotebookFacts, record: LogRecord) -> bool:
     """Whether a notebook that shares no cell with what a log has seen is another one.
 
     Texts are edited, and tell nothing when they differ.
@@ -260,20 +260,20 @@ def _latest(known: KnownLog) -> tuple[bool, float]:
     return not known.brought, known.record.seen if known.record else 0.0
 
 
-def _nearest(here: Evidence, known: KnownLog) -> tuple[bool, bool, int, float]:
+def _nearest(here: NotebookFacts, known: KnownLog) -> tuple[bool, bool, int, float]:
     """Orders logs of which each may be the notebook's: the one in its place goes first."""
-    record = known.record or Record()
+    record = known.record or LogRecord()
     own = known.path == here.natural
     return own, record.notebook == here.notebook, _shared(here, record), record.seen
 
 
-def _has_path(here: Evidence, known: KnownLog) -> bool:
+def _has_path(here: NotebookFacts, known: KnownLog) -> bool:
     record = known.record
     named = record is not None and bool(here.notebook) and record.notebook == here.notebook
     return named or known.path == here.natural
 
 
-def _contradicts(here: Evidence, known: KnownLog) -> bool:
+def _contradicts(here: NotebookFacts, known: KnownLog) -> bool:
     """Whether a log that has the notebook's path is another one's; they share no cell."""
     record = known.record
     if record is None:
@@ -285,7 +285,7 @@ def _contradicts(here: Evidence, known: KnownLog) -> bool:
     return bool(record.notebook) and record.notebook != here.notebook
 
 
-def _maybe(here: Evidence, record: Record) -> bool:
+def _maybe(here: NotebookFacts, record: LogRecord) -> bool:
     """The file is the one that the log knows, and there are no cells to tell more."""
     return here.file is not None and record.file == here.file and not _differs(here, record)
 
@@ -299,7 +299,7 @@ def _free(natural: Path, logs: Iterable[KnownLog]) -> Path:
     return next(place for place in places if place not in taken)
 
 
-def told(verdict: Verdict, log: str, notebook: str) -> str:
+def resolution_text(verdict: LogResolution, log: str, notebook: str) -> str:
     """A line on the log that nearly was it; empty if there is none.
 
     Args:

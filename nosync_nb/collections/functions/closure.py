@@ -11,13 +11,13 @@ from itertools import count
 from typing import Any
 
 from nosync_nb.collections.functions import serializer
-from nosync_nb.collections.functions.fingerprint import Recognition, function_fingerprint
+from nosync_nb.collections.functions.fingerprint import FunctionIdentity, function_fingerprint
 from nosync_nb.errors import TrustError
 
 Function = Callable[..., Any]
 
 
-class Captured:
+class CapturedFunction:
     """A function of the user as it was when it was given: code, captured values, identity.
 
     What runs is a private copy. Its globals, closure cells, defaults and what they hold are those
@@ -49,7 +49,7 @@ class Captured:
         context: str = "",
     ) -> None:
         self.function = function
-        self.recognition: Recognition | None = None
+        self.recognition: FunctionIdentity | None = None
         self.pickle: bytes | None = None
         self.why: str | None = None
         self._identity = identity
@@ -74,13 +74,15 @@ class Captured:
         if self._identity is None:
             return
         try:
-            data = serializer.dumps(self.function, self.recognition.modules)
-            self.function = serializer.loads(data)
+            data = serializer.serialize_function(self.function, self.recognition.modules)
+            self.function = serializer.deserialize_function(data)
             self.pickle = data
         except Exception as error:  # whatever the user's objects raise
             self.why = f"{type(error).__name__}: {error}"
 
-    def text(self, context: str | None, seal: Callable[[Captured, str], str | None]) -> str | None:
+    def text(
+        self, context: str | None, seal: Callable[[CapturedFunction, str], str | None]
+    ) -> str | None:
         """How the log holds it in a place: made once by `seal`; None if it cannot be stored.
 
         Args:
@@ -100,7 +102,7 @@ class Captured:
         return next(((where, text) for where, text in self._texts.items() if text), None)
 
 
-class Unknown:
+class UnavailableFunction:
     """Stands for a function of the log that may not or cannot be loaded; calling it raises."""
 
     def __init__(self, why: str) -> None:

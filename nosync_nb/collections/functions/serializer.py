@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nosync_nb.collections.functions.fingerprint import LRU_CACHED, package_version
+from nosync_nb.collections.functions.fingerprint import LRU_CACHED, code_version
 
 Function = Callable[..., Any]
 
 _registering = threading.Lock()
 
 
-def dumps(function: Function, modules: tuple[str, ...]) -> bytes:
+def serialize_function(function: Function, modules: tuple[str, ...]) -> bytes:
     """The bytes of a function.
 
     Args:
@@ -45,7 +45,7 @@ def dumps(function: Function, modules: tuple[str, ...]) -> bytes:
         return file.getvalue()
 
 
-def loads(data: bytes) -> Function:
+def deserialize_function(data: bytes) -> Function:
     """The function that `dumps` wrote, a copy at each call; runs what is in the bytes."""
     import cloudpickle
 
@@ -72,7 +72,7 @@ def _pickler_class() -> Any:
 
 def _is_users(function: Any) -> bool:
     """Whether a function is of a module of the user."""
-    return package_version(function.__module__ or "__main__") is None
+    return code_version(function.__module__ or "__main__") is None
 
 
 class Cached:

@@ -30,9 +30,9 @@ from typing import Any
 
 from nosync_nb.collections.functions import serializer
 from nosync_nb.collections.functions.fingerprint import (
-    Recognition,
+    FunctionIdentity,
+    code_version,
     function_fingerprint,
-    package_version,
 )
 from nosync_nb.errors import DurabilityError, StageError, TrustError
 from nosync_nb.files import secret_files
@@ -73,7 +73,7 @@ def user_key(files: Files | None = None) -> bytes:
     path = key_path()
     try:
         if not files.exists(path):
-            secret_files.made(files, path, "key", _REMEDY)
+            secret_files.create_secret_file(files, path, "key", _REMEDY)
         secret_files.check_folder(files, os.path.dirname(path), "key", _REMEDY)
         return read_key(files, path)
     except DurabilityError as error:
@@ -82,7 +82,7 @@ def user_key(files: Files | None = None) -> bytes:
         raise _unavailable(error) from error
 
 
-def known_key(files: Files | None = None) -> bytes | None:
+def existing_user_key(files: Files | None = None) -> bytes | None:
     """Returns the user's key if there is one; makes none.
 
     Raises:
@@ -111,7 +111,7 @@ def _unavailable(error: DurabilityError) -> TrustError:
 
 def key_text(key: bytes) -> bytes:
     """What stands in the file of a key."""
-    return secret_files.text(key)
+    return secret_files.secret_text(key)
 
 
 def read_key(files: Files, path: str) -> bytes:
@@ -120,15 +120,17 @@ def read_key(files: Files, path: str) -> bytes:
     Raises:
         TrustError: if others can read it, or it is none.
     """
-    return secret_files.read(files, path, "key", "delete it: a new one is made; then " + _RUN_CELL)
+    return secret_files.read_secret(
+        files, path, "key", "delete it: a new one is made; then " + _RUN_CELL
+    )
 
 
-def seal(
+def sign_function(
     function: Function,
     *,
     key: bytes,
     context: str = "",
-    identity: Recognition | None = None,
+    identity: FunctionIdentity | None = None,
     pickle: bytes | None = None,
 ) -> bytes:
     """Makes the signed bytes of a function.
@@ -144,11 +146,11 @@ def seal(
     """
     identity = identity or function_fingerprint(function)
     if identity.fingerprint is None:
-        raise unsealable(function, identity.reason or "it has no fingerprint")
+        raise refusal_to_load(function, identity.reason or "it has no fingerprint")
     try:
-        payload = pickle or serializer.dumps(function, identity.modules)
+        payload = pickle or serializer.serialize_function(function, identity.modules)
     except Exception as error:
-        raise unsealable(function, f"{type(error).__name__}: {error}") from error
+        raise refusal_to_load(function, f"{type(error).__name__}: {error}") from error
     header = json.dumps(
         {**_environment(), "packages": identity.versions, "fingerprint": identity.fingerprint}
     ).encode()
@@ -156,7 +158,7 @@ def seal(
     return _MAGIC + _key_id(key) + _mac(key, context, signed) + signed
 
 
-def unseal(
+def load_signed_function(
     data: bytes, *, key: bytes, context: str = "", fingerprint: str | None = None
 ) -> Function:
     """Loads a function whose signature holds, made by this Python and these packages.
@@ -178,7 +180,7 @@ def unseal(
     _check_environment(header)
 
     try:
-        function = serializer.loads(signed[4 + size :])
+        function = serializer.deserialize_function(signed[4 + size :])
     except Exception as error:
         raise TrustError(
             f"a function of the log cannot be loaded: {type(error).__name__}: {error}",
@@ -188,7 +190,7 @@ def unseal(
     return function
 
 
-def moved(data: bytes, *, key: bytes, before: str, after: str) -> bytes:
+def resigned_for_log(data: bytes, *, key: bytes, before: str, after: str) -> bytes:
     """Signs sealed bytes for another context, without loading them.
 
     Raises:
@@ -246,7 +248,7 @@ def _check_environment(header: dict[str, Any]) -> None:
     for name, here in _environment().items():
         _check_version(name, header[name], here)
     for name, there in header["packages"].items():
-        _check_version(name, there, package_version(name))
+        _check_version(name, there, code_version(name))
 
 
 def _check_version(name: str, there: str, here: str | None) -> None:
@@ -259,7 +261,7 @@ def _check_version(name: str, there: str, here: str | None) -> None:
         )
 
 
-def unsealable(function: Function, reason: str) -> StageError:
+def refusal_to_load(function: Function, reason: str) -> StageError:
     """The error for a function that no log can hold."""
     name = getattr(function, "__name__", type(function).__name__)
     return StageError(

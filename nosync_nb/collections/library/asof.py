@@ -12,8 +12,8 @@ from typing import Any
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.library.event_time import TIMES, Length, length
-from nosync_nb.collections.row_expressions import filtered
-from nosync_nb.collections.session_protocol import Types, definition_of, host_of
+from nosync_nb.collections.row_expressions import filter_definition
+from nosync_nb.collections.session_protocol import SparkTypeResolver, definition_of, session_of
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted
@@ -49,7 +49,7 @@ def asof_join(
         from a changed right row up to the next one, or as far as the tolerance.
     """
     source = definition_of("asof_join", left)
-    other = definition_of("asof_join", right, host_of(left))
+    other = definition_of("asof_join", right, session_of(left))
     pairs = _pairs("on", on)
     times = _pairs("time", time)
     if len(times) != 1:
@@ -75,15 +75,17 @@ def asof_join(
     places = [order.index(i, len(r_keys)) for i in rest]
     fields = [*left.schema.fields, *_further(left, right, rest)]
     params = {"left": l_keys, "at": at, "further": places, "tolerance": width}
-    arranged = _arranged(other, order, len(pairs), host_of(left).types)
+    arranged = _arranged(other, order, len(pairs), session_of(left).types)
     definition = Definition("asof", Schema(fields), (source, arranged), params)
-    return Collection(host_of(left), definition)
+    return Collection(session_of(left), definition)
 
 
-def _arranged(right: Definition, order: Sequence[int], keys: int, types: Types) -> Definition:
+def _arranged(
+    right: Definition, order: Sequence[int], keys: int, types: SparkTypeResolver
+) -> Definition:
     """The right side as the operator wants it: columns in order, keys and time not null."""
     names = [quoted(right.schema.names[i]) for i in order[: keys + 1]]
-    there = filtered(right, " and ".join(f"{name} is not null" for name in names), types)
+    there = filter_definition(right, " and ".join(f"{name} is not null" for name in names), types)
     schema = Schema([Field(f"c{n}", right.schema.types[i]) for n, i in enumerate(order)])
     return there.then("select", schema, {"outputs": [*order]})
 

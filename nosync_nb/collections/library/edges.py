@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.session_protocol import definition_of, host_of
+from nosync_nb.collections.session_protocol import definition_of, session_of
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
@@ -70,7 +70,7 @@ def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> 
     """Given nodes, each once, of the type of the edges' ends."""
     wanted = _ends(what, edges).schema.types[0]
     nodes = _columns(what, argument, given, ["node"])
-    definition_of(what, nodes, host_of(edges), argument)
+    definition_of(what, nodes, session_of(edges), argument)
     if nodes.schema.types[0] != wanted:
         raise SchemaError(
             f"{what}: node is {nodes.schema.types[0]} in {argument} and {wanted} in the edges",

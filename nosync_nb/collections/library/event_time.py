@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.functions.fingerprint import identified
-from nosync_nb.collections.session_protocol import host_of
+from nosync_nb.collections.functions.fingerprint import library_identity
+from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted
@@ -98,7 +98,7 @@ def as_times(collection: Collection, names: Sequence[str], type_: str) -> Collec
     return collection.map(FromMicros(places), Schema(fields))
 
 
-@identified("to_micros/1")
+@library_identity("to_micros/1")
 @dataclass(frozen=True)
 class ToMicros:
     """A row with the microseconds of the time at a place as a further column."""
@@ -110,7 +110,7 @@ class ToMicros:
         return (*row, since // timedelta(microseconds=1))
 
 
-@identified("from_micros/1")
+@library_identity("from_micros/1")
 @dataclass(frozen=True)
 class FromMicros:
     """A row with the microseconds at these places turned into times without a zone."""
@@ -126,4 +126,4 @@ class FromMicros:
 
 def _utc(collection: Collection) -> bool:
     """Whether times with and without a zone are the same in the session."""
-    return host_of(collection).types.in_utc()
+    return session_of(collection).types.in_utc()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.functions.fingerprint import identified
+from nosync_nb.collections.functions.fingerprint import library_identity
 from nosync_nb.collections.library.asof import asof_join
 from nosync_nb.collections.library.event_time import (
     Length,
@@ -22,7 +22,7 @@ from nosync_nb.collections.library.event_time import (
     time_type,
     with_micros,
 )
-from nosync_nb.collections.session_protocol import definition_of, host_of
+from nosync_nb.collections.session_protocol import definition_of, session_of
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted
@@ -190,13 +190,13 @@ def sessions(
     there = collection.filter(f"{quoted(schema.names[at])} is not null")
     params = {"keys": places, "at": at, "gap": length(gap, "gap")}
     definition = definition_of("sessions", there).then("sessions", output, params)
-    return Collection(host_of(collection), definition)
+    return Collection(session_of(collection), definition)
 
 
 # -- functions of rows -------------------------------------------------------------------------
 
 
-@identified("back_from/1")
+@library_identity("back_from/1")
 @dataclass(frozen=True)
 class BackFrom:
     """The number of a grain, and those of so many before it."""

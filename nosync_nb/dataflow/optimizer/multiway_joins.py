@@ -28,7 +28,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.optimizer.projection_pushdown import fixed_parts
+from nosync_nb.dataflow.optimizer.projection_pushdown import parts_with_fixed_columns
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_params
 
@@ -84,7 +84,7 @@ class _Found(NamedTuple):
     ended: dict[int, str]
 
 
-def chained(tree: Definition, others: Container[Lookup] = NOBODYS) -> Definition:
+def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -> Definition:
     """A definition of the same rows with chains of joins as one; itself if there are none.
 
     Args:
@@ -100,7 +100,7 @@ def chained(tree: Definition, others: Container[Lookup] = NOBODYS) -> Definition
     return _rebuilt(parts, chosen) if chosen else tree
 
 
-def unchained(plan: Definition) -> Mapping[int, str]:
+def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
     """Why joins of a plan keep the rows of joins below them, by the ids of their parts.
 
     Cost: as that of `chained`.
@@ -117,7 +117,7 @@ def unchained(plan: Definition) -> Mapping[int, str]:
     return whys
 
 
-def looked_up(plan: Definition) -> frozenset[Lookup]:
+def lookup_keys(plan: Definition) -> frozenset[Lookup]:
     """What of named collections the joins of a plan look into. Cost: O(size)."""
     sought: set[Lookup] = set()
     for part in plan.walk():
@@ -132,7 +132,7 @@ def looked_up(plan: Definition) -> frozenset[Lookup]:
 
 
 def _found(tree: Definition, parts: Sequence[Definition], others: Container[Lookup]) -> _Found:
-    fixed, uses = fixed_parts(parts), tree.uses
+    fixed, uses = parts_with_fixed_columns(parts), tree.uses
     spines: dict[int, list[tuple[Definition, _Chain]]] = {}
     ended: dict[int, str] = {}
     for part in parts:

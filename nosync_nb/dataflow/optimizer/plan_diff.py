@@ -13,13 +13,13 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Types, conjuncts
 from nosync_nb.operators.registry import SPECS, is_linear
-from nosync_nb.operators.spec import Places, UsedError, all_columns
+from nosync_nb.operators.spec import LostColumnError, Places, all_columns
 
 Heights = Mapping[str, int]
 """By word of an operator, how many of that kind stand above each other at most."""
 
 
-def moved(written: Definition, plan: Definition) -> dict[int, list[str]]:
+def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
     """Below which kinds of operators filters were moved, by `id` of the filter in the plan.
 
     Cost: O(size).
@@ -39,7 +39,7 @@ def moved(written: Definition, plan: Definition) -> dict[int, list[str]]:
     return told
 
 
-def pruned(written: Definition, plan: Definition) -> dict[int, list[str]]:
+def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]]:
     """The columns that parts have no longer, by `id` of the part in the plan. Cost: O(size)."""
     if written is plan:
         return {}
@@ -61,7 +61,7 @@ def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
         spec, every = SPECS.get(part.op), frozenset(range(len(part.schema)))
         try:
             reads = (spec.reads if spec else all_columns)(part, every, types)
-        except (NosyncError, UsedError):
+        except (NosyncError, LostColumnError):
             reads = all_columns(part, every, types)
         for each, places in zip(part.inputs, reads, strict=True):
             wanted.setdefault(id(each), set()).update(places)

@@ -22,9 +22,14 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, chained, looked_up
-from nosync_nb.dataflow.optimizer.predicate_pushdown import pushed
-from nosync_nb.dataflow.optimizer.projection_pushdown import pruned
+from nosync_nb.dataflow.optimizer.multiway_joins import (
+    NOBODYS,
+    Lookup,
+    lookup_keys,
+    with_multiway_joins,
+)
+from nosync_nb.dataflow.optimizer.predicate_pushdown import with_pushed_filters
+from nosync_nb.dataflow.optimizer.projection_pushdown import with_pruned_columns
 from nosync_nb.expressions import Types
 
 WISHES_MAX = 4
@@ -34,7 +39,7 @@ PLANNED_MAX = 1000
 """Definitions of more operators are run as they are written: to plan them would take seconds."""
 
 
-class Plans:
+class PlanSet:
     """The definitions by which another one can be run.
 
     Attributes:
@@ -52,7 +57,7 @@ class Plans:
         """The definition by which it is run if others keep some of what it wishes for."""
         made, tree = self._made, self._tree
         if others not in made.plans:
-            joined = chained(tree if made.narrow is None else made.narrow, others)
+            joined = with_multiway_joins(tree if made.narrow is None else made.narrow, others)
             made.plans[others] = None if joined is tree else joined
         plan = made.plans[others]
         return tree if plan is None else plan
@@ -90,10 +95,10 @@ class _Every:
 _PLANS: WeakKeyDictionary[Definition, _Made] = WeakKeyDictionary()
 
 
-def planned(
+def plan_definition(
     tree: Definition,
     types: Types | None,
-    kept: Callable[[Plans], frozenset[Lookup]] = lambda _: NOBODYS,
+    kept: Callable[[PlanSet], frozenset[Lookup]] = lambda _: NOBODYS,
 ) -> Definition:
     """The definition by which another one is run; the same object each time for one choice.
 
@@ -102,24 +107,24 @@ def planned(
 
     Cost: that of compiling its expressions, the first time.
     """
-    plans = plans_of(tree, types)
+    plans = plans_for_catalog(tree, types)
     return plans.by(kept(plans) if plans.wishes else NOBODYS)
 
 
-def plans_of(tree: Definition, types: Types | None) -> Plans:
+def plans_for_catalog(tree: Definition, types: Types | None) -> PlanSet:
     """The plans of a definition. Cost: as that of `planned`."""
     made = _PLANS.get(tree)
     if made is None:
         made = _PLANS[tree] = _made(tree, types)
-    return Plans(tree, made)
+    return PlanSet(tree, made)
 
 
 def _made(tree: Definition, types: Types | None) -> _Made:
     if tree.size > PLANNED_MAX:
-        return _Made(None, {NOBODYS: None}, NOBODYS, looked_up(tree))
-    narrow = pruned(pushed(tree), types)
-    plan = chained(narrow)
-    asks = looked_up(plan)
-    wishes = looked_up(chained(narrow, _Every())) - asks
+        return _Made(None, {NOBODYS: None}, NOBODYS, lookup_keys(tree))
+    narrow = with_pruned_columns(with_pushed_filters(tree), types)
+    plan = with_multiway_joins(narrow)
+    asks = lookup_keys(plan)
+    wishes = lookup_keys(with_multiway_joins(narrow, _Every())) - asks
     plans = {NOBODYS: None if plan is tree else plan}
     return _Made(None if narrow is tree else narrow, plans, wishes, asks)

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.optimizer.projection_pushdown import fixed_parts
-from nosync_nb.dataflow.trampoline import Call, flat
+from nosync_nb.dataflow.optimizer.projection_pushdown import parts_with_fixed_columns
+from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_params
 from nosync_nb.operators.registry import SPECS
@@ -36,11 +36,11 @@ class _Ask(NamedTuple):
     origin: Definition
 
 
-def pushed(tree: Definition) -> Definition:
+def with_pushed_filters(tree: Definition) -> Definition:
     """A definition of the same rows with its filters further down; itself if none moves."""
     if not any(part.op == "filter" and not part.functions for part in tree.walk()):
         return tree
-    return flat(_Pushing(tree).build(tree, ()))
+    return run_trampoline(_Pushing(tree).build(tree, ()))
 
 
 class _Pushing:
@@ -49,7 +49,7 @@ class _Pushing:
     def __init__(self, tree: Definition) -> None:
         parts = [*tree.walk()]
         self.uses = tree.uses
-        self.fixed = fixed_parts(parts)
+        self.fixed = parts_with_fixed_columns(parts)
         self.built: dict[int, Definition] = {}
 
     def build(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:

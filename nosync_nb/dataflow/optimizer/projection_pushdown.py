@@ -24,21 +24,27 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Types
 from nosync_nb.operators.registry import SPECS, is_linear
-from nosync_nb.operators.spec import Lost, Places, Remains, UsedError, all_columns
+from nosync_nb.operators.spec import (
+    LostColumn,
+    LostColumnError,
+    Places,
+    RemainingColumns,
+    all_columns,
+)
 from nosync_nb.rows import Schema
 from nosync_nb.rows.types import FIXED
 
-_UNREAD = Lost("nobody reads it", retyped=False)
+_UNREAD = LostColumn("nobody reads it", retyped=False)
 
 
-def pruned(tree: Definition, types: Types | None) -> Definition:
+def with_pruned_columns(tree: Definition, types: Types | None) -> Definition:
     """A definition of the same rows, without what nobody reads; itself if there is no such thing.
 
     Cost: O(size), and that of compiling its expressions.
     """
     try:
         return _Pruning(tree, types).tree()
-    except (UsedError, NosyncError):  # it cannot be compiled as it stands either, or not now
+    except (LostColumnError, NosyncError):  # it cannot be compiled as it stands either, or not now
         return tree
 
 
@@ -54,7 +60,7 @@ class _Pruning:
     def __init__(self, tree: Definition, types: Types | None) -> None:
         self.types = types
         self.parts = [*tree.walk()]
-        self.fixed = fixed_parts(self.parts)
+        self.fixed = parts_with_fixed_columns(self.parts)
         self.wanted: dict[int, set[int]] = {id(part): set() for part in self.parts}
         self.reads: dict[int, Sequence[Places]] = {}
         self.arranged: set[int] = set()
@@ -105,7 +111,7 @@ class _Pruning:
             return self._ended(part, part, every, kept)
         schema = Schema([part.schema.fields[i] for i in have])
         remains = [
-            Remains(left, {i: _UNREAD for i in range(len(each.schema)) if i not in left})
+            RemainingColumns(left, {i: _UNREAD for i in range(len(each.schema)) if i not in left})
             for (_, left), each in zip(inputs, part.inputs, strict=True)
         ]
         if any(each.lost for each in remains):
@@ -136,7 +142,7 @@ class _Pruning:
         return _picked(made, have, kept)
 
 
-def fixed_parts(parts: Sequence[Definition]) -> set[int]:
+def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
     """The parts, by `id`, that loops are or read: these are compiled as they stand."""
     fixed: set[int] = set()
     for part in reversed(parts):

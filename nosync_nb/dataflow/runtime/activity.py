@@ -49,7 +49,7 @@ class Activity:
         self.done = self.total - count
 
 
-class Doing:
+class ActivityMonitor:
     """What one session does now.
 
     Threads: any may begin and end something; the tuple is replaced under the lock, never changed.

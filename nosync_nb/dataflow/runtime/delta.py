@@ -27,33 +27,33 @@ from nosync_nb.trace.batch import (
     Updates,
     arrange,
     concat_updates,
-    joined,
+    joined_updates,
     no_updates,
 )
-from nosync_nb.trace.lazy_hashes import Hashed
-from nosync_nb.trace.merge__rearranging import rearranged
+from nosync_nb.trace.lazy_hashes import LazyHashes
+from nosync_nb.trace.merge__rearranging import rearrange_parts
 from nosync_nb.trace.parts.part_file import PartRef, frame_rows
-from nosync_nb.trace.small_consolidation import FEW_ROWS, summed
+from nosync_nb.trace.small_consolidation import FEW_ROWS, consolidate_few
 
 SMALL_ROWS = 4096
 """A change of at most so many rows is small: it stays in this process, in the log's frame."""
 
 
-class Held(NamedTuple):
+class ArrangedChange(NamedTuple):
     """A change as parts disjoint in key hash, each with the file that holds it, if any."""
 
     parts: tuple[Batch, ...]
     refs: tuple[PartRef, ...] = ()
 
 
-class Loose(NamedTuple):
+class UnarrangedChange(NamedTuple):
     """Updates in files without order, as one operator leaves them for the next."""
 
     parts: tuple[Updates, ...]
     refs: tuple[PartRef, ...]
 
 
-class Pending(Protocol):
+class DeferredChange(Protocol):
     """What an operator gives that was not run yet: who reads it may have it run on the way.
 
     Attributes:
@@ -73,7 +73,7 @@ class Pending(Protocol):
     def work(self) -> tuple[int, str] | None:
         """What running it by itself took: rows touched, and where; None: it was not."""
 
-    def settle(self) -> Loose | None:
+    def settle(self) -> UnarrangedChange | None:
         """Has it run by itself, once, and gives what it left; None: nothing."""
 
 
@@ -106,18 +106,18 @@ class Delta:
         self,
         types: tuple[str, ...],
         updates: Updates | None = None,
-        held: dict[Layout, Held] | None = None,
+        held: dict[Layout, ArrangedChange] | None = None,
         *,
-        loose: Loose | None = None,
+        loose: UnarrangedChange | None = None,
         later: tuple[Delta, Linear, Step] | None = None,
         from_frame: int = 0,
-        pending: Pending | None = None,
+        pending: DeferredChange | None = None,
     ) -> None:
         self.types = types
         self._updates = updates
         self.held = held if held is not None else {}
         self._hashed: dict[Layout, Batch | None] = {}
-        self._hashes: Hashed | None = None
+        self._hashes: LazyHashes | None = None
         self._summed: Batch | None = None
         self.loose = loose
         self.later = later
@@ -232,18 +232,18 @@ class Delta:
         """The change arranged; consolidated even if the updates are not."""
         held = self.held.get(layout)
         if held is not None:
-            return joined(layout, held.parts)
+            return joined_updates(layout, held.parts)
         other = next(iter(self.held.values()), None)
         if other is not None and len(other.parts) == 1:
             known = other.parts[0]
             batch = arrange(layout, known.updates, rhash=known.rhash)
         elif other is not None and len(self) > SMALL_ROWS:
-            batch = rearranged(layout, other.parts)
+            batch = rearrange_parts(layout, other.parts)
         elif len(self.updates.diff) <= SMALL_ROWS:
             batch = self._marked().arranged(layout)
         else:
             batch = arrange(layout, self.updates)  # hashes of many rows are not kept with them
-        self.held[layout] = Held((batch,))
+        self.held[layout] = ArrangedChange((batch,))
         return batch
 
     def pieces(self, layout: Layout | None) -> Sequence[Batch | Updates]:
@@ -259,10 +259,10 @@ class Delta:
             return (self.updates,)
         return [part.updates for part in held.parts]
 
-    def _marked(self) -> Hashed:
+    def _marked(self) -> LazyHashes:
         """The updates of a small change with their hashes, as far as they are known."""
         if self._hashes is None:
-            self._hashes = Hashed(self.types, self.updates)
+            self._hashes = LazyHashes(self.types, self.updates)
         return self._hashes
 
     def summed(self) -> Batch | None:
@@ -275,7 +275,7 @@ class Delta:
         few = self._summed
         if few is None:
             given = self.updates
-            updates = summed(self.types, given)
+            updates = consolidate_few(self.types, given)
             if updates is None:
                 return None
             if updates is not given:
@@ -304,10 +304,10 @@ class Delta:
     def layer(self, layout: Layout, epoch: int) -> Layer:
         """The change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
         if not self.held:
-            return young(self.updates, layout, epoch)
+            return is_recent_layer(self.updates, layout, epoch)
         held = self.held.get(layout)
         if held is None or not held.refs:
-            held = Held((self.batch(layout),))
+            held = ArrangedChange((self.batch(layout),))
         return layer_of(held, layout, epoch)
 
 
@@ -326,13 +326,13 @@ def _size_bytes(part: Updates | Batch) -> int:
     return size
 
 
-def layer_of(held: Held, layout: Layout, epoch: int) -> Layer:
+def layer_of(held: ArrangedChange, layout: Layout, epoch: int) -> Layer:
     """A change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
     if len(held.parts) == 1 and held.parts[0].layout is UNORDERED:
-        return young(held.parts[0].updates, layout, epoch)
+        return is_recent_layer(held.parts[0].updates, layout, epoch)
     return Layer(epoch, epoch + 1, held.parts, held.refs)
 
 
-def young(updates: Updates, layout: Layout, epoch: int) -> Layer:
+def is_recent_layer(updates: Updates, layout: Layout, epoch: int) -> Layer:
     """Few updates in any order as a layer over `[epoch, epoch + 1)`."""
     return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

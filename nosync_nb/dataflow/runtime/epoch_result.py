@@ -1,7 +1,7 @@
 """Drafts: what follows from an epoch, before anybody sees it.
 
-A `Version` is all that is visible after an epoch: traces by number. A `Draft` is made over one, and
-becomes the next; until then it is nobody else's, so dropping it undoes all.
+A `VersionState` is all that is visible after an epoch: traces by number. A `EpochResult` is made
+over one, and becomes the next; until then it is nobody else's, so dropping it undoes all.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import others
-from nosync_nb.dataflow.runtime.delta import Delta, Held, young
-from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, append_young, is_due, relieve
+from nosync_nb.dataflow.graph import other_inputs
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, is_recent_layer
+from nosync_nb.trace import (
+    STALL_LAYERS,
+    Layer,
+    Trace,
+    append_layer,
+    append_young,
+    is_due,
+    relieve_backlog,
+)
 from nosync_nb.trace.batch import Layout, Updates
-from nosync_nb.trace.compaction import grow
+from nosync_nb.trace.compaction import grow_layer
 
 ENDLESS = sys.maxsize
 """The rows of a layer in files, whatever they are."""
 
 
-class Version(NamedTuple):
+class VersionState(NamedTuple):
     """What is visible after an epoch."""
 
     epoch: int
     traces: Mapping[int, Trace]
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     """What a stage did in an epoch, for people and for counters."""
 
     rows_out: int
@@ -40,7 +48,7 @@ class Work(NamedTuple):
     weighed: int = 0
 
 
-class Draft:
+class EpochResult:
     """The state after an epoch, not yet visible.
 
     `largest`: no layer that the epoch made has more rows; one in files counts as endless. `due`:
@@ -63,12 +71,12 @@ class Draft:
         "work",
     )
 
-    def __init__(self, version: Version, epoch: int, *, largest: int = ENDLESS) -> None:
+    def __init__(self, version: VersionState, epoch: int, *, largest: int = ENDLESS) -> None:
         self.epoch = epoch
         self.traces: dict[int, Trace] = dict(version.traces)
         self.deltas: dict[int, Delta] = {}
-        self.logged: list[tuple[int, Layout, Held]] = []
-        self.work: dict[str, Work] = {}
+        self.logged: list[tuple[int, Layout, ArrangedChange]] = []
+        self.work: dict[str, StageWork] = {}
         self.merged = 0
         self.stalls = 0
         self.due: list[int] = []
@@ -82,15 +90,15 @@ class Draft:
         if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
             self._appended(number, trace, trace.appended(layer), 0)
         else:
-            self._appended(number, trace, *append(trace, layer))
+            self._appended(number, trace, *append_layer(trace, layer))
 
     def extend(self, number: int, empty: Trace, updates: Updates) -> None:
         """Appends few updates to a trace, in any order."""
         trace, epoch = self.traces.get(number) or empty, self.epoch
         if trace.layers and trace.layers[-1].upper > epoch:
-            self.append(number, empty, young(updates, trace.layout, epoch))
+            self.append(number, empty, is_recent_layer(updates, trace.layout, epoch))
             return
-        grown = grow(trace, updates, epoch)
+        grown = grow_layer(trace, updates, epoch)
         if grown is None:
             self._appended(number, trace, *append_young(trace, updates, epoch))
             return
@@ -106,7 +114,7 @@ class Draft:
         if len(layers) != len(before.layers) and is_due(trace):
             self.due.append(number)
             if len(layers) > STALL_LAYERS:  # they do not wait for the worker
-                trace, merged = relieve(trace)
+                trace, merged = relieve_backlog(trace)
                 self.merged += merged
                 self.stalls += merged > 0
         self.traces[number] = trace
@@ -141,22 +149,22 @@ class Draft:
         """Writes nothing to a log."""
         self.logged = [each for each in self.logged if each[0] != number]
 
-    def of_logs(self, numbers: AbstractSet[int]) -> Draft:
+    def of_logs(self, numbers: AbstractSet[int]) -> EpochResult:
         """What of it is to be written: changes of some logs, without traces."""
-        part = Draft(Version(self.epoch, {}), self.epoch)
+        part = EpochResult(VersionState(self.epoch, {}), self.epoch)
         part.logged = [each for each in self.logged if each[0] in numbers]
         part.cleared = [number for number in self.cleared if number in numbers]
         part.work = self.work
         return part
 
-    def since(self, version: Version) -> dict[int, Trace]:
+    def since(self, version: VersionState) -> dict[int, Trace]:
         """The traces that are other than in a version."""
-        return others(self.traces, version.traces)
+        return other_inputs(self.traces, version.traces)
 
-    def over(self, version: Version, before: Version) -> None:
+    def over(self, version: VersionState, before: VersionState) -> None:
         """Has what it changed of a version in the place of that in another one."""
         self.traces = {**version.traces, **self.since(before)}
 
-    def version(self) -> Version:
+    def version(self) -> VersionState:
         """The version this draft becomes."""
-        return Version(self.epoch, self.traces)
+        return VersionState(self.epoch, self.traces)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.dataflow.runtime.delta import Delta, Held
-from nosync_nb.dataflow.runtime.executor__elsewhere import Done
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
+from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
 from nosync_nb.operators import Operator, Step
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 
-def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
+def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> OperatorResult:
     """Runs an operator's kernel here."""
     operator = node.operator
     assert operator is not None
@@ -28,13 +28,15 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
         output = _piecewise(operator, deltas, step)
     else:
         output = _at_once(operator, deltas, step)
-    emitted: list[Held | None] = []
+    emitted: list[ArrangedChange | None] = []
     if step.emitted:
-        emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
+        emitted = [
+            None if b is None or not len(b.diff) else ArrangedChange((b,)) for b in step.emitted
+        ]
     made = None
     if output is not None and len(output.diff):
         made = Delta(operator.types, output)
-    return Done(made, emitted, step.touched, step.placement or "in process")
+    return OperatorResult(made, emitted, step.touched, step.placement or "in process")
 
 
 def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.delta import Delta, Held
-from nosync_nb.operators import Place, Step
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
+from nosync_nb.operators import LoopPlacement, Step
 from nosync_nb.operators.base import joined_placement
 
 
-class Done(NamedTuple):
+class OperatorResult(NamedTuple):
     """What running one operator gave."""
 
     delta: Delta | None
-    emitted: list[Held | None]
+    emitted: list[ArrangedChange | None]
     touched: int
     placement: str
 
-    def with_late(self, deltas: Sequence[Delta | None]) -> Done:
+    def with_late(self, deltas: Sequence[Delta | None]) -> OperatorResult:
         """With what those operators took that were left to this one, and had to be run before."""
         touched, placement = self.touched, self.placement
         for delta in dict.fromkeys(deltas):
@@ -34,7 +34,7 @@ class Done(NamedTuple):
         return self._replace(touched=touched, placement=placement)
 
 
-class Chosen(Protocol):
+class PlacementDecision(Protocol):
     """Where one run goes; see `nosync_nb.spark.execution.cost_model`."""
 
     @property
@@ -50,28 +50,28 @@ class Chosen(Protocol):
         """The changed rows that were weighed, 0 if they were too few for that."""
 
 
-class Bulk(Protocol):
+class BulkExecutor(Protocol):
     """Runs an operator on Spark executors; see `nosync_nb.spark`."""
 
-    def choose(self, node: Node, deltas: list[Delta | None]) -> Chosen:
+    def choose(self, node: Node, deltas: list[Delta | None]) -> PlacementDecision:
         """Where this run goes."""
 
     def run(
         self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
-    ) -> Done:
+    ) -> OperatorResult:
         """Runs it there; with `fuse`, leaves it to the one that reads it, if that can be."""
 
-    def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> Place | None:
+    def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> LoopPlacement | None:
         """Where the kernels inside a loop may run; None: all of them here."""
 
     def measured(self, node: Node, rows: int, seconds: float) -> None:
         """Hears how long a run that was weighed, and stayed in this process, has taken."""
 
 
-class Spills(Protocol):
+class SpillTarget(Protocol):
     """Puts what a run gives into files as it comes; see `nosync_nb.store.spill_files`."""
 
-    def spilled(self, number: int, held: Held, epoch: int) -> Held:
+    def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """The batch of a log or a trace: in files if it is large, else as it is."""
 
     def rest(self, size_bytes: int) -> None:

@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.executor__elsewhere import Bulk, Done
-from nosync_nb.operators import Concat, Leg, Linear, Step
-from nosync_nb.operators.base import Row, joined_placement
+from nosync_nb.dataflow.runtime.executor__elsewhere import BulkExecutor, OperatorResult
+from nosync_nb.operators import Concat, Linear, LookupStage, Step
+from nosync_nb.operators.base import RowPiece, joined_placement
 from nosync_nb.operators.linear import Select
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 
 
-def run_legs(
-    bulk: Bulk,
+def run_lookup_stages(
+    bulk: BulkExecutor,
     node: Node,
     deltas: Sequence[Delta | None],
-    legs: Sequence[Leg],
+    legs: Sequence[LookupStage],
     step: Step,
     *,
     fuse: bool,
-) -> Done:
+) -> OperatorResult:
     """Runs the legs of a node's operator on executors, and what they give together as its output.
 
     Args:
@@ -39,21 +39,21 @@ def run_legs(
     runs = _Runs(bulk, node, step)
     parts = [part for leg in legs if (part := runs.leg(leg, deltas[leg.port])) is not None]
     if not parts:
-        return Done(None, [], runs.touched, runs.placement or "in process")
+        return OperatorResult(None, [], runs.touched, runs.placement or "in process")
     return runs.together(parts, fuse=fuse)
 
 
 class _Runs:
     """The runs of one step: each of an operator that stands for the node's."""
 
-    def __init__(self, bulk: Bulk, node: Node, step: Step) -> None:
+    def __init__(self, bulk: BulkExecutor, node: Node, step: Step) -> None:
         self.bulk = bulk
         self.node = node
         self.step = step
         self.touched = 0
         self.placement = ""
 
-    def leg(self, leg: Leg, delta: Delta | None) -> Delta | None:
+    def leg(self, leg: LookupStage, delta: Delta | None) -> Delta | None:
         """What one leg gives, in files; None if that is nothing."""
         for at, hop in enumerate(leg.hops):
             row = leg.start if not at else leg.hops[at - 1].sieve
@@ -71,14 +71,14 @@ class _Runs:
         given = delta if last is None else self._later(delta, last)
         return self._later(given, Select(leg.outputs, Schema([])))
 
-    def together(self, parts: Sequence[Delta], *, fuse: bool) -> Done:
+    def together(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
         """The output of the node."""
         node = self.node.copied()
         node.run_by(Concat(node.types, len(parts)), range(len(parts)), int)
         done = self._run(node, [*parts], [None for _ in parts], fuse=fuse)
-        return Done(done.delta, [], self.touched, self.placement)
+        return OperatorResult(done.delta, [], self.touched, self.placement)
 
-    def _later(self, delta: Delta, row: Row) -> Delta:
+    def _later(self, delta: Delta, row: RowPiece) -> Delta:
         """A change with a row-wise operator over it, which the next run does on its way."""
         linear = Linear((row,), row.types_after(delta.types))
         return Delta(linear.types, later=(delta, linear, self.step))
@@ -90,7 +90,7 @@ class _Runs:
         traces: Sequence[Trace | None],
         *,
         fuse: bool = False,
-    ) -> Done:
+    ) -> OperatorResult:
         """Runs a node that stands for the real one."""
         operator = node.operator
         assert operator is not None

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.dataflow.runtime.delta import Delta, Held
-from nosync_nb.dataflow.runtime.epoch_result import Draft
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.trace.batch import Batch, arrange
-from nosync_nb.trace.epoch_ranges import Interval, Ranges
-from nosync_nb.trace.history.archive import total
+from nosync_nb.trace.epoch_ranges import EpochRanges, Interval
+from nosync_nb.trace.history.archive import total_of
 from nosync_nb.trace.history.history import History
 
 
-class Past:
+class HistoricalInputs:
     """The history up to an epoch, and what is added to it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Past:
         self._history = history
         self._added: dict[int, list[tuple[int, Batch]]] = {}
 
-    def add(self, draft: Draft) -> None:
+    def add(self, draft: EpochResult) -> None:
         """Adds what a draft has logged."""
         for number, layout, held in draft.logged:
             added = self._added.setdefault(number, [])
@@ -46,14 +46,14 @@ class Past:
         for log in logs if gaps else ():
             self.gaps.setdefault(log, []).extend(gaps)
 
-    def readable(self, nodes: Iterable[Node]) -> Ranges:
+    def readable(self, nodes: Iterable[Node]) -> EpochRanges:
         """The epochs at which all of some collections can be read."""
-        whole = Ranges.of(range(self.now + 1))
+        whole = EpochRanges.of(range(self.now + 1))
         for node in nodes:
             assert node.log is not None
-            whole &= Ranges.of(*_single(self._history.epochs(node.log, self.now)))
+            whole &= EpochRanges.of(*_single(self._history.epochs(node.log, self.now)))
             for lower, upper in self.gaps.get(node.log, ()):
-                whole &= Ranges.of(range(lower), range(upper, self.now + 1))
+                whole &= EpochRanges.of(range(lower), range(upper, self.now + 1))
         return whole
 
     def state(self, node: Node, epoch: int) -> Batch:
@@ -71,13 +71,13 @@ class Past:
         batch = self.changes(node, after, upto)
         if not len(batch):
             return None
-        return Delta(node.types, batch.updates, {batch.layout: Held((batch,))})
+        return Delta(node.types, batch.updates, {batch.layout: ArrangedChange((batch,))})
 
     def _sum(self, node: Node, batches: list[Batch], after: int, upto: int) -> Batch:
         assert node.log is not None
         added = self._added.get(node.log, ())
         batches = batches + [batch for epoch, batch in added if after < epoch <= upto]
-        return total(batches, node.log_layout)
+        return total_of(batches, node.log_layout)
 
 
 def _single(epochs: Iterable[range]) -> Iterator[range]:

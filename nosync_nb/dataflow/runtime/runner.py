@@ -12,15 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, Delta, Held, file_bytes, layer_of
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version, Work
-from nosync_nb.dataflow.runtime.executor import in_process
-from nosync_nb.dataflow.runtime.executor__elsewhere import Bulk, Chosen, Done, Spills
-from nosync_nb.dataflow.runtime.executor__legs import run_legs
-from nosync_nb.dataflow.runtime.runner__ports import Ports
+from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta, file_bytes, layer_of
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
+from nosync_nb.dataflow.runtime.executor import run_in_process
+from nosync_nb.dataflow.runtime.executor__elsewhere import (
+    BulkExecutor,
+    OperatorResult,
+    PlacementDecision,
+    SpillTarget,
+)
+from nosync_nb.dataflow.runtime.executor__legs import run_lookup_stages
+from nosync_nb.dataflow.runtime.runner__ports import InputArrangements
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
-from nosync_nb.rows.count_arithmetic import CountError, of_stage
+from nosync_nb.rows.count_arithmetic import CountError, named_count_error
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout
 from nosync_nb.trace.parts.part_file import frame_rows
@@ -43,24 +48,26 @@ class Runner:
         self,
         graph: Graph,
         evaluate: Evaluate | None = None,
-        bulk: Bulk | None = None,
+        bulk: BulkExecutor | None = None,
         *,
-        spill: Spills | None = None,
+        spill: SpillTarget | None = None,
         before: Runner | None = None,
     ) -> None:
         self.graph = graph
         self.evaluate = evaluate
         self.bulk = bulk
         self.spill = spill
-        self.ports: Ports = Ports(graph, None if before is None else before.ports)
+        self.ports: InputArrangements = InputArrangements(
+            graph, None if before is None else before.ports
+        )
         self.empty: Mapping[int, Trace] = self.ports.empty
 
-    def epoch(self, version: Version, inputs: Mapping[int, Delta], epoch: int) -> Draft:
+    def epoch(self, version: VersionState, inputs: Mapping[int, Delta], epoch: int) -> EpochResult:
         """Runs the changes of inputs through all stages.
 
         Cost: in proportion to the changes and what they touch, whatever the state holds.
         """
-        draft = Draft(version, epoch, largest=0)
+        draft = EpochResult(version, epoch, largest=0)
         before = version.traces
         changed = draft.deltas
         for node in self.graph.nodes.values():
@@ -74,19 +81,19 @@ class Runner:
                 try:
                     self._run(node, deltas, before, draft, first=False)
                 except CountError as error:
-                    raise of_stage(error, node.stage, node.operator.name) from None
+                    raise named_count_error(error, node.stage, node.operator.name) from None
                 if draft.largest > SMALL_ROWS:
                     self._let_go(node, changed, deltas)
         return draft
 
     def first_run(
         self,
-        version: Version,
+        version: VersionState,
         old: Graph,
         held: Graph | None = None,
         *,
         step: Callable[[], None] | None = None,
-    ) -> Draft:
+    ) -> EpochResult:
         """Runs the nodes that `old` has not over everything their inputs hold now.
 
         The epoch does not advance. Traces that nodes of `old` were newly asked for are arranged
@@ -94,7 +101,7 @@ class Runner:
         Before each `step` is called, which may end the run.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
-        there, draft = held or old, Draft(version, version.epoch)
+        there, draft = held or old, EpochResult(version, version.epoch)
         nodes = there.nodes
         whole: dict[int, Delta] = {}
         for node in self.graph.since(there).fresh:
@@ -111,14 +118,14 @@ class Runner:
                 try:
                     self._run(node, deltas, {}, draft, first=True, there=before is not None)
                 except CountError as error:
-                    raise of_stage(error, node.stage, node.operator.name) from None
+                    raise named_count_error(error, node.stage, node.operator.name) from None
             self._begin(node, draft)
             self._let_go(node, draft.deltas, deltas)
             for number in self.ports.last.get(node.id, ()):
                 whole.pop(number, None)
         return draft
 
-    def _begin(self, node: Node, draft: Draft) -> None:
+    def _begin(self, node: Node, draft: EpochResult) -> None:
         """Logs that traces of memoised results begin at this epoch, if they have no rows yet.
 
         Failure: 1. A stage memoises nothing before some epoch, as it filters all rows out. 2. The
@@ -141,7 +148,7 @@ class Runner:
         if output and node.log is not None:
             logs.append((node.log, node.log_layout))
         for number, layout in logs:
-            draft.logged.append((number, layout, Held((empty_batch(layout),))))
+            draft.logged.append((number, layout, ArrangedChange((empty_batch(layout),))))
 
     def _let_go(self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]) -> None:
         """Forgets the changes that no node after this one reads; of named ones others are told."""
@@ -151,19 +158,19 @@ class Runner:
             if self.graph.nodes[number].name is None:
                 changed.pop(number, None)
 
-    def _contents(self, old: Node, draft: Draft) -> Delta:
+    def _contents(self, old: Node, draft: EpochResult) -> Delta:
         """Everything a node holds: as it lay before, in files if it did, and as rearranged."""
-        delta = contents(old, draft.traces)
+        delta = contents_update(old, draft.traces)
         for layout, number in self.graph.nodes[old.id].traces.items():
             trace = draft.traces.get(number)
             if layout not in delta.held and trace is not None and len(trace.layers) == 1:
-                delta.held[layout] = Held(trace.layers[0].parts, trace.layers[0].files)
+                delta.held[layout] = ArrangedChange(trace.layers[0].parts, trace.layers[0].files)
         return delta
 
     def _whole(
         self,
         node_id: int,
-        draft: Draft,
+        draft: EpochResult,
         whole: dict[int, Delta],
         new: AbstractSet[int],
         before: Mapping[int, Node],
@@ -176,10 +183,10 @@ class Runner:
         delta = whole[node_id]
         return delta if len(delta) else None
 
-    def _rearrange(self, node: Node, old: Node, draft: Draft) -> None:
+    def _rearrange(self, node: Node, old: Node, draft: EpochResult) -> None:
         """Makes the traces of a node that it did not have before."""
         missing = [each for each in node.traces.items() if each[1] not in old.traces.values()]
-        delta = contents(old, draft.traces) if missing else None
+        delta = contents_update(old, draft.traces) if missing else None
         if delta:
             for layout, number in missing:
                 layer = self._layer(delta, layout, number, draft.epoch)
@@ -190,7 +197,7 @@ class Runner:
         node: Node,
         deltas: list[Delta | None],
         before: Mapping[int, Trace],
-        draft: Draft,
+        draft: EpochResult,
         *,
         first: bool,
         there: bool = False,
@@ -210,7 +217,7 @@ class Runner:
             legs = operator.legs(deltas, step)
             fuse = node.log is None and (_row_wise(node) or self._passed_on(node))
             if legs is not None:
-                done = run_legs(bulk, node, deltas, legs, step, fuse=fuse)
+                done = run_lookup_stages(bulk, node, deltas, legs, step, fuse=fuse)
             else:
                 done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
@@ -218,7 +225,7 @@ class Runner:
                 step.run_at(bulk.inside(node, deltas, step))
             if operator.memo is not None and not first:
                 step.remember(step.state[0].take_memo() or operator.memo())
-            done = in_process(node, deltas, step)
+            done = run_in_process(node, deltas, step)
         if away or (chosen is not None and chosen.rows):
             done = done.with_late(deltas)
         if step.cleared:
@@ -244,7 +251,7 @@ class Runner:
         node: Node,
         operator: Operator,
         before: Mapping[int, Trace],
-        draft: Draft,
+        draft: EpochResult,
         *,
         first: bool,
     ) -> Step:
@@ -266,7 +273,7 @@ class Runner:
             stage=node.stage, first=first, evaluate=self.evaluate, held=whole,
         )  # fmt: skip
 
-    def _emit(self, number: int, held: Held, draft: Draft) -> None:
+    def _emit(self, number: int, held: ArrangedChange, draft: EpochResult) -> None:
         """Extends one of an operator's own traces."""
         layout = self.empty[number].layout
         batch = held.parts[0]
@@ -298,11 +305,11 @@ class Runner:
     def _account(
         self,
         node: Node,
-        done: Done,
-        chosen: Chosen | None,
+        done: OperatorResult,
+        chosen: PlacementDecision | None,
         rows_out: int,
         seconds: float,
-        draft: Draft,
+        draft: EpochResult,
     ) -> None:
         """Adds an operator's work to its stage's."""
         _, _, touched, placement = done
@@ -317,9 +324,9 @@ class Runner:
                 rows_out = before
             if most > weighed:
                 why, weighed = reason, most
-        draft.work[stage] = Work(rows_out, touched, seconds, placement, why, weighed)
+        draft.work[stage] = StageWork(rows_out, touched, seconds, placement, why, weighed)
 
-    def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
+    def _publish(self, node: Node, delta: Delta, draft: EpochResult) -> int:
         """Makes a change the output of a node: logs it and appends it to the node's traces."""
         if node.log is None:
             draft.deltas[node.id] = delta
@@ -329,7 +336,7 @@ class Runner:
             batch = self._consolidated(node, delta)
             if not len(batch.diff):
                 return 0
-            held = Held((batch,))
+            held = ArrangedChange((batch,))
             if batch.layout is not UNORDERED:
                 held = self._spilled(node.log, held, draft.epoch)
             if held.refs:
@@ -359,7 +366,7 @@ class Runner:
         delta.held[layout] = spilled
         return layer_of(spilled, layout, epoch)
 
-    def _spilled(self, number: int, held: Held, epoch: int) -> Held:
+    def _spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """A change of a log or a trace, in files if it is large and they are written at all."""
         if self.spill is None or held.refs or number in self.graph.unwritten:
             return held
@@ -388,7 +395,7 @@ def _row_wise(node: Node) -> bool:
     return isinstance(node.operator, Linear)
 
 
-def _filed(node: Node, delta: Delta) -> Held | None:
+def _filed(node: Node, delta: Delta) -> ArrangedChange | None:
     """The files of a change in an order that its node has, if it lies in files."""
     for layout in (node.log_layout, *node.traces):
         held = delta.held.get(layout)
@@ -403,20 +410,20 @@ def _logged(node: Node, old: Graph) -> Node | None:
     return before if before is not None and before.log == node.log else None
 
 
-def contents(node: Node, traces: Mapping[int, Trace]) -> Delta:
+def contents_update(node: Node, traces: Mapping[int, Trace]) -> Delta:
     """Everything a node holds, as one change; its layers' files are kept in sight."""
     for layout, number in node.traces.items():
         trace = traces.get(number)
         if trace is not None:
-            return whole(node.types, layout, trace)
+            return whole_trace(node.types, layout, trace)
     return Delta(node.types, Trace(node.log_layout).updates())
 
 
-def whole(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
+def whole_trace(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
     """All rows of a trace as one change."""
     layers = [layer for layer in trace.layers if layer.rows_count]
     if len(layers) == 1 and layers[0].files:
-        return Delta(types, None, {layout: Held(layers[0].parts, layers[0].files)})
+        return Delta(types, None, {layout: ArrangedChange(layers[0].parts, layers[0].files)})
     batch = trace.consolidated()
     frames = sum(frame_rows(layer.files) for layer in layers)
-    return Delta(types, batch.updates, {layout: Held((batch,))}, from_frame=frames)
+    return Delta(types, batch.updates, {layout: ArrangedChange((batch,))}, from_frame=frames)

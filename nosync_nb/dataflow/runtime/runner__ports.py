@@ -15,7 +15,7 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 
 
-class Ports:
+class InputArrangements:
     """The traces of a graph, and who looks into them. Not changed once it is made.
 
     Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
@@ -31,7 +31,7 @@ class Ports:
         sorted: the order in which somebody wants the change of a node each epoch.
     """
 
-    def __init__(self, graph: Graph, before: Ports | None) -> None:
+    def __init__(self, graph: Graph, before: InputArrangements | None) -> None:
         self.graph = graph
         self.empty: dict[int, Trace] = {}
         self.looks: dict[int, list[int | None]] = {}
@@ -54,7 +54,7 @@ class Ports:
             last.setdefault(by, []).append(number)
         return last
 
-    def _take_over(self, before: Ports) -> list[Node]:
+    def _take_over(self, before: InputArrangements) -> list[Node]:
         """Takes over what is known of nodes that stay as they are; returns the others."""
         change = self.graph.since(before.graph)
         if change.whole:

@@ -15,7 +15,13 @@ from sqlglot import exp
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions.aggregates.holistic import ORDERED, WHOLES, WholeCall, form_of, shown
+from nosync_nb.expressions.aggregates.holistic import (
+    ORDERED,
+    WHOLES,
+    HolisticCall,
+    holistic_form,
+    shown_call,
+)
 from nosync_nb.expressions.aggregates.registry import AGGREGATORS, REFUSED
 from nosync_nb.expressions.expression import (
     Expression,
@@ -24,7 +30,7 @@ from nosync_nb.expressions.expression import (
     compile_expression,
     compile_shown,
 )
-from nosync_nb.expressions.settings import DEFAULT, Asked, Settings
+from nosync_nb.expressions.settings import DEFAULT, Asked, SqlSettings
 from nosync_nb.expressions.syntax import function_classes
 from nosync_nb.expressions.syntax.parser import Word, parse, tokens
 from nosync_nb.rows import Field, Schema
@@ -78,7 +84,7 @@ class Aggregation(NamedTuple):
     inner: Schema
 
     @property
-    def settings(self) -> list[Settings]:
+    def settings(self) -> list[SqlSettings]:
         """What the expressions in it depend on."""
         return [e.settings for c in self.calls for e in c.arguments] + [
             e.settings for e in self.outputs
@@ -212,9 +218,9 @@ class _Compiler:
         condition: str | None,
     ) -> int:
         """Returns the number of a call that reads all values of its group."""
-        call = WholeCall(written, texts, order, distinct, self.type_of, self.constant)
-        form = form_of(call, lambda what, hint: _failure(sql, what, hint))
-        label = f"{written}({'distinct ' if distinct else ''}{shown(texts, order)})"
+        call = HolisticCall(written, texts, order, distinct, self.type_of, self.constant)
+        form = holistic_form(call, lambda what, hint: _failure(sql, what, hint))
+        label = f"{written}({'distinct ' if distinct else ''}{shown_call(texts, order)})"
         arguments = form.arguments
         if condition is not None:
             label += " filter (...)"

@@ -17,7 +17,7 @@ from nosync_nb.expressions.syntax.order_by import OrderTerm, parse_order
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
-class WholeCall(NamedTuple):
+class HolisticCall(NamedTuple):
     """A call as it was written.
 
     Attributes:
@@ -34,7 +34,7 @@ class WholeCall(NamedTuple):
     constant: Callable[[str], Any]
 
 
-class Form(NamedTuple):
+class HolisticForm(NamedTuple):
     """What an operator computes for a call.
 
     Attributes:
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     required: int = 1
 
 
-class FormError(Exception):
+class HolisticCallError(Exception):
     """A call that cannot be; the message says what is wrong, `hint` what to write."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
@@ -57,79 +57,81 @@ class FormError(Exception):
         self.hint = hint
 
 
-def _number(call: WholeCall, text: str) -> None:
+def _number(call: HolisticCall, text: str) -> None:
     type_ = call.type_of(text)
     if type_ not in (*INTEGERS, *FLOATS) and not type_.startswith("decimal"):
         what = f"there is no {call.written} of a {type_} ('{text}')"
-        raise FormError(what, f"cast it, as in {call.written}(cast({text} as double), ...)")
+        raise HolisticCallError(what, f"cast it, as in {call.written}(cast({text} as double), ...)")
 
 
-def _shares(call: WholeCall, text: str) -> tuple[tuple[float, ...], bool]:
+def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
     """The shares that a percentile is asked for, and whether they are an array."""
     value = call.constant(text)
     several = isinstance(value, list)
     shares = value if several else [value]
     for share in shares:
         if not isinstance(share, float) or not 0.0 <= share <= 1.0:
-            raise FormError(
+            raise HolisticCallError(
                 f"{call.written} of {text}, which is no constant from 0 to 1",
                 "write a number such as 0.95, or array(0.5, 0.95)",
             )
     return tuple(shares), several
 
 
-def _single(call: WholeCall) -> OrderTerm:
+def _single(call: HolisticCall) -> OrderTerm:
     """The one term of an order that has to be there."""
     terms = parse_order(call.order or "")
     if len(terms) != 1:
-        raise FormError(f"{call.written} is ordered by one value", "order by one column")
+        raise HolisticCallError(f"{call.written} is ordered by one value", "order by one column")
     return terms[0]
 
 
-def _takes(call: WholeCall, least: int, most: int) -> None:
+def _takes(call: HolisticCall, least: int, most: int) -> None:
     if not least <= len(call.texts) <= most:
         many = str(least) if least == most else f"{least} to {most}"
-        raise FormError(f"{call.written} takes {many} arguments")
+        raise HolisticCallError(f"{call.written} takes {many} arguments")
 
 
-def _percentile(call: WholeCall) -> Form:
+def _percentile(call: HolisticCall) -> HolisticForm:
     """`percentile(x, p [, frequency])`, interpolated."""
     _takes(call, 2, 3)
     text, share, *more = call.texts
     _number(call, text)
     shares, several = _shares(call, share)
     if more and call.type_of(more[0]) not in INTEGERS:
-        raise FormError(f"a frequency is a whole number, not '{more[0]}'")
+        raise HolisticCallError(f"a frequency is a whole number, not '{more[0]}'")
     type_ = "array<double>" if several else "double"
-    return Form(
+    return HolisticForm(
         "percentile", [text, *more], type_, ("between", False, shares, several), 1 + len(more)
     )
 
 
-def _median(call: WholeCall) -> Form:
+def _median(call: HolisticCall) -> HolisticForm:
     _takes(call, 1, 1)
     _number(call, call.texts[0])
-    return Form("percentile", call.texts, "double", ("between", False, (0.5,), False))
+    return HolisticForm("percentile", call.texts, "double", ("between", False, (0.5,), False))
 
 
-def _within(way: str) -> Callable[[WholeCall], Form]:
+def _within(way: str) -> Callable[[HolisticCall], HolisticForm]:
     """`percentile_cont(p) within group (order by x)`, and `percentile_disc`."""
 
-    def form(call: WholeCall) -> Form:
+    def form(call: HolisticCall) -> HolisticForm:
         _takes(call, 1, 1)
         if call.order is None:
             what = f"{call.written} needs an order"
-            raise FormError(what, f"write {call.written}(0.5) within group (order by x)")
+            raise HolisticCallError(what, f"write {call.written}(0.5) within group (order by x)")
         term = _single(call)
         _number(call, term.sql)
         shares, several = _shares(call, call.texts[0])
         type_ = "array<double>" if several else "double"
-        return Form("percentile", [term.sql], type_, (way, term.descending, shares, several))
+        return HolisticForm(
+            "percentile", [term.sql], type_, (way, term.descending, shares, several)
+        )
 
     return form
 
 
-def _approximate(call: WholeCall) -> Form:
+def _approximate(call: HolisticCall) -> HolisticForm:
     """`approx_percentile(x, p [, accuracy])`: a value that is there, exact here."""
     _takes(call, 2, 3)
     text = call.texts[0]
@@ -138,10 +140,10 @@ def _approximate(call: WholeCall) -> Form:
         _number(call, text)
     shares, several = _shares(call, call.texts[1])
     result = f"array<{type_}>" if several else type_
-    return Form("approx_percentile", [text], result, (shares, several))
+    return HolisticForm("approx_percentile", [text], result, (shares, several))
 
 
-def _mode(call: WholeCall) -> Form:
+def _mode(call: HolisticCall) -> HolisticForm:
     """`mode(x)`, `mode(x, true)`, `mode() within group (order by x)`."""
     descending = False
     if call.order is not None:
@@ -153,11 +155,11 @@ def _mode(call: WholeCall) -> Form:
         text = call.texts[0]
     type_ = call.type_of(text)
     if "map<" in type_:
-        raise FormError(f"there is no mode of a {type_} ('{text}')", "take a value of it")
-    return Form("mode", [text], type_, (descending,))
+        raise HolisticCallError(f"there is no mode of a {type_} ('{text}')", "take a value of it")
+    return HolisticForm("mode", [text], type_, (descending,))
 
 
-def _text(call: WholeCall) -> Form:
+def _text(call: HolisticCall) -> HolisticForm:
     """`listagg(x [, separator]) [within group (order by ...)]`."""
     _takes(call, 1, 2)
     text = call.texts[0]
@@ -171,28 +173,30 @@ def _text(call: WholeCall) -> Form:
     separator = call.constant(call.texts[1]) if len(call.texts) > 1 else None
     separator = (b"" if result == "binary" else "") if separator is None else separator
     if not isinstance(separator, bytes if result == "binary" else str):
-        raise FormError(f"the separator {separator!r} is not of type {result}")
+        raise HolisticCallError(f"the separator {separator!r} is not of type {result}")
     arguments, places = [made], []
     terms = parse_order(call.order) if call.order is not None else []
     for term in terms:
         if term.descending == term.nulls_first:
-            raise FormError("an order inside listagg has nulls first, or last if descending")
+            raise HolisticCallError(
+                "an order inside listagg has nulls first, or last if descending"
+            )
         if call.distinct and term.sql != text:
-            raise FormError("distinct values are ordered by themselves", f"order by {text}")
+            raise HolisticCallError("distinct values are ordered by themselves", f"order by {text}")
         if term.sql not in arguments:
             arguments.append(term.sql)
         places.append((arguments.index(term.sql), term.descending))
-    return Form("listagg", arguments, result, (separator, tuple(places)))
+    return HolisticForm("listagg", arguments, result, (separator, tuple(places)))
 
 
-def _product(call: WholeCall) -> Form:
+def _product(call: HolisticCall) -> HolisticForm:
     """`product(x)`: of doubles, rounded once."""
     _takes(call, 1, 1)
     _number(call, call.texts[0])
-    return Form("product", call.texts, "double")
+    return HolisticForm("product", call.texts, "double")
 
 
-WHOLES: dict[str, Callable[[WholeCall], Form]] = {
+WHOLES: dict[str, Callable[[HolisticCall], HolisticForm]] = {
     "percentile": _percentile,
     "median": _median,
     "percentile_cont": _within("between"),
@@ -208,7 +212,9 @@ ORDERED = frozenset(("percentile_cont", "percentile_disc", "mode", "listagg", "s
 """Aggregates that may have `within group (order by ...)` behind them."""
 
 
-def form_of(call: WholeCall, failed: Callable[[str, str | None], ExpressionError]) -> Form:
+def holistic_form(
+    call: HolisticCall, failed: Callable[[str, str | None], ExpressionError]
+) -> HolisticForm:
     """Reads a call.
 
     Raises:
@@ -216,11 +222,11 @@ def form_of(call: WholeCall, failed: Callable[[str, str | None], ExpressionError
     """
     try:
         return WHOLES[call.written](call)
-    except FormError as error:
+    except HolisticCallError as error:
         raise failed(str(error), error.hint) from None
 
 
-def shown(texts: Sequence[str], order: str | None) -> str:
+def shown_call(texts: Sequence[str], order: str | None) -> str:
     """Arguments as they were written, for messages."""
     behind = f") within group (order by {order}" if order is not None else ""
     return f"{', '.join(texts)}{behind}"

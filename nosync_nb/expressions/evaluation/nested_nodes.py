@@ -23,30 +23,30 @@ from nosync_nb.expressions.kernels.vectors import (
     RowError,
     Vector,
     VectorFrame,
-    load,
+    load_column,
     merge_nulls,
-    select,
+    select_rows,
     to_column,
 )
 from nosync_nb.rows.encoding import encode
-from nosync_nb.rows.nested import pack, unpack
+from nosync_nb.rows.nested import from_python_values, to_python_values
 from nosync_nb.rows.types import FLOATS, is_nested
 
 
-def listed(vector: Vector, type_: str, n: int) -> list[Any]:
+def as_lists(vector: Vector, type_: str, n: int) -> list[Any]:
     """The values of a vector as Python has them, None where null."""
     if isinstance(vector.values, pa.Array):
-        return unpack(vector.values, type_)
-    return unpack(to_column(vector, type_, n), type_)
+        return to_python_values(vector.values, type_)
+    return to_python_values(to_column(vector, type_, n), type_)
 
 
 def vector_of(values: Sequence[Any], type_: str, *, small: bool) -> Vector:
     """The vector of such values."""
     if is_nested(type_):
-        array = pack(values, type_)
+        array = from_python_values(values, type_)
         return Vector(array, rows.null_mask(array))
     column = rows.objects(values)
-    return load(column, type_, small=small)
+    return load_column(column, type_, small=small)
 
 
 def key_of(type_: str) -> Callable[[Any], Any]:
@@ -88,7 +88,7 @@ class RowwiseNode(ValueNode):
             else:
                 vector = argument.evaluate(frame)
             nulls = merge_nulls(nulls, vector.nulls)
-            lists.append(listed(vector, argument.type, frame.n))
+            lists.append(as_lists(vector, argument.type, frame.n))
         dead = nulls.tolist() if self.strict and nulls is not None else [False] * frame.n
         results: list[Any] = []
         try:
@@ -111,7 +111,7 @@ class FieldNode(ValueNode):
         field = pc.struct_field(array, [self.place])
         if is_nested(self.type):
             return Vector(field, rows.null_mask(field))
-        return load(rows.from_arrow(field, self.type), self.type, small=frame.small)
+        return load_column(rows.from_arrow(field, self.type), self.type, small=frame.small)
 
 
 class ElementFrame(VectorFrame):
@@ -143,7 +143,7 @@ class ElementFrame(VectorFrame):
         if i >= self.first:
             return self.variables[i - self.first]
         if i not in self._repeated:
-            self._repeated[i] = select(self.outer.vector(i), self.owner)
+            self._repeated[i] = select_rows(self.outer.vector(i), self.owner)
         return self._repeated[i]
 
     def null_mask(self, i: int) -> Array | None:
@@ -156,7 +156,7 @@ class ElementFrame(VectorFrame):
         return self.outer.fail(reason, int(self.owner[row]))
 
 
-class Body:
+class LambdaBody:
     """The body of a lambda.
 
     Args:
@@ -180,7 +180,7 @@ class Body:
         typed = zip(variables, self.types[self.first :], strict=True)
         vectors = [vector_of(values, type_, small=frame.small) for values, type_ in typed]
         inner = ElementFrame(frame, owner, self.first, vectors, self.types)
-        return inner, listed(self.node.evaluate(inner), self.node.type, inner.n)
+        return inner, as_lists(self.node.evaluate(inner), self.node.type, inner.n)
 
 
 class LambdaNode(ValueNode):
@@ -198,7 +198,7 @@ class LambdaNode(ValueNode):
         name: str,
         type_: str,
         items: ValueNode,
-        body: Body,
+        body: LambdaBody,
         collect: Callable[[list[Any], list[Any]], Any],
         expand: Callable[[int, Any], tuple[Any, ...]],
         *,
@@ -213,7 +213,7 @@ class LambdaNode(ValueNode):
         self.settles = settles
 
     def evaluate(self, frame: VectorFrame) -> Vector:
-        lists = listed(self.arguments[0].evaluate(frame), self.arguments[0].type, frame.n)
+        lists = as_lists(self.arguments[0].evaluate(frame), self.arguments[0].type, frame.n)
         try:
             given = self._all(frame, lists)
         except RowError:
@@ -260,7 +260,7 @@ class FoldNode(ValueNode):
     """`aggregate(array, start, (acc, x) -> ..., acc -> ...)`: one element of all rows at a time."""
 
     def __init__(
-        self, items: ValueNode, start: ValueNode, merge: Body, finish: Body | None
+        self, items: ValueNode, start: ValueNode, merge: LambdaBody, finish: LambdaBody | None
     ) -> None:
         type_ = start.type if finish is None else finish.node.type
         raises = merge.node.raises or (finish is not None and finish.node.raises)
@@ -271,10 +271,10 @@ class FoldNode(ValueNode):
     def evaluate(self, frame: VectorFrame) -> Vector:
         items, start = self.arguments
         vector = items.evaluate(frame)
-        lists = listed(vector, items.type, frame.n)
+        lists = as_lists(vector, items.type, frame.n)
         keep = np.array([each is not None for each in lists], np.bool_)
         begun = evaluate_where(start, frame, keep)
-        held = listed(begun, start.type, frame.n)
+        held = as_lists(begun, start.type, frame.n)
         open_ = [i for i, each in enumerate(lists) if each]
         place = 0
         while open_:

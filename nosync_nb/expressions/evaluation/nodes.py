@@ -23,13 +23,13 @@ from nosync_nb.expressions.kernels.vectors import (
     RowError,
     Vector,
     VectorFrame,
-    full,
+    full_vector,
     merge_nulls,
-    nothing,
+    no_nulls,
 )
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import buffers
-from nosync_nb.rows.decimals import wholes
+from nosync_nb.rows.decimals import unscaled_values
 from nosync_nb.rows.encoding import unscaled
 from nosync_nb.rows.types import FIXED, INTEGERS, arrow_type, decimal_parts
 
@@ -76,12 +76,12 @@ class LiteralNode(ValueNode):
         if dtype is not None:
             self.scalar = dtype.type(0 if value is None else value)
         elif value is not None and is_decimal(type_):
-            self.scalar = wholes([unscaled(value, decimal_parts(type_)[1])])[0]
+            self.scalar = unscaled_values([unscaled(value, decimal_parts(type_)[1])])[0]
 
     def evaluate(self, frame: VectorFrame) -> Vector:
         if self.value is not None:
             return Vector(self.scalar, None)
-        return nothing(self.type, n=frame.n, small=frame.small)
+        return no_nulls(self.type, n=frame.n, small=frame.small)
 
 
 class StrictNode(ValueNode):
@@ -167,10 +167,10 @@ def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
     nulls = ~keep
     if part.nulls is not None:
         nulls[keep] = part.nulls
-    values = full(part, count, node.type)
+    values = full_vector(part, count, node.type)
     if isinstance(values, pa.Array):
         places = np.cumsum(keep) - 1
-        return Vector(values.take(buffers.of_numpy(places, nulls=~keep)), nulls)
+        return Vector(values.take(buffers.arrow_from_numpy(places, nulls=~keep)), nulls)
     spread = np.zeros(frame.n, values.dtype)
     if node.type not in FIXED and not is_decimal(node.type):
         spread = np.full(frame.n, None, object)
@@ -306,13 +306,13 @@ def _merged(
     """Returns each piece's values where it was taken, the default elsewhere."""
     n = frame.n
     nulls = np.zeros(n, np.bool_) if default.nulls is None else default.nulls.copy()
-    values = full(default, n, type_)
+    values = full_vector(default, n, type_)
     decimal = is_decimal(type_)
     if isinstance(values, pa.Array) or (type_ not in FIXED and not decimal and not frame.small):
         return _merged_arrow(pieces, default, type_, frame)
     values = values.copy() if pieces else values
     for taken, vector in pieces:
-        given = full(vector, n, type_)
+        given = full_vector(vector, n, type_)
         if decimal and given.dtype.hasobject:
             values = values.astype(object)
         values[taken] = given[taken]
@@ -325,9 +325,9 @@ def _merged_arrow(
 ) -> Vector:
     values = default.values
     for taken, vector in pieces:
-        values = pc.if_else(buffers.of_numpy(taken), vector.values, values)
+        values = pc.if_else(buffers.arrow_from_numpy(taken), vector.values, values)
     if not isinstance(values, pa.Array):
-        values = buffers.of_list([values] * frame.n, arrow_type(type_))
+        values = buffers.arrow_from_list([values] * frame.n, arrow_type(type_))
     nulls = buffers.null_mask_of(values) if values.null_count else None
     return Vector(values, nulls)
 

@@ -20,7 +20,7 @@ _CHOICES = frozenset(("if", "nvl2", "coalesce", "nvl", "ifnull", "nanvl", "zeroi
 _FIRST_LEFT = (exp.And, exp.Or, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
-class BeforehandNode(ValueNode):
+class SharedOperandNode(ValueNode):
     """An expression, and what may raise before it.
 
     Attributes:
@@ -39,7 +39,7 @@ class BeforehandNode(ValueNode):
         return self.inner.evaluate(frame)
 
 
-def is_first(
+def is_shared_operand(
     call: exp.Expression, operand: exp.Expression, is_variable: Callable[..., Any]
 ) -> bool:
     """Tells whether Spark evaluates the operand of a call before all else, and we would not.

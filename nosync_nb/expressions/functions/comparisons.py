@@ -167,7 +167,7 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
             return ExtremeNode(operands, decimals__exact.chosen(least=name == "least"), name)
         if operands[0].type in ("string", "binary"):
             row = null_tolerant.least if name == "least" else null_tolerant.greatest
-            return null_tolerant.LooseNode(operands[0].type, row, operands)
+            return null_tolerant.NullTolerantNode(operands[0].type, row, operands)
         if operands[0].type not in FIXED:
             raise NotProvedError(f"{name} of {operands[0].type}")
         return ExtremeNode(operands, choices(operands[0].type), name)

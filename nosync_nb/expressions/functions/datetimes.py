@@ -223,7 +223,7 @@ def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None
 
 def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     _arity(name, arguments, 2, 2)
-    kernel = datetime_patterns__clocks.writer(_pattern(arguments, 1))
+    kernel = datetime_patterns__clocks.timestamp_formatter(_pattern(arguments, 1))
     return StrictNode(name, "string", kernel, (_time(arguments[0], utc=utc),))
 
 
@@ -235,7 +235,7 @@ def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     number = implicit(arguments[0], "bigint", utc=utc)
     wrapped = Kernel(lambda a: a * np.int64(datetimes.SECOND))
     micros = StrictNode("*", "timestamp", wrapped, (number,))
-    kernel = datetime_patterns__clocks.writer(_pattern(arguments, 1))
+    kernel = datetime_patterns__clocks.timestamp_formatter(_pattern(arguments, 1))
     return StrictNode(name, "string", kernel, (micros,))
 
 
@@ -245,7 +245,7 @@ def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
         raise NotProvedError("timestamps in a time zone other than UTC")
     if text.type != "string":
         raise NotProvedError(f"a {text.type} that is read by a pattern")
-    return StrictNode("read", type_, patterns.reader(pattern), (text,))
+    return StrictNode("read", type_, patterns.pattern_parser(pattern), (text,))
 
 
 def _as_text(node: ValueNode, types: tuple[str, ...], *, utc: bool) -> ValueNode:
@@ -363,7 +363,7 @@ FUNCTIONS: dict[str, Rule] = {
     "weekofyear": _of_date(_week),
     "dayname": _name_of_date(patterns.WEEKDAYS, lambda day: (day + 3) % 7),
     "monthname": _name_of_date(
-        patterns.MONTHS, lambda day: patterns.moment(day * datetimes.DAY).month - 1
+        patterns.MONTHS, lambda day: patterns.timestamp_of_fields(day * datetimes.DAY).month - 1
     ),
     "unix_date": _converted("date", "int", Kernel(lambda a: a)),
     "date_from_unix_date": _unix_day,

@@ -17,7 +17,7 @@ from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.kernels import exact_integers
 from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
-from nosync_nb.rows.decimals import wholes
+from nosync_nb.rows.decimals import unscaled_values
 from nosync_nb.rows.types import decimal_parts
 
 _OPERATIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
@@ -80,7 +80,7 @@ def one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
         return TextKernel(frozenset(wanted).__contains__)
     scale = decimal_parts(type_)[1] if is_decimal(type_) else 0
     exact = [value * 10**scale for value in wanted]
-    values = wholes([int(value) for value in exact if value == int(value)])
+    values = unscaled_values([int(value) for value in exact if value == int(value)])
 
     def run(a: Any) -> Any:
         inside = np.zeros(np.shape(a), np.bool_)

@@ -16,7 +16,7 @@ from xxhash import xxh64_intdigest
 
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.functions.entry import Function
-from nosync_nb.expressions.functions.null_tolerant import LooseNode
+from nosync_nb.expressions.functions.null_tolerant import NullTolerantNode
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, implicit, only
 from nosync_nb.expressions.kernels.kernel import TextKernel
@@ -153,7 +153,7 @@ def hashed(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:
                     seed = digest(form(value), seed)
             return (seed ^ half) - half
 
-        return LooseNode(result, row, arguments)
+        return NullTolerantNode(result, row, arguments)
 
     return rule
 

@@ -152,7 +152,7 @@ def _without_gmt(text: str) -> str:
     return before + after if gmt else text
 
 
-_READ_TIME = timestamp_parsing.reader("timestamp").row
+_READ_TIME = timestamp_parsing.timestamp_parser("timestamp").row
 _WRAP = 1 << 64
 
 

@@ -22,8 +22,8 @@ from nosync_nb.expressions.functions import nondeterministic__seeds
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels import datetimes
-from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, load
-from nosync_nb.expressions.syntax.analyzer import examine
+from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, load_column
+from nosync_nb.expressions.syntax.analyzer import analyze
 from nosync_nb.expressions.syntax.parser import parse
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.rows import Schema
@@ -42,7 +42,7 @@ _CLOCK = _Clock()
 
 
 @contextmanager
-def one_moment() -> Iterator[None]:
+def statement_clock() -> Iterator[None]:
     """The clock stands still, for what this thread evaluates inside."""
     before = _CLOCK.micros
     _CLOCK.micros = _now() if before is None else before
@@ -77,7 +77,7 @@ class RandomNode(ValueNode):
         self.draw = draw
 
     def evaluate(self, frame: VectorFrame) -> Vector:
-        return load(self.draw(frame.n), self.type, small=frame.small)
+        return load_column(self.draw(frame.n), self.type, small=frame.small)
 
 
 def _clock(type_: str, *, zoned: bool) -> Rule:
@@ -131,7 +131,7 @@ NAMES = ("current_date", "current_timestamp", "localtimestamp")
 """Those that may stand without parentheses."""
 
 
-def called_without(name: str, *, utc: bool) -> ValueNode:
+def call_without_arguments(name: str, *, utc: bool) -> ValueNode:
     """`current_date`, where there is no such column.
 
     Raises:
@@ -142,11 +142,11 @@ def called_without(name: str, *, utc: bool) -> ValueNode:
     return FUNCTIONS[name.lower()](name.lower(), [], utc)
 
 
-def differs(sql: str, schema: Schema) -> bool:
+def is_nondeterministic(sql: str, schema: Schema) -> bool:
     """Whether two evaluations of an expression may differ.
 
     Raises:
         ExpressionError: if it cannot be read, or names a column that is not there.
     """
     parsed = parse(sql)
-    return not examine(parsed.tree, schema, parsed.sql).deterministic
+    return not analyze(parsed.tree, schema, parsed.sql).deterministic

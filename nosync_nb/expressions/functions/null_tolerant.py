@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import ValueNode
-from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, full, spread
+from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, full_vector, spread_by_mask
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import buffers
 from nosync_nb.rows.types import FIXED, arrow_type
 
 
-class LooseNode(ValueNode):
+class NullTolerantNode(ValueNode):
     """A function of a row whose null arguments come as None; its result may be None.
 
     `large` is the same of Arrow arrays and scalars, one of them an array; None: by rows.
@@ -53,14 +53,14 @@ def _spread(results: list[Any], type_: str, frame: VectorFrame) -> Vector:
         nulls = np.fromiter([result is None for result in results], np.bool_, frame.n)
     if type_ in FIXED or is_decimal(type_):
         plain = results if nulls is None else [0 if r is None else r for r in results]
-        return Vector(spread(plain, type_), nulls)
+        return Vector(spread_by_mask(plain, type_), nulls)
     if frame.small:
-        return Vector(spread(results, type_), nulls)
-    return Vector(buffers.of_list(results, arrow_type(type_)), nulls)
+        return Vector(spread_by_mask(results, type_), nulls)
+    return Vector(buffers.arrow_from_list(results, arrow_type(type_)), nulls)
 
 
 def _listed(vector: Vector, n: int, type_: str) -> list[Any]:
-    values = full(vector, n, type_)
+    values = full_vector(vector, n, type_)
     listed: list[Any] = values.to_pylist() if isinstance(values, pa.Array) else values.tolist()
     if vector.nulls is None:
         return listed

@@ -128,5 +128,5 @@ def one_of(texts_wanted: frozenset[str]) -> TextKernel:
     """`text in (...)` of literals."""
     return TextKernel(
         texts_wanted.__contains__,
-        lambda a: pc.is_in(a, value_set=buffers.of_list(sorted(texts_wanted), pa.string())),
+        lambda a: pc.is_in(a, value_set=buffers.arrow_from_list(sorted(texts_wanted), pa.string())),
     )

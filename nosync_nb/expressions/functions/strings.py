@@ -37,7 +37,7 @@ def concat_ws(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         raise NotProvedError("concat_ws of nothing")
     operands = [implicit(argument, "string", utc=utc) for argument in arguments]
     large = null_tolerant.all_joined if len(operands) > 1 else None
-    return null_tolerant.LooseNode("string", null_tolerant.joined, operands, large=large)
+    return null_tolerant.NullTolerantNode("string", null_tolerant.joined, operands, large=large)
 
 
 def length(per_byte: int | None) -> Rule:
@@ -281,7 +281,7 @@ def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
 
     if len(arguments) == 1:
         return LiteralNode(row(), "string")
-    return null_tolerant.LooseNode("string", row, arguments[1:])
+    return null_tolerant.NullTolerantNode("string", row, arguments[1:])
 
 
 def _formatted(kind: str, value: Any, mask: int) -> str:

@@ -231,8 +231,8 @@ _FROM_TEXT: dict[str, TextKernel] = {
     "double": TextKernel(_to_double, raises=True),
     "boolean": TextKernel(_to_boolean, raises=True),
     "date": TextKernel(_to_date, raises=True),
-    "timestamp": timestamp_parsing.reader("timestamp"),
-    "timestamp_ntz": timestamp_parsing.reader("timestamp_ntz"),
+    "timestamp": timestamp_parsing.timestamp_parser("timestamp"),
+    "timestamp_ntz": timestamp_parsing.timestamp_parser("timestamp_ntz"),
     "binary": TextKernel(str.encode, lambda a: pc.cast(a, pa.binary())),
 }
 
@@ -258,5 +258,5 @@ _TO_TEXT: dict[str, TextKernel] = {
 
 def _to_text(source: str) -> TextKernel | None:
     if source in INTEGERS:
-        return TextKernel(str, lambda a: pc.cast(buffers.of_numpy(a), pa.string()))
+        return TextKernel(str, lambda a: pc.cast(buffers.arrow_from_numpy(a), pa.string()))
     return _TO_TEXT.get(source)

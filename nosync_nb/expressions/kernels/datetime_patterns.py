@@ -39,7 +39,7 @@ class CalendarFields(NamedTuple):
     micros: int  # of the day
 
 
-def moment(micros: int) -> CalendarFields:
+def timestamp_of_fields(micros: int) -> CalendarFields:
     """Takes a timestamp apart."""
     days, rest = divmod(micros, DAY)
     if -_FIRST <= days <= _LAST:
@@ -51,7 +51,7 @@ def moment(micros: int) -> CalendarFields:
 
 
 @lru_cache(maxsize=256)
-def tokens(pattern: str) -> tuple[tuple[str, int], ...]:
+def pattern_tokens(pattern: str) -> tuple[tuple[str, int], ...]:
     """Cuts a pattern into (letter, how often) and (text, 0)."""
     parts: list[tuple[str, int]] = []
     text = ""
@@ -103,7 +103,7 @@ def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
     pieces: list[str] = []
     fields: list[tuple[str, int]] = []
     before: tuple[str, int] = ("", 0)
-    for letter, width in tokens(pattern):
+    for letter, width in pattern_tokens(pattern):
         if not width:
             if not letter.isascii() or set("[]{}#") & set(letter):
                 raise NotProvedError(f"{letter!r} in a pattern that is read")
@@ -130,7 +130,7 @@ def _reserves(fields: list[tuple[str, int]]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def reader(pattern: str) -> TextKernel:
+def pattern_parser(pattern: str) -> TextKernel:
     """Returns what reads a timestamp, in microseconds, by a pattern.
 
     Fields that are not there are those of 1970-01-01 00:00. A day that there is, but too far for

@@ -25,8 +25,8 @@ from nosync_nb.expressions.kernels.datetime_patterns import (
     SECOND,
     WEEKDAYS,
     CalendarFields,
-    moment,
-    tokens,
+    pattern_tokens,
+    timestamp_of_fields,
 )
 from nosync_nb.expressions.kernels.kernel import TextKernel
 from nosync_nb.rows import buffers
@@ -123,7 +123,11 @@ class _Piece:
 
     def written(self, key: int) -> str:
         """The text of a day, or of so many units since midnight or the last second."""
-        fields = CalendarFields(0, 0, 0, 0, key * self.unit) if self.unit else moment(key * DAY)
+        fields = (
+            CalendarFields(0, 0, 0, 0, key * self.unit)
+            if self.unit
+            else timestamp_of_fields(key * DAY)
+        )
         return "".join([write(fields) for write in self.writers])
 
     def of_row(self) -> Callable[[int, int], str]:
@@ -136,7 +140,7 @@ class _Piece:
 
     def of_column(self, days: Any, rest: Any) -> pa.Array:
         """The texts of the piece."""
-        coded = buffers.of_numpy(rest % self.wrap // self.unit if self.unit else days)
+        coded = buffers.arrow_from_numpy(rest % self.wrap // self.unit if self.unit else days)
         coded = coded.dictionary_encode()
         texts = pa.array([self.written(key) for key in coded.dictionary.to_pylist()], pa.string())
         return texts.take(coded.indices)
@@ -149,7 +153,7 @@ def _pieces(pattern: str) -> list[_Piece]:
         NotProvedError: for a pattern whose meaning only Spark knows.
     """
     pieces: list[_Piece] = []
-    for letter, width in tokens(pattern):
+    for letter, width in pattern_tokens(pattern):
         write = _writer(letter, width)
         if write is None:
             raise NotProvedError(f"{letter * max(width, 1)!r} in a pattern of dates")
@@ -180,7 +184,7 @@ def _row(pieces: Sequence[_Piece]) -> Callable[[int], str]:
 
 
 @lru_cache(maxsize=256)
-def writer(pattern: str) -> TextKernel:
+def timestamp_formatter(pattern: str) -> TextKernel:
     """Returns what writes timestamps, in microseconds, by a pattern.
 
     Raises:

@@ -14,8 +14,8 @@ from nosync_nb.expressions.kernels.vectors import (
     Vector,
     VectorFrame,
     merge_nulls,
-    nothing,
-    spread,
+    no_nulls,
+    spread_by_mask,
 )
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import buffers
@@ -64,14 +64,14 @@ def _once(
     """The result of literals, of which nothing is asked if no row is."""
     alive = frame.n and (nulls is None or not nulls.all())
     if not alive:
-        return nothing(type_, n=frame.n, small=frame.small)
+        return no_nulls(type_, n=frame.n, small=frame.small)
     try:
         result = kernel.row(*map(_plain, values))
     except InvalidError as error:
         raise RefusedRowError(str(error), 0 if nulls is None else int(nulls.argmin())) from None
     if result is None:
-        return nothing(type_, n=frame.n, small=frame.small)
-    scalar = spread([result], type_)[0] if type_ in FIXED or is_decimal(type_) else result
+        return no_nulls(type_, n=frame.n, small=frame.small)
+    scalar = spread_by_mask([result], type_)[0] if type_ in FIXED or is_decimal(type_) else result
     return Vector(scalar, nulls)
 
 
@@ -97,7 +97,7 @@ def _small(
         raise RefusedRowError(str(error), len(results)) from None
     if kernel.nullable:
         results, nulls = _without_nulls(results, nulls, filler)
-    return Vector(spread(results, type_), nulls)
+    return Vector(spread_by_mask(results, type_), nulls)
 
 
 def _filler(type_: str) -> Any:
@@ -131,7 +131,7 @@ def _from_large(array: Any, nulls: Array | None, type_: str) -> Vector:
         nulls = merge_nulls(nulls, buffers.null_mask_of(array))
     dtype = FIXED.get(type_)
     if dtype is not None:
-        return Vector(buffers.fixed(array, dtype), nulls)
+        return Vector(buffers.fixed_width_array(array, dtype), nulls)
     return Vector(_nulled(array, nulls), nulls)
 
 
@@ -139,7 +139,7 @@ def _nulled(array: pa.Array, nulls: Array | None) -> pa.Array:
     """Returns an array that is null where a mask says so."""
     if nulls is None or array.null_count:
         return array
-    places = buffers.of_numpy(np.arange(len(array)), nulls=nulls)
+    places = buffers.arrow_from_numpy(np.arange(len(array)), nulls=nulls)
     return array.take(places)
 
 
@@ -168,11 +168,11 @@ def _by_distinct(
     if gone is not None and len(codes):
         nulls = merge_nulls(nulls, gone[codes])
     if not results:
-        return nothing(type_, n=frame.n, small=False)
+        return no_nulls(type_, n=frame.n, small=False)
     if type_ in FIXED or is_decimal(type_):
-        return Vector(spread(results, type_)[codes], nulls)
-    made = buffers.of_list(results, arrow_type(type_))
-    return Vector(made.take(buffers.of_numpy(codes, nulls=nulls)), nulls)
+        return Vector(spread_by_mask(results, type_)[codes], nulls)
+    made = buffers.arrow_from_list(results, arrow_type(type_))
+    return Vector(made.take(buffers.arrow_from_numpy(codes, nulls=nulls)), nulls)
 
 
 def _each(
@@ -222,9 +222,9 @@ def _coded(column: Any, alive: Array | None) -> tuple[Array, list[Any]]:
         some = column if alive is None else column[alive]
         distinct, codes = np.unique(some, return_inverse=True)
         return codes, distinct.tolist()
-    array = column if isinstance(column, pa.Array) else buffers.of_numpy(column)
+    array = column if isinstance(column, pa.Array) else buffers.arrow_from_numpy(column)
     if alive is not None:
-        array = array.take(buffers.of_numpy(alive))
+        array = array.take(buffers.arrow_from_numpy(alive))
     coded = array.dictionary_encode()
     codes = buffers.numbers(coded.indices, np.int32).astype(np.int64)
     return codes, coded.dictionary.to_pylist()

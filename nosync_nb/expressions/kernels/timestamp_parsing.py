@@ -124,7 +124,7 @@ def _read(text: str, *, zoned: bool) -> int | None:
     return micros if _LEAST <= micros <= _GREATEST else None
 
 
-def reader(type_: str) -> TextKernel:
+def timestamp_parser(type_: str) -> TextKernel:
     """Returns the kernel that reads a timestamp of either kind."""
     zoned = type_ == "timestamp"
 
@@ -144,7 +144,7 @@ def reader(type_: str) -> TextKernel:
 
 def without_ansi() -> TextKernel:
     """Returns what a cast to timestamp is without ANSI mode: it refuses a time without a day."""
-    lenient = reader("timestamp").row
+    lenient = timestamp_parser("timestamp").row
 
     def row(text: str) -> int | None:
         try:

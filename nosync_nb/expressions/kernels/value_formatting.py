@@ -66,7 +66,7 @@ def _large(row: Callable[[float], str]) -> Callable[[Any], Any]:
         size = np.abs(values)
         plain = (size == 0.0) | ((size >= _PLAIN[0]) & (size < _PLAIN[1]))
         texts = pc.cast(
-            buffers.of_numpy(np.where(plain, values, values.dtype.type(1))), pa.string()
+            buffers.arrow_from_numpy(np.where(plain, values, values.dtype.type(1))), pa.string()
         )
         whole = pc.binary_join_element_wise(texts, ".0", "")
         texts = pc.if_else(pc.match_substring(texts, "."), texts, whole)
@@ -74,7 +74,7 @@ def _large(row: Callable[[float], str]) -> Callable[[Any], Any]:
         if not len(odd):
             return texts
         own = pa.array([row(value) for value in values[odd].tolist()], pa.string())
-        return pc.replace_with_mask(texts, buffers.of_numpy(~plain), own)
+        return pc.replace_with_mask(texts, buffers.arrow_from_numpy(~plain), own)
 
     return large
 
@@ -101,7 +101,7 @@ def _times(values: Any) -> Any:
     """Text of many timestamps, None if a year has not four digits."""
     if not len(values) or values.min() < _FIRST or values.max() >= _LAST:
         return None
-    texts = pc.cast(buffers.of_numpy(values).view(pa.timestamp("us")), pa.string())
+    texts = pc.cast(buffers.arrow_from_numpy(values).view(pa.timestamp("us")), pa.string())
     return pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
 
 

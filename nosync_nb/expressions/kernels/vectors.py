@@ -30,7 +30,7 @@ _TEXTS = ("string", "binary")
 _NOTHING = np.int64(0)
 
 
-def nothing(type_: str, *, n: int, small: bool) -> Vector:
+def no_nulls(type_: str, *, n: int, small: bool) -> Vector:
     """Returns a vector of nulls."""
     nulls = np.ones(n, np.bool_)
     dtype = FIXED.get(type_)
@@ -43,12 +43,12 @@ def nothing(type_: str, *, n: int, small: bool) -> Vector:
     return Vector(pa.nulls(n, pa.string() if type_ == "void" else arrow_type(type_)), nulls)
 
 
-def spread(values: Sequence[Any], type_: str) -> Array:
+def spread_by_mask(values: Sequence[Any], type_: str) -> Array:
     """Returns Python values of a small frame as a vector keeps them; null is None, or any value."""
     dtype = FIXED.get(type_)
     if dtype is not None:
         return np.array(values, dtype)
-    return decimals.wholes(values) if is_decimal(type_) else rows.objects(values)
+    return decimals.unscaled_values(values) if is_decimal(type_) else rows.objects(values)
 
 
 class Vector(NamedTuple):
@@ -84,9 +84,9 @@ class VectorFrame:
         vector = self._vectors.get(i)
         if vector is None:
             if self._parent is None or self._at is None:
-                vector = load(self._columns[i], self._types[i], small=self.small)
+                vector = load_column(self._columns[i], self._types[i], small=self.small)
             else:
-                vector = select(self._parent.vector(i), self._at)
+                vector = select_rows(self._parent.vector(i), self._at)
             self._vectors[i] = vector
         return vector
 
@@ -121,24 +121,24 @@ class VectorFrame:
         return RowError(reason, row)
 
 
-def select(vector: Vector, at: Array) -> Vector:
+def select_rows(vector: Vector, at: Array) -> Vector:
     """Returns the vector's values at positions."""
     nulls = None if vector.nulls is None else vector.nulls[at]
     values = vector.values
     if isinstance(values, pa.Array):
-        return Vector(values.take(buffers.of_numpy(at)), nulls)
+        return Vector(values.take(buffers.arrow_from_numpy(at)), nulls)
     return Vector(values[at] if isinstance(values, _ndarray) and values.ndim else values, nulls)
 
 
-def load(column: Column, type_: str, *, small: bool) -> Vector:
+def load_column(column: Column, type_: str, *, small: bool) -> Vector:
     """Returns the vector of a column in any of its physical forms."""
     dtype = FIXED.get(type_)
     if dtype is None:
         if is_decimal(type_):
-            return Vector(*decimals.load(column, type_))
+            return Vector(*decimals.load_decimals(column, type_))
         return _load_text(column, type_, small)
     if type(column) is not _ndarray:
-        return Vector(buffers.fixed(column, dtype), rows.null_mask(column))
+        return Vector(buffers.fixed_width_array(column, dtype), rows.null_mask(column))
     if not column.dtype.hasobject:
         return Vector(column, None)
     values = column.tolist()
@@ -156,7 +156,7 @@ def _load_text(column: Column, type_: str, small: bool) -> Vector:
     return Vector(column, rows.null_mask(column))
 
 
-def full(vector: Vector, n: int, type_: str) -> Any:
+def full_vector(vector: Vector, n: int, type_: str) -> Any:
     """Returns the values as one array of `n`, also of a literal."""
     values = vector.values
     if isinstance(values, pa.Array):
@@ -164,7 +164,7 @@ def full(vector: Vector, n: int, type_: str) -> Any:
     if isinstance(values, _ndarray) and values.ndim:
         return values
     if is_decimal(type_):
-        return decimals.wholes([int(values)] * n)
+        return decimals.unscaled_values([int(values)] * n)
     every = np.empty(n, FIXED.get(type_, np.dtype(object)))
     every[:] = [values] * n if isinstance(values, list) else values
     return every
@@ -178,9 +178,9 @@ def to_column(vector: Vector, type_: str, n: int) -> Column:
         nulls = None
     if dtype is None:
         if is_decimal(type_):
-            return decimals.store(full(vector, n, type_), nulls, type_)
+            return decimals.store_decimals(full_vector(vector, n, type_), nulls, type_)
         return _text_column(vector, type_, n)
-    values = full(vector, n, type_)
+    values = full_vector(vector, n, type_)
     if dtype.kind == "f":
         values = canonical(values)
     elif values.dtype != dtype:
@@ -191,12 +191,12 @@ def to_column(vector: Vector, type_: str, n: int) -> Column:
         column = values.astype(object)
         column[nulls] = None
         return column
-    array = buffers.of_numpy(values, nulls=nulls)
+    array = buffers.arrow_from_numpy(values, nulls=nulls)
     return array if array.type == arrow_type(type_) else array.view(arrow_type(type_))
 
 
 def _text_column(vector: Vector, type_: str, n: int) -> Column:
-    values = full(vector, n, type_)
+    values = full_vector(vector, n, type_)
     if isinstance(values, pa.Array):
         return values if n > SMALL else rows.from_arrow(values, type_)
     if vector.nulls is not None:

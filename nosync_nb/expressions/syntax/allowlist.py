@@ -95,7 +95,7 @@ _SHOWN_MAX = 60
 
 
 @lru_cache(maxsize=4096)
-def refusal(sql: str) -> str | None:
+def disallowed_reason(sql: str) -> str | None:
     """Why an expression is not run when it comes out of a log, in words; None if it is.
 
     Cost: some microseconds for what calls nothing unusual; else the text is parsed.

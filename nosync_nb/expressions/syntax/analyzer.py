@@ -21,7 +21,7 @@ from nosync_nb.expressions.syntax.function_classes import (
 from nosync_nb.rows import Schema
 
 
-class Examined(NamedTuple):
+class ExpressionFacts(NamedTuple):
     """The places of the columns, in order, and whether two evaluations must agree."""
 
     columns: tuple[int, ...]
@@ -32,7 +32,7 @@ class Examined(NamedTuple):
 _UNSTABLE_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser, exp.SessionUser)
 
 
-def examine(tree: exp.Expression, schema: Schema, text: str) -> Examined:
+def analyze(tree: exp.Expression, schema: Schema, text: str) -> ExpressionFacts:
     """Resolves columns and refuses what is no expression of one row.
 
     Raises:
@@ -61,7 +61,7 @@ def examine(tree: exp.Expression, schema: Schema, text: str) -> Examined:
             deterministic = False
     if _called_bare(tree):
         deterministic = False
-    return Examined(tuple(sorted(places)), deterministic, tuple(sorted(names.items())))
+    return ExpressionFacts(tuple(sorted(places)), deterministic, tuple(sorted(names.items())))
 
 
 def _called(node: Any) -> str:

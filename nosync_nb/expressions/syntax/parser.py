@@ -20,7 +20,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions.syntax.literals import is_special, marked, restore
-from nosync_nb.expressions.syntax.recursion import roomy
+from nosync_nb.expressions.syntax.recursion import with_recursion_room
 from nosync_nb.rows.ddl import quoted
 
 _PREFIX = "SELECT "
@@ -124,7 +124,7 @@ class Parsed(NamedTuple):
     words: tuple[Word, ...]
 
 
-@roomy
+@with_recursion_room
 @lru_cache(maxsize=1024)
 def parse(sql: str) -> Parsed:
     """Reads one expression.

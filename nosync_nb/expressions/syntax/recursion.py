@@ -17,7 +17,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def roomy(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def with_recursion_room(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """A function of a text, which is called on a stack of its own if the caller's is too short.
 
     Raises:

@@ -85,7 +85,7 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
     if kind == "doubles" or type_ in FLOATS:
         return _bins(numbers_of(column, np.float64))
     if type_.startswith("decimal"):
-        return _limbs(decimals.load(column, type_)[0], n)
+        return _limbs(decimals.load_decimals(column, type_)[0], n)
     values = numbers_of(column, np.int64)
     every = np.arange(n)
     if limbs(type_) == 1:

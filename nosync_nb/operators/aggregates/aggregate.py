@@ -18,16 +18,20 @@ from nosync_nb import rows
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators.aggregates import accumulators, results
 from nosync_nb.operators.aggregates.accumulators import Slots
-from nosync_nb.operators.aggregates.contributions import Fed, added, all_added
-from nosync_nb.operators.aggregates.extremes__presence import appeared, owners
-from nosync_nb.operators.aggregates.plan import CallPlan, Feed, planned
-from nosync_nb.operators.aggregates.scalar_counts import FewCounts
-from nosync_nb.operators.aggregates.slot_cache import CountMemo, SlotMemo
-from nosync_nb.operators.aggregates.value_index import looked
+from nosync_nb.operators.aggregates.contributions import (
+    FeedValues,
+    all_contributions,
+    feed_contributions,
+)
+from nosync_nb.operators.aggregates.extremes__presence import appeared_values, groups_of_values
+from nosync_nb.operators.aggregates.plan import CallPlan, SlotFeed, plan_aggregates
+from nosync_nb.operators.aggregates.scalar_counts import ScalarCounts
+from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ValueSlotCache
+from nosync_nb.operators.aggregates.value_index import value_index_results
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.grouping import Groups, group, group_few, key_values
+from nosync_nb.operators.grouping import Groups, group_few, group_rows, key_values
 from nosync_nb.operators.linear import evaluate
-from nosync_nb.operators.row_counts import counts
+from nosync_nb.operators.row_counts import row_counts
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.array_ops import all_true
 from nosync_nb.rows.count_arithmetic import add_at, add_runs, sums
@@ -80,7 +84,7 @@ class Aggregate(Operator):
         self.key_types = tuple(schema.types[i] for i in keys)
         self.types = (*self.key_types, *(o.type for o in outputs))
         self.global_row = not keys
-        places = planned(calls)
+        places = plan_aggregates(calls)
         self.plans, self.arguments, self.held = places.plans, places.arguments, places.held
         self.winners = places.winners
         self.by_rows = tuple(f for f in places.feeds if f.held < 0)
@@ -89,12 +93,12 @@ class Aggregate(Operator):
         self.state = places.layouts(self.key_types)
         self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
-        self.memo = SlotMemo if self.arguments else CountMemo
+        self.memo = ValueSlotCache if self.arguments else CountSlotCache
         picks = all(e.is_column for e in outputs)
         self.picked = tuple(e.columns[0] for e in outputs) if picks else None
         self.few = None
         if keys and self.picked is not None and not self.arguments:
-            self.few = FewCounts(self.key_types, self.picked, self.slot_type)
+            self.few = ScalarCounts(self.key_types, self.picked, self.slot_type)
 
     def exchange(self) -> Layout:
         return Layout(self.schema.types, self.keys)
@@ -123,7 +127,7 @@ class Aggregate(Operator):
         if step.memo is not None and not self.held:
             groups = group_few(keys, self.key_types, n)
         if groups is None:
-            groups = group(keys, self.key_types, n) if n else self._one_group()
+            groups = group_rows(keys, self.key_types, n) if n else self._one_group()
         changes = self._contributions(arguments, updates, groups)
         looks: Looks = {}
         if self.held:
@@ -151,7 +155,7 @@ class Aggregate(Operator):
         number = np.zeros(len(order), np.int64)
         number[starts[1:]] = 1
         number = number.cumsum()
-        whole: list[Fed] = []
+        whole: list[FeedValues] = []
         for feed in self.by_rows:
             type_ = self.arguments[feed.argument].type
             columns = [rows.take(arguments[i], order) for i in feed.arguments]
@@ -161,10 +165,12 @@ class Aggregate(Operator):
             if len(feed.slots) > 1 and null is not None:
                 some = (~null).nonzero()[0]
                 columns = [rows.take(column, some) for column in columns]
-                changes |= added(feed, columns, type_, diff[some], number[some], len(starts))
+                changes |= feed_contributions(
+                    feed, columns, type_, diff[some], number[some], len(starts)
+                )
             elif len(feed.slots) > 1:
-                whole.append(Fed(feed, columns, type_))
-        return changes | all_added(whole, diff, number, len(starts))
+                whole.append(FeedValues(feed, columns, type_))
+        return changes | all_contributions(whole, diff, number, len(starts))
 
     def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
         """What the held traces tell: results before and after, and contributions to `changes`."""
@@ -172,7 +178,7 @@ class Aggregate(Operator):
         for number in {*(f.held for f in self.by_presence), *self.winners}:
             batch = step.emitted[number]
             if batch is not None:
-                counted[number] = counts(step.state[number], batch, step)
+                counted[number] = row_counts(step.state[number], batch, step)
         for feed in self.by_presence:
             if feed.held in counted:
                 self._present(feed, counted[feed.held], groups, changes, step)
@@ -180,12 +186,12 @@ class Aggregate(Operator):
         for plan in self.plans:
             which = (plan.held, plan.call.kernel)
             if plan.held >= 0 and which not in result:
-                result[which] = looked(plan, counted.get(plan.held), groups, step)
+                result[which] = value_index_results(plan, counted.get(plan.held), groups, step)
         return result
 
     def _present(
         self,
-        feed: Feed,
+        feed: SlotFeed,
         before: npt.NDArray[np.int64],
         groups: Groups,
         changes: Slots,
@@ -194,9 +200,9 @@ class Aggregate(Operator):
         """Adds what comes and goes in a held trace to `changes`."""
         batch = step.emitted[feed.held]
         assert batch is not None
-        diff = appeared(before, batch)
+        diff = appeared_values(before, batch)
         index = diff.nonzero()[0]
-        number, diff = owners(groups, batch, self.key_types)[index], diff[index]
+        number, diff = groups_of_values(groups, batch, self.key_types)[index], diff[index]
         count = np.zeros(len(groups.khash), np.int64)
         add_at(count, number, diff)
         changes[feed.slots["count"]] = count
@@ -204,7 +210,7 @@ class Aggregate(Operator):
             places = [self.held[feed.held - 1].arguments.index(i) for i in feed.arguments]
             columns = [rows.take(batch.columns[len(self.keys) + place], index) for place in places]
             type_ = self.arguments[feed.argument].type
-            changes |= added(feed, columns, type_, diff, number, len(count))
+            changes |= feed_contributions(feed, columns, type_, diff, number, len(count))
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
@@ -291,7 +297,7 @@ class Aggregate(Operator):
         if plan.held >= 0:
             return looks[plan.held, plan.call.kernel]
         type_ = "" if plan.argument < 0 else self.arguments[plan.argument].type
-        return results.result(plan, slots, type_, n, stage)
+        return results.aggregate_column(plan, slots, type_, n, stage)
 
     def _difference(
         self,

@@ -23,7 +23,7 @@ from nosync_nb.operators.aggregates.accumulators import (
     pair_contributions,
     thirds,
 )
-from nosync_nb.operators.aggregates.plan import Feed
+from nosync_nb.operators.aggregates.plan import SlotFeed
 from nosync_nb.rows import Column, buffers
 from nosync_nb.rows.count_arithmetic import CountError, add_at, products, sums
 from nosync_nb.rows.types import FLOATS
@@ -40,21 +40,23 @@ BINS_MAX = 1 << 18
 _SUM = {"count", "sum"}
 
 
-class Fed(NamedTuple):
+class FeedValues(NamedTuple):
     """The values of a feed, without nulls, and the type of the first of its columns."""
 
-    feed: Feed
+    feed: SlotFeed
     columns: Sequence[Column]
     type: str
 
 
-def all_added(given: Sequence[Fed], diff: Ints, number: Ints, groups_count: int) -> Slots:
+def all_contributions(
+    given: Sequence[FeedValues], diff: Ints, number: Ints, groups_count: int
+) -> Slots:
     """What `added` gives of the same rows for each of several feeds.
 
     Sums of doubles are cut together: of some hundred rows calls cost more than values do.
     """
-    plain: list[Fed] = []
-    others: list[Fed] = []
+    plain: list[FeedValues] = []
+    others: list[FeedValues] = []
     for each in given:
         is_sum = each.type in FLOATS and each.feed.slots.keys() == _SUM
         (plain if is_sum else others).append(each)
@@ -64,12 +66,17 @@ def all_added(given: Sequence[Fed], diff: Ints, number: Ints, groups_count: int)
     if made is None:
         made, others = {}, [*given]
     for feed, columns, type_ in others:
-        made |= added(feed, columns, type_, diff, number, groups_count)
+        made |= feed_contributions(feed, columns, type_, diff, number, groups_count)
     return made
 
 
-def added(
-    feed: Feed, columns: Sequence[Column], type_: str, diff: Ints, number: Ints, groups_count: int
+def feed_contributions(
+    feed: SlotFeed,
+    columns: Sequence[Column],
+    type_: str,
+    diff: Ints,
+    number: Ints,
+    groups_count: int,
 ) -> Slots:
     """The contributions of values without nulls, by slot and group, but for how many there are.
 
@@ -101,7 +108,12 @@ def added(
 
 
 def _added(
-    feed: Feed, columns: Sequence[Column], type_: str, diff: Ints, number: Ints, groups_count: int
+    feed: SlotFeed,
+    columns: Sequence[Column],
+    type_: str,
+    diff: Ints,
+    number: Ints,
+    groups_count: int,
 ) -> Slots:
     made: Slots = {}
     for kind, base in feed.slots.items():
@@ -112,7 +124,7 @@ def _added(
                 few = _few_doubles(columns[0], diff, number, groups_count)
                 made |= {base + slot: sums_ for slot, sums_ in few.items()}
                 continue
-            sums_ = _sums_of_doubles([Fed(feed, columns, type_)], diff, number, groups_count)
+            sums_ = _sums_of_doubles([FeedValues(feed, columns, type_)], diff, number, groups_count)
             if sums_ is not None:
                 made |= sums_
                 continue
@@ -128,7 +140,7 @@ def _added(
 
 
 def _sums_of_doubles(
-    given: Sequence[Fed], diff: Ints, number: Ints, groups_count: int
+    given: Sequence[FeedValues], diff: Ints, number: Ints, groups_count: int
 ) -> Slots | None:
     """The sums of several columns of doubles; None if they are not finite, or far apart."""
     width = len(given)

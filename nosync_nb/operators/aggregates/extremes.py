@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.group_prefix import heads
+from nosync_nb.operators.group_prefix import group_heads
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Index
@@ -48,7 +48,7 @@ def extreme(
     look = _FIRST_LOOK
     while len(pending):
         taken = [rows.take(k, pending) for k in keys]
-        head, probe, open_ = heads(trace, khash[pending], taken, look, step, last=greatest)
+        head, probe, open_ = group_heads(trace, khash[pending], taken, look, step, last=greatest)
         value = head.columns[own:]
         winners = _winners(probe, value, types, head.diff, greatest)
         groups.append(pending[probe[winners]])

@@ -18,7 +18,7 @@ from nosync_nb.operators.grouping import Groups
 from nosync_nb.trace.batch import Batch, Index
 
 
-def appeared(before: Index, batch: Batch) -> Index:
+def appeared_values(before: Index, batch: Batch) -> Index:
     """For each row of a batch 1 if it makes the row be there, -1 if it ends that, else 0.
 
     Args:
@@ -28,7 +28,7 @@ def appeared(before: Index, batch: Batch) -> Index:
     return change
 
 
-def owners(groups: Groups, batch: Batch, key_types: Sequence[str]) -> Index:
+def groups_of_values(groups: Groups, batch: Batch, key_types: Sequence[str]) -> Index:
     """The number of the group of each row of a batch whose first columns are the keys."""
     place: Index = groups.khash.searchsorted(batch.khash)
     pending = np.arange(len(batch))

@@ -15,16 +15,16 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.aggregates.extremes import extreme
-from nosync_nb.operators.aggregates.extremes__presence import owners
+from nosync_nb.operators.aggregates.extremes__presence import groups_of_values
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.grouping import Groups, numbered
+from nosync_nb.operators.grouping import Groups, with_key_numbers
 from nosync_nb.rows import Column
 from nosync_nb.rows.array_ops import any_true, starts_of
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Index, Layout, Updates, arrange, concat_updates
 
 
-class Winners(NamedTuple):
+class GroupWinners(NamedTuple):
     """Which groups have a winner, and the values of those that have one, in order."""
 
     has: npt.NDArray[np.bool_]
@@ -36,33 +36,33 @@ class Winners(NamedTuple):
         return [rows.take(value, place) for value in self.values]
 
 
-def kept(trace: Trace, groups: Groups, step: Step) -> Winners:
+def retained_winners(trace: Trace, groups: Groups, step: Step) -> GroupWinners:
     """The winners that a trace of rows (key..., value...) keeps."""
     n, first = len(groups.khash), len(groups.keys)
     types = trace.layout.types[first:]
     has = np.zeros(n, bool)
     matches = trace.lookup(groups.khash, groups.keys, range(first, len(trace.layout.types)))
     if matches is None:
-        return Winners(has, [rows.empty(t) for t in types])
+        return GroupWinners(has, [rows.empty(t) for t in types])
     step.add_touched(len(matches.diff))
-    held = numbered(Updates(matches.columns, matches.diff), matches.probe, types)
+    held = with_key_numbers(Updates(matches.columns, matches.diff), matches.probe, types)
     *values, probe = held.columns
     assert (held.diff == 1).all()
     assert len(np.unique(probe)) == len(probe)
     has[probe] = True
     order = np.asarray(probe).argsort()
-    return Winners(has, [rows.take(value, order) for value in values])
+    return GroupWinners(has, [rows.take(value, order) for value in values])
 
 
 def next_winners(
-    before: Winners,
+    before: GroupWinners,
     batch: Batch,
     there: npt.NDArray[np.bool_],
     after: Trace,
     groups: Groups,
     greatest: bool,
     step: Step,
-) -> Winners:
+) -> GroupWinners:
     """The winners after a change.
 
     Args:
@@ -71,7 +71,7 @@ def next_winners(
     """
     first = len(groups.keys)
     types = after.layout.types[first:]
-    owner = owners(groups, batch, after.layout.types[:first])
+    owner = groups_of_values(groups, batch, after.layout.types[:first])
     lost = _lost(before, batch, there, owner, types)
     come = (there & ~lost[owner]).nonzero()[0]
     stay = (before.has & ~lost).nonzero()[0]
@@ -91,10 +91,12 @@ def next_winners(
     has = np.zeros(len(groups.khash), bool)
     has[group] = True
     order = group.argsort()
-    return Winners(has, [rows.take(value, order) for value in values])
+    return GroupWinners(has, [rows.take(value, order) for value in values])
 
 
-def change(layout: Layout, groups: Groups, before: Winners, after: Winners) -> Batch | None:
+def winners_change(
+    layout: Layout, groups: Groups, before: GroupWinners, after: GroupWinners
+) -> Batch | None:
     """The change of the trace that keeps winners."""
     parts = []
     for winners, diff in ((before, -1), (after, 1)):
@@ -106,7 +108,7 @@ def change(layout: Layout, groups: Groups, before: Winners, after: Winners) -> B
 
 
 def _lost(
-    before: Winners,
+    before: GroupWinners,
     batch: Batch,
     there: npt.NDArray[np.bool_],
     owner: Index,

@@ -22,7 +22,7 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import AggregateCall
 from nosync_nb.operators.aggregates.totals import quotient
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.grouping import numbered
+from nosync_nb.operators.grouping import with_key_numbers
 from nosync_nb.rows import Column, buffers
 from nosync_nb.rows.order import ordered
 from nosync_nb.rows.types import FLOATS, INTEGERS
@@ -33,7 +33,7 @@ Values: TypeAlias = Sequence[tuple[Any, ...]]
 Counts: TypeAlias = Sequence[int]
 
 
-def whole(
+def holistic_results(
     trace: Trace, khash: Hashes, keys: Sequence[Column], call: AggregateCall, step: Step
 ) -> Column:
     """The result for each key, null where it has no values.
@@ -47,7 +47,7 @@ def whole(
     if matches is None:
         return rows.full_null(call.type, n)
     step.add_touched(len(matches.diff))
-    held = numbered(Updates(matches.columns, matches.diff), matches.probe, types)
+    held = with_key_numbers(Updates(matches.columns, matches.diff), matches.probe, types)
     there = (held.diff > 0).nonzero()[0]
     *values, probe = [rows.take(column, there) for column in held.columns]
     places = call.parameters[1] if call.function == "listagg" else ()
@@ -66,7 +66,7 @@ def whole(
         else None
         for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False)
     ]
-    return rows.from_arrow(buffers.of_list(made, rows.arrow_type(call.type)), call.type)
+    return rows.from_arrow(buffers.arrow_from_list(made, rows.arrow_type(call.type)), call.type)
 
 
 def _python(column: Column, type_: str) -> list[Any]:
@@ -105,7 +105,7 @@ def _arrays(values: Column, times: list[int], call: AggregateCall) -> Column:
     np.cumsum(times, out=offsets[1:])
     mask = pa.array([not some for some in times])
     inner = rows.to_arrow(values, call.type.removeprefix("array<").removesuffix(">"))
-    made = pa.ListArray.from_arrays(buffers.of_numpy(offsets), inner, mask=mask)
+    made = pa.ListArray.from_arrays(buffers.arrow_from_numpy(offsets), inner, mask=mask)
     return rows.from_arrow(made, call.type)
 
 

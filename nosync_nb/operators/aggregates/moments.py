@@ -32,7 +32,7 @@ assert 3 * _UNIT >= LOWEST_CUBE
 assert 4 * _UNIT >= LOWEST_FOURTH
 
 
-def of_numbers(
+def moments_of_numbers(
     slots: Slots, places: Mapping[str, int], function: str, count: Ints
 ) -> list[float | None]:
     """Skewness or kurtosis of each group; null if all its values are equal."""
@@ -100,7 +100,7 @@ class _Sums(NamedTuple):
         return self.n * self.xy - self.x * self.y
 
 
-def of_pairs(
+def moments_of_pairs(
     slots: Slots, places: Mapping[str, int], function: str, count: Ints
 ) -> list[float | None]:
     """An aggregate of pairs of numbers for each group."""

@@ -42,7 +42,7 @@ _BY_PRESENCE = ("bit_and", "bit_or")
 _ORDERED = ("min", "max", "min_by", "max_by")
 
 
-class ValueTrace(NamedTuple):
+class ValueIndex(NamedTuple):
     """A trace of rows (key..., argument...).
 
     Attributes:
@@ -56,7 +56,7 @@ class ValueTrace(NamedTuple):
     ordered: bool
 
 
-class Feed(NamedTuple):
+class SlotFeed(NamedTuple):
     """Slots fed by an argument, or by a pair of them.
 
     Attributes:
@@ -92,7 +92,7 @@ class CallPlan(NamedTuple):
     winners: int
 
 
-class Planned(NamedTuple):
+class AggregatePlan(NamedTuple):
     """All calls of an aggregate; held trace i is own trace i + 1.
 
     Attributes:
@@ -101,8 +101,8 @@ class Planned(NamedTuple):
 
     plans: tuple[CallPlan, ...]
     arguments: tuple[Expression, ...]
-    feeds: tuple[Feed, ...]
-    held: tuple[ValueTrace, ...]
+    feeds: tuple[SlotFeed, ...]
+    held: tuple[ValueIndex, ...]
     winners: tuple[int, ...]
     slots_count: int
 
@@ -145,7 +145,7 @@ class _Planner:
                     self.arguments.append(argument)
         self.held: dict[tuple[tuple[int, ...], int], bool] = {}
         self.winners: dict[tuple[int, bool], int] = {}
-        self.feeds: dict[tuple[int, int, int], Feed] = {}
+        self.feeds: dict[tuple[int, int, int], SlotFeed] = {}
         self.slots_count = 1 + _BLOCK * len(self.arguments)
 
     def plan(self, call: AggregateCall) -> CallPlan:
@@ -165,7 +165,7 @@ class _Planner:
         if call.distinct or call.function in _BY_PRESENCE:
             held = self._trace(call, numbers)
         key = (numbers[0], numbers[1] if call.function in PAIRS else -1, held)
-        feed = self.feeds.setdefault(key, Feed(*key, {}))
+        feed = self.feeds.setdefault(key, SlotFeed(*key, {}))
         for each in kinds:
             kind = each if feed.second >= 0 else sum_kind(each, call.argument.type)
             if kind not in feed.slots:
@@ -180,23 +180,23 @@ class _Planner:
         self.held[key] = self.held.get(key, False) or call.function in _ORDERED
         return 1 + list(self.held).index(key)
 
-    def _slot(self, feed: Feed, kind: str) -> int:
+    def _slot(self, feed: SlotFeed, kind: str) -> int:
         if feed.held < 0 > feed.second and kind in ("count", "sum"):
             return 1 + _BLOCK * feed.argument + (kind == "sum")
         self.slots_count += SLOTS[kind]
         return self.slots_count - SLOTS[kind]
 
 
-def planned(calls: Sequence[AggregateCall]) -> Planned:
+def plan_aggregates(calls: Sequence[AggregateCall]) -> AggregatePlan:
     """Gives every call its place."""
     planner = _Planner(calls)
     plans = [planner.plan(call) for call in calls]
     first = 1 + len(planner.held)
-    return Planned(
+    return AggregatePlan(
         tuple(p if p.winners < 0 else p._replace(winners=first + p.winners) for p in plans),
         tuple(planner.arguments),
         tuple(planner.feeds.values()),
-        tuple(ValueTrace(*key, ordered) for key, ordered in planner.held.items()),
+        tuple(ValueIndex(*key, ordered) for key, ordered in planner.held.items()),
         tuple(held for held, _ in planner.winners),
         planner.slots_count,
     )

@@ -17,7 +17,7 @@ _TOTALS = {"sum": "sum", "try_sum": "sum", "avg": "avg", "try_avg": "avg"}
 """What is had of many groups at once, as what it is."""
 
 
-def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Column:
+def aggregate_column(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Column:
     """The values of a call for `n` groups.
 
     Args:
@@ -34,7 +34,7 @@ def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Colu
     if function == "count":
         return count
     if function in _TOTALS:
-        at_once = totals__many.total(
+        at_once = totals__many.group_totals(
             _TOTALS[function], slots, plan.slots.get("sum", 0), type_, plan.call.type, count
         )
         if at_once is not None:
@@ -45,27 +45,27 @@ def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Colu
         if not stage:
             raise
         raise ExpressionError(f"stage '{stage}': {error}", hint=error.hint) from None
-    return totals.column(values, plan.call.type)
+    return totals.totals_column(values, plan.call.type)
 
 
 def _values(plan: CallPlan, slots: Slots, type_: str, count: Ints) -> list[Any]:
     """The values of each group, None where there is none."""
     function, base = plan.call.function, plan.slots.get("sum", 0)
     if function == "sum":
-        return totals.sums(slots, base, type_, plan.call.type, count)
+        return totals.sum_column(slots, base, type_, plan.call.type, count)
     if function == "avg":
-        return totals.means(slots, base, type_, plan.call.type, count)
+        return totals.mean_column(slots, base, type_, plan.call.type, count)
     if function in ("try_sum", "try_avg"):
-        compute = totals.sums if function == "try_sum" else totals.means
+        compute = totals.sum_column if function == "try_sum" else totals.mean_column
         return _each(compute, slots, base, type_, plan.call.type, count)
     if function in PAIRS:
-        return moments.of_pairs(slots, plan.slots, function, count)
+        return moments.moments_of_pairs(slots, plan.slots, function, count)
     if function in ("bit_and", "bit_or", "bit_xor"):
         return totals.bits(slots, plan.slots["bits"], function, type_, count)
     base = plan.slots[sum_kind("doubles", type_)]
     if function in SPREADS:
-        return totals.spreads(slots, base, plan.slots["squares"], function, count)
-    return moments.of_numbers(slots, {**plan.slots, "doubles": base}, function, count)
+        return totals.spread_column(slots, base, plan.slots["squares"], function, count)
+    return moments.moments_of_numbers(slots, {**plan.slots, "doubles": base}, function, count)
 
 
 def _each(

@@ -23,7 +23,7 @@ from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Diffs, Updates
 _LIMIT = 2**63
 
 
-class FewCounts:
+class ScalarCounts:
     """Counts the rows of few groups.
 
     Args:

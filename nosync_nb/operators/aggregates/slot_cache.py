@@ -27,7 +27,7 @@ GROUPS_MAX = 1 << 16
 _NUMBERS_MAX = 1024
 
 
-class Memo(Generic[Held]):
+class SlotCache(Generic[Held]):
     """What is known of some groups, by their keys."""
 
     __slots__ = ("_asked", "_known")
@@ -76,7 +76,7 @@ class Memo(Generic[Held]):
         raise NotImplementedError  # likewise
 
 
-class CountMemo(Memo[int]):
+class CountSlotCache(SlotCache[int]):
     """Where rows are counted alone: there is slot 0, and its number is all that is kept."""
 
     __slots__ = ()
@@ -112,7 +112,7 @@ class CountMemo(Memo[int]):
         return {0: np.array(held, np.int64)}
 
 
-class SlotMemo(Memo[dict[int, int]]):
+class ValueSlotCache(SlotCache[dict[int, int]]):
     """The numbers of each group by slot, without those that are 0."""
 
     __slots__ = ()

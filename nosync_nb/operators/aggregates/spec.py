@@ -11,34 +11,44 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Aggregation, Types, compile_aggregates, of_params
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import Operator
-from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec, UsedError, group_key
+from nosync_nb.operators.spec import (
+    AdaptedPart,
+    DefinitionPart,
+    LostColumnError,
+    Places,
+    RemainingColumns,
+    Spec,
+    group_key,
+)
 
 
-def _aggregation(part: Part, types: Types | None) -> Aggregation:
+def _aggregation(part: DefinitionPart, types: Types | None) -> Aggregation:
     schema = part.inputs[0].schema
     keys = [schema.names[i] for i in part.params["keys"]]
     named, settings = part.params["named"], of_params(part.params)
     return compile_aggregates(named, schema, keys, types=types, settings=settings)
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     _, calls, outputs, inner = _aggregation(part, types)
     return Aggregate(part.inputs[0].schema, part.params["keys"], calls, outputs, inner)
 
 
-def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Needs its keys and what its aggregates read."""
     keys = inputs[0].moved(part.params["keys"])
     try:
         calls = _aggregation(part, types).calls
     except NosyncError as error:
-        raise UsedError(str(error)) from error
+        raise LostColumnError(str(error)) from error
     for argument in (argument for call in calls for argument in call.arguments):
         inputs[0].moved(argument.columns)
-    return Fit({**part.params, "keys": keys}, {})
+    return AdaptedPart({**part.params, "keys": keys}, {})
 
 
-def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """Its keys and what its aggregates read, wanted or not: a sum may leave its range."""
     arguments = (each for call in _aggregation(part, types).calls for each in call.arguments)
     return [frozenset(part.params["keys"]).union(*(each.columns for each in arguments))]

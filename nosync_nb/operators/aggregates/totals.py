@@ -43,16 +43,16 @@ LEAST, GREATEST = -1022, 900
 """Up to 2**53, and times a power of two between these, an integer is a double, and so are sums."""
 
 
-def column(values: list[Any], type_: str) -> Column:
+def totals_column(values: list[Any], type_: str) -> Column:
     """A column of Python numbers or None."""
     if type_ == "bigint" and None not in values:
         return np.array(values, np.int64)
     if type_ == "double" and None not in values:
         return np.array(values, np.float64) + 0.0
-    return rows.from_arrow(buffers.of_list(values, rows.arrow_type(type_)), type_)
+    return rows.from_arrow(buffers.arrow_from_list(values, rows.arrow_type(type_)), type_)
 
 
-def sums(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
+def sum_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
     """The exact sums of groups as Python numbers, None where no value was summed.
 
     Args:
@@ -73,7 +73,7 @@ def sums(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[
     return _fitting(unscaled, f"a sum of {type_}", result)
 
 
-def means(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
+def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
     """The averages of groups, None where there is no value.
 
     Integers and doubles: the quotient as a double. Decimals: rounded half up to the scale of
@@ -84,7 +84,7 @@ def means(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list
     """
     counts = count.tolist()
     if type_ in ("float", "double"):
-        totals = sums(slots, base, type_, "double", count)
+        totals = sum_column(slots, base, type_, "double", count)
         return [None if s is None else s / c for s, c in zip(totals, counts, strict=True)]
     numbers = _whole(slots, base, type_, count)
     if result in INTERVALS:
@@ -97,7 +97,7 @@ def means(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list
     return _fitting(unscaled, f"an average of {type_}", result)
 
 
-def spreads(slots: Slots, base: int, squares: int, function: str, count: Ints) -> list[Any]:
+def spread_column(slots: Slots, base: int, squares: int, function: str, count: Ints) -> list[Any]:
     """The variances or standard deviations of doubles, None where there are too few values.
 
     Infinities and NaN give NaN, as in Spark.

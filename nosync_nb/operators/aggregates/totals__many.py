@@ -51,7 +51,7 @@ _CARRIED = 3
 """How many bins a number of 64 bits reaches beyond its own, with the sign."""
 
 
-def total(
+def group_totals(
     function: str, slots: Slots, base: int, type_: str, result: str, count: Ints
 ) -> Column | None:
     """The sums or averages of groups, null where no value is there; None: not to be had so.
@@ -83,7 +83,7 @@ def total(
     null = count == 0
     if not null.any():
         return values
-    array = buffers.of_numpy(np.where(null, values.dtype.type(0), values), nulls=null)
+    array = buffers.arrow_from_numpy(np.where(null, values.dtype.type(0), values), nulls=null)
     return rows.from_arrow(array, result)
 
 
@@ -112,7 +112,7 @@ def _doubles(slots: Slots, base: int, n: int) -> Doubles | None:
         digits = np.zeros((bins[-1] - bins[0] + 1 + _CARRIED, min(_AT_ONCE, n - start)), np.int64)
         for b in bins:
             digits[b - bins[0]] = slots[base + b][start : start + _AT_ONCE]
-        made[start : start + _AT_ONCE] = nearest(digits, BIN_BITS * bins[0] - LOWEST)
+        made[start : start + _AT_ONCE] = nearest_double(digits, BIN_BITS * bins[0] - LOWEST)
     special = {s: slots[base + s] != 0 for s in (INF, MINUS_INF, NAN) if base + s in slots}
     if special:
         none = np.zeros(n, bool)
@@ -123,7 +123,7 @@ def _doubles(slots: Slots, base: int, n: int) -> Doubles | None:
     return made
 
 
-def nearest(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
+def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
     """The double next to each `sum(digits[i] * 2**(30 * i + exponent))`; `digits` is used up.
 
     Args:

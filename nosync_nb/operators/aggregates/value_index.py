@@ -8,9 +8,9 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.operators.aggregates import extremes__winners
 from nosync_nb.operators.aggregates.extremes import extreme
-from nosync_nb.operators.aggregates.holistic import WHOLES, whole
+from nosync_nb.operators.aggregates.holistic import WHOLES, holistic_results
 from nosync_nb.operators.aggregates.plan import CallPlan
-from nosync_nb.operators.aggregates.value_index__lists import collected
+from nosync_nb.operators.aggregates.value_index__lists import collected_lists
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.grouping import Groups
 from nosync_nb.rows import Column
@@ -19,7 +19,7 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Index
 
 
-def looked(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> Column:
+def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> Column:
     """The result of a call for each group before the change, then for each one after it.
 
     Args:
@@ -28,7 +28,7 @@ def looked(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> 
     """
     trace, batch = step.state[plan.held], step.emitted[plan.held]
     if plan.winners >= 0:
-        before = after = extremes__winners.kept(step.state[plan.winners], groups, step)
+        before = after = extremes__winners.retained_winners(step.state[plan.winners], groups, step)
         if batch is not None:
             assert counts is not None
             there, greatest = counts + batch.diff > 0, plan.call.function.startswith("max")
@@ -37,7 +37,9 @@ def looked(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> 
                 before, batch, there, whole, groups, greatest, step
             )
             layout = step.state[plan.winners].layout
-            step.emitted[plan.winners] = extremes__winners.change(layout, groups, before, after)
+            step.emitted[plan.winners] = extremes__winners.winners_change(
+                layout, groups, before, after
+            )
         columns = [_spread(w.has, w.values[-1], plan.call.type) for w in (before, after)]
     else:
         columns = [_look(plan, trace, groups, step)]
@@ -52,9 +54,9 @@ def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
     function = plan.call.function
     khash, keys = groups.khash, groups.keys
     if function in ("collect_list", "collect_set"):
-        return collected(trace, khash, keys, function == "collect_list", step)
+        return collected_lists(trace, khash, keys, function == "collect_list", step)
     if function in WHOLES:
-        return whole(trace, khash, keys, plan.call, step)
+        return holistic_results(trace, khash, keys, plan.call, step)
     has, values = extreme(trace, khash, keys, function.startswith("max"), step)
     return _spread(has, values[-1], plan.call.type)
 

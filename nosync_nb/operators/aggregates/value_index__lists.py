@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.grouping import numbered
+from nosync_nb.operators.grouping import with_key_numbers
 from nosync_nb.rows import Column, buffers
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Updates
 
 
-def collected(
+def collected_lists(
     trace: Trace, khash: Hashes, keys: Sequence[Column], copies: bool, step: Step
 ) -> Column:
     """One array for each key, empty where there is no value.
@@ -38,7 +38,7 @@ def collected(
         values, times = rows.empty(type_), np.zeros(n, np.int64)
     else:
         step.add_touched(len(matches.diff))
-        held = numbered(Updates(matches.columns, matches.diff), matches.probe, (type_,))
+        held = with_key_numbers(Updates(matches.columns, matches.diff), matches.probe, (type_,))
         value, probe = held.columns[0], np.asarray(held.columns[1])
         order = rows.sort_indices([probe, value], ("bigint", type_))
         order = order[held.diff[order] > 0]
@@ -48,4 +48,4 @@ def collected(
         np.add.at(times, probe[order], count)
     offsets = np.zeros(n + 1, np.int32)
     times.cumsum(out=offsets[1:], dtype=np.int32)
-    return pa.ListArray.from_arrays(buffers.of_numpy(offsets), rows.to_arrow(values, type_))
+    return pa.ListArray.from_arrays(buffers.arrow_from_numpy(offsets), rows.to_arrow(values, type_))

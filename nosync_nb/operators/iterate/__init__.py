@@ -8,8 +8,8 @@ round by round), by the `shapes` of the nodes and with `sums` of rows; `loop` is
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN
 from nosync_nb.operators.iterate.loop import MARK, Loop
-from nosync_nb.operators.iterate.nested_trace import timed
-from nosync_nb.operators.iterate.plan import LEAVE, RESULT, VARIABLE, Inner, Port, Scope
+from nosync_nb.operators.iterate.nested_trace import timed_layout
+from nosync_nb.operators.iterate.plan import LEAVE, RESULT, VARIABLE, LoopNode, LoopPort, LoopScope
 
 __all__ = [
     "GROUP",
@@ -19,9 +19,9 @@ __all__ = [
     "PLAIN",
     "RESULT",
     "VARIABLE",
-    "Inner",
     "Loop",
-    "Port",
-    "Scope",
-    "timed",
+    "LoopNode",
+    "LoopPort",
+    "LoopScope",
+    "timed_layout",
 ]

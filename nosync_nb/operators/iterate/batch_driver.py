@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.operators.base import GROUP, JOIN, Operator, Place, Step
+from nosync_nb.operators.base import GROUP, JOIN, LoopPlacement, Operator, Step
 from nosync_nb.operators.iterate.cost_estimate import FREE_WORK
-from nosync_nb.operators.iterate.divergence import Watch
-from nosync_nb.operators.iterate.keyed_evaluation import Keys, evaluate_keys, key_types, keys_of
-from nosync_nb.operators.iterate.nested_trace import ROUND, State, Time, by_time
-from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader, Scope
+from nosync_nb.operators.iterate.divergence import DivergenceDetector
+from nosync_nb.operators.iterate.keyed_evaluation import KeyBatch, evaluate_keys, key_types, keys_of
+from nosync_nb.operators.iterate.nested_trace import ROUND, NestedTrace, Time, at_least_upper_bounds
+from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, LoopNode, LoopReader, LoopScope
 from nosync_nb.operators.joins.join import Join
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import CountError
@@ -68,7 +68,7 @@ class LoopRun:
         self,
         loop: Loop,
         step: Step,
-        states: Sequence[State],
+        states: Sequence[NestedTrace],
         budget: int | None = None,
         usual: Mapping[int, int] = NOTHING_USUAL,
     ) -> None:
@@ -83,7 +83,7 @@ class LoopRun:
         self.touched = 0
         self.runs = 0
         self.inbox: dict[tuple[int, Time], dict[int, list[Updates]]] = {}
-        self.scheduled: dict[tuple[int, Time], list[Keys]] = {}
+        self.scheduled: dict[tuple[int, Time], list[KeyBatch]] = {}
         self.heaps: dict[int, list[Time]] = {id(s): [] for c in loop.scopes.values() for s in c}
         self.known: set[tuple[int, Time]] = set()
         self.output: list[Updates] = []
@@ -104,7 +104,7 @@ class LoopRun:
                 if node.operator is not None and node.operator.global_row:
                     time = (0,) * node.depth
                     self._wake(number, time)
-                    self.scheduled.setdefault((number, time), []).append(Keys.of_all())
+                    self.scheduled.setdefault((number, time), []).append(KeyBatch.of_all())
 
     @property
     def work(self) -> int:
@@ -116,14 +116,14 @@ class LoopRun:
         self.step.add_touched(self.touched)
         self.began += self.touched
 
-    def loop(self, scope: Scope, prefix: Time) -> None:
+    def loop(self, scope: LoopScope, prefix: Time) -> None:
         """Runs the rounds of one loop that begin with `prefix`, until none waits.
 
         Raises:
             AbandonedError: if that costs more than the budget.
         """
         heap = self.heaps[id(scope)]
-        watch = Watch(self.plan, scope, self.step, self.states)
+        watch = DivergenceDetector(self.plan, scope, self.step, self.states)
         depth = len(prefix)
         while heap and heap[0][:depth] < prefix:
             heapq.heappop(heap)  # of rounds around it that were not run any more
@@ -135,7 +135,7 @@ class LoopRun:
             watch.begin(time)
             for item in scope.items:
                 self.scope, self.time = scope, time
-                if isinstance(item, Scope):
+                if isinstance(item, LoopScope):
                     self.loop(item, time)
                 elif self._node(item, time, watch):
                     self.runs += 1
@@ -179,7 +179,7 @@ class LoopRun:
         for reader in self.plan.inside[number]:
             self._give(reader, time, updates)
 
-    def _give(self, reader: Reader, time: Time, updates: Updates) -> None:
+    def _give(self, reader: LoopReader, time: Time, updates: Updates) -> None:
         """Gives updates of a time to a reader, at the time at which they are for him.
 
         A variable is its source in round 0 and not any more from round 1 on; then it is what the
@@ -188,7 +188,7 @@ class LoopRun:
         node, port = reader
         target = self.plan.nodes[node]
         if target.kind == LEAVE:
-            updates = tagged(target, self.plan.nodes, port, updates)
+            updates = tagged_rows(target, self.plan.nodes, port, updates)
             if not target.depth:
                 self.output.append(updates)
                 return
@@ -201,7 +201,7 @@ class LoopRun:
         else:
             self._deliver(node, port, (*time[:-1], time[-1] + 1), updates)
 
-    def _node(self, number: int, time: Time, watch: Watch) -> bool:
+    def _node(self, number: int, time: Time, watch: DivergenceDetector) -> bool:
         """Runs one node at one time, if there is something for it; whether there was."""
         inbox = self.inbox.pop((number, time), None)
         node = self.plan.nodes[number]
@@ -228,7 +228,7 @@ class LoopRun:
         return True
 
     def _plain(
-        self, operator: Operator, node: Inner, inbox: dict[int, list[Updates]]
+        self, operator: Operator, node: LoopNode, inbox: dict[int, list[Updates]]
     ) -> Updates | None:
         """Runs an operator that keeps nothing."""
         deltas = [
@@ -257,7 +257,7 @@ class LoopRun:
         batch = arrange(layout, updates)
         return batch if len(batch) else None
 
-    def _types(self, node: Inner, port: int) -> tuple[str, ...]:
+    def _types(self, node: LoopNode, port: int) -> tuple[str, ...]:
         """The column types of an input."""
         source = node.ports[port]
         if not source.outside:
@@ -268,7 +268,9 @@ class LoopRun:
 
     # -- joins ---------------------------------------------------------------------------------
 
-    def _join(self, number: int, node: Inner, time: Time, inbox: dict[int, list[Updates]]) -> None:
+    def _join(
+        self, number: int, node: LoopNode, time: Time, inbox: dict[int, list[Updates]]
+    ) -> None:
         """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
         operator = node.operator
         assert isinstance(operator, Join)
@@ -286,7 +288,7 @@ class LoopRun:
         for at, parts in sorted(made.items()):
             self._emit(number, at, concat_updates(parts, operator.types))
 
-    def _keep(self, node: Inner, port: int, delta: Batch | None, time: Time) -> None:
+    def _keep(self, node: LoopNode, port: int, delta: Batch | None, time: Time) -> None:
         """Adds a change to the trace of an input, if the node has one for it."""
         state = node.states[port]
         if state is not None and delta is not None:
@@ -294,7 +296,7 @@ class LoopRun:
 
     def _pairs(
         self,
-        node: Inner,
+        node: LoopNode,
         operator: Join,
         side: int,
         delta: Batch | None,
@@ -328,11 +330,17 @@ class LoopRun:
         if pairs is None:
             return
         updates, rounds = pairs
-        for at, part in by_time(updates, rounds, time):
+        for at, part in at_least_upper_bounds(updates, rounds, time):
             made.setdefault(at, []).append(part)
 
     def _pairs_there(
-        self, place: Place, operator: Join, side: int, delta: Batch, trace: Trace, marks: int
+        self,
+        place: LoopPlacement,
+        operator: Join,
+        side: int,
+        delta: Batch,
+        trace: Trace,
+        marks: int,
     ) -> tuple[Updates, list[Column]] | None:
         """Pairs on executors; the rounds of the other side travel as columns."""
         other = 1 - side
@@ -357,10 +365,10 @@ class LoopRun:
     def _group(
         self,
         number: int,
-        node: Inner,
+        node: LoopNode,
         time: Time,
         inbox: dict[int, list[Updates]],
-        scheduled: list[Keys],
+        scheduled: list[KeyBatch],
     ) -> None:
         """Evaluates the keys that changed or were scheduled, and schedules their later times."""
         operator = node.operator
@@ -372,7 +380,7 @@ class LoopRun:
             if isinstance(given, Batch):
                 self._keep(node, port, given, time)
                 keys.append(keys_of(given))
-        merged = Keys.merged(keys, key_types(operator))
+        merged = KeyBatch.merged(keys, key_types(operator))
         if merged is None:
             return
         change, later = evaluate_keys(node, merged, time, self.states, self.step)
@@ -384,7 +392,7 @@ class LoopRun:
             self._emit(number, time, change)
 
 
-def tagged(leave: Inner, nodes: Sequence[Inner], port: int, updates: Updates) -> Updates:
+def tagged_rows(leave: LoopNode, nodes: Sequence[LoopNode], port: int, updates: Updates) -> Updates:
     """The values of several variables as rows of one collection: the number, then all columns."""
     if len(leave.ports) == 1:
         return updates

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.key_cache__mirror import Mirror
+    from nosync_nb.operators.iterate.key_cache__mirror import LoopKeyCaches
 
 FREE_WORK = 40_000
 """Work that is never too much to try, in rows (see `run`): some ten milliseconds."""
@@ -37,7 +37,7 @@ PATIENCE_MIN, PATIENCE_MAX = 4, 64
 """For how many epochs a loop rests before it tries to follow again: more each time."""
 
 
-class Effort:
+class LoopCostEstimate:
     """What one loop has cost.
 
     Attributes:
@@ -58,16 +58,16 @@ class Effort:
         self.failed = 0
         self.patience = PATIENCE_MIN
         self.rests = PATIENCE_MIN
-        self.mirror: Mirror | None = None
+        self.mirror: LoopKeyCaches | None = None
         self.unmirrored = 0
         self._gaps = 0
 
-    def take_mirror(self) -> Mirror | None:
+    def take_mirror(self) -> LoopKeyCaches | None:
         """The mirror, which is the caller's from now on; None if there is none."""
         mirror, self.mirror = self.mirror, None
         return mirror
 
-    def keep_mirror(self, mirror: Mirror) -> None:
+    def keep_mirror(self, mirror: LoopKeyCaches) -> None:
         """Keeps the mirror of the state that there is now."""
         self.mirror = mirror
 

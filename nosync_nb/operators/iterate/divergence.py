@@ -15,8 +15,8 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.errors import DivergenceError, titled
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.iterate.nested_trace import State, Time
-from nosync_nb.operators.iterate.plan import Scope
+from nosync_nb.operators.iterate.nested_trace import NestedTrace, Time
+from nosync_nb.operators.iterate.plan import LoopScope
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace.batch import Batch
 
@@ -31,10 +31,12 @@ _WORD = (1 << 64) - 1
 _SHOWN = 3
 
 
-class Watch:
+class DivergenceDetector:
     """Watches one loop in one epoch, from its first round of this run on."""
 
-    def __init__(self, loop: Loop, scope: Scope, step: Step, states: Sequence[State]) -> None:
+    def __init__(
+        self, loop: Loop, scope: LoopScope, step: Step, states: Sequence[NestedTrace]
+    ) -> None:
         self.loop = loop
         self.scope = scope
         self.step = step
@@ -130,7 +132,7 @@ class Watch:
         return f"rows that still change: {', '.join(shown[:_SHOWN])}"
 
 
-def overflowed(stage: str, time: Time, scope: Scope, error: CountError) -> DivergenceError:
+def overflow_error(stage: str, time: Time, scope: LoopScope, error: CountError) -> DivergenceError:
     """The error of a loop in which the count of a row grew until 64 bits were too few.
 
     Args:

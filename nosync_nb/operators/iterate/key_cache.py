@@ -41,11 +41,11 @@ SPREAD_ROWS = 5000
 PLAIN_TYPES = frozenset((*INTEGERS, "boolean", "string"))
 
 
-class ManyError(Exception):
+class TooManyChangesError(Exception):
     """The changes are not few, or otherwise not for a run on rows."""
 
 
-def picker(places: Sequence[int]) -> Pick:
+def value_picker(places: Sequence[int]) -> Pick:
     """What takes some values of a row, as a tuple."""
     first = places[0] if places else 0
     if tuple(places) == tuple(range(first, first + len(places))):
@@ -55,10 +55,10 @@ def picker(places: Sequence[int]) -> Pick:
 
 def key_picker(layout: Layout) -> Pick:
     """What takes the key of a row."""
-    return picker(layout.places)
+    return value_picker(layout.places)
 
 
-def pairs_of(columns: Sequence[Column], diff: Any) -> Pairs:
+def rows_of_columns(columns: Sequence[Column], diff: Any) -> Pairs:
     """Columns as rows."""
     return list(zip(zip(*_values(columns), strict=True), diff.tolist(), strict=True))
 
@@ -72,7 +72,7 @@ def _tuples(values: Sequence[list[Any]], n: int) -> Iterable[Row]:
     return zip(*values, strict=True) if values else [()] * n
 
 
-def updates_of(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Updates:
+def columns_of_rows(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Updates:
     """Rows as columns; there is at least one.
 
     Raises:
@@ -96,7 +96,7 @@ def _column(values: Sequence[Any], type_: str) -> Column:
     return column
 
 
-class KnownKeys(Generic[Place]):
+class KeyCache(Generic[Place]):
     """What is known of some keys of a trace.
 
     Attributes:
@@ -144,7 +144,7 @@ class KnownKeys(Generic[Place]):
             if found is not None:
                 diffs = found.diff.tolist()
                 if len(diffs) > ROWS_MAX:
-                    raise ManyError
+                    raise TooManyChangesError
                 self._looked += len(diffs)
                 if self._looked > max(SPREAD_ROWS, self.trace.rows_count // 2):
                     raise AbandonedError
@@ -197,7 +197,7 @@ class KnownKeys(Generic[Place]):
             self.rows_count += len(counts)
 
 
-class Timed(KnownKeys[tuple[Row, Time]]):
+class TimedKeyCache(KeyCache[tuple[Row, Time]]):
     """A trace of the loop: by key the counts of (row, time).
 
     Attributes:
@@ -291,7 +291,7 @@ class Timed(KnownKeys[tuple[Row, Time]]):
         super()._complete(keys)
 
 
-class Outside(KnownKeys[Row]):
+class InputKeyCache(KeyCache[Row]):
     """An input of the loop that it looks into: by key the counts of rows, at the epoch's end."""
 
     __slots__ = ("changed", "upper")
@@ -304,7 +304,7 @@ class Outside(KnownKeys[Row]):
     def follow(self, pairs: Pairs, after: Trace) -> None:
         """An epoch changes it."""
         self.begin(after)
-        self.upper = upper_of(after)
+        self.upper = cached_upper(after)
         self.changed = {}
         for row, diff in pairs:
             key = self.key(row)
@@ -339,6 +339,6 @@ def _count_in(counts: dict[Row, int], row: Row, diff: int) -> None:
         counts.pop(row, None)
 
 
-def upper_of(trace: Trace) -> int:
+def cached_upper(trace: Trace) -> int:
     """The epoch up to which a trace is known to have changed."""
     return trace.layers[-1].upper if trace.layers else 0

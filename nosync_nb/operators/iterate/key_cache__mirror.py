@@ -11,14 +11,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.operators.base import GROUP, Step
-from nosync_nb.operators.iterate.key_cache import KnownKeys, Outside, Pairs, Row, Timed, upper_of
-from nosync_nb.operators.iterate.round_state import Stepped
+from nosync_nb.operators.iterate.key_cache import (
+    InputKeyCache,
+    KeyCache,
+    Pairs,
+    Row,
+    TimedKeyCache,
+    cached_upper,
+)
+from nosync_nb.operators.iterate.round_state import RoundState
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop
 
 
-class Mirror:
+class LoopKeyCaches:
     """What is known of all that a loop looks into.
 
     Attributes:
@@ -31,11 +38,11 @@ class Mirror:
         self.loop = loop
         by_key = {s for n in loop.nodes if n.kind == GROUP and n.depth == 1 for s in n.states}
         self.states = [
-            (Stepped if number in by_key else Timed)(layout, depth)
+            (RoundState if number in by_key else TimedKeyCache)(layout, depth)
             for number, (layout, depth) in enumerate(zip(loop.state, loop.depths, strict=False))
         ]
         self.outside = {
-            number: Outside(layout)
+            number: InputKeyCache(layout)
             for number, layout in enumerate(loop.layouts)
             if layout is not None
         }
@@ -45,7 +52,7 @@ class Mirror:
     @property
     def rows_count(self) -> int:
         """How many rows and keys are known."""
-        every: list[KnownKeys[Any]] = [*self.states, *self.outside.values()]
+        every: list[KeyCache[Any]] = [*self.states, *self.outside.values()]
         return sum(each.rows_count for each in every)
 
     def follows(self, loop: Loop, step: Step) -> bool:
@@ -57,10 +64,10 @@ class Mirror:
             return False
         for number, held in self.outside.items():
             trace = step.before[number]
-            if trace is None or upper_of(trace) != held.upper:
+            if trace is None or cached_upper(trace) != held.upper:
                 return False
         return all(
-            (upper_of(trace) > upper) if changed else (upper_of(trace) == upper)
+            (cached_upper(trace) > upper) if changed else (cached_upper(trace) == upper)
             for trace, (upper, changed) in zip(step.state, self._uppers, strict=False)
         )
 
@@ -74,7 +81,7 @@ class Mirror:
         self._uppers = []
         for number, state in enumerate(self.states):
             batch = step.emitted[number] = state.emitted()
-            self._uppers.append((upper_of(step.state[number]), batch is not None))
+            self._uppers.append((cached_upper(step.state[number]), batch is not None))
             state.close()
         for held in self.outside.values():
             held.close()

@@ -15,9 +15,9 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.grouping import first_of_keys, group
-from nosync_nb.operators.iterate.nested_trace import State, Time
-from nosync_nb.operators.iterate.plan import Inner
+from nosync_nb.operators.grouping import first_of_keys, group_rows
+from nosync_nb.operators.iterate.nested_trace import NestedTrace, Time
+from nosync_nb.operators.iterate.plan import LoopNode
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import (
@@ -32,19 +32,19 @@ from nosync_nb.trace.batch import (
 )
 
 
-class Keys(NamedTuple):
+class KeyBatch(NamedTuple):
     """Keys to evaluate, with their hashes."""
 
     khash: Hashes
     columns: list[Column]
 
     @classmethod
-    def of_all(cls) -> Keys:
+    def of_all(cls) -> KeyBatch:
         """The one key of an operator that groups by nothing."""
         return cls(rows.hash_columns([], (), 1), [])
 
     @classmethod
-    def merged(cls, parts: Sequence[Keys], types: Sequence[str]) -> Keys | None:
+    def merged(cls, parts: Sequence[KeyBatch], types: Sequence[str]) -> KeyBatch | None:
         """Each key of `parts` once, None if there is none."""
         n = sum(len(p.khash) for p in parts)
         if not n:
@@ -54,13 +54,13 @@ class Keys(NamedTuple):
         if len(parts) == 1 and bool((parts[0].khash[1:] != parts[0].khash[:-1]).all()):
             return parts[0]
         columns = [rows.concat([p.columns[i] for p in parts], t) for i, t in enumerate(types)]
-        groups = group(columns, types, n)
+        groups = group_rows(columns, types, n)
         return cls(groups.khash, groups.keys)
 
-    def take(self, index: Index) -> Keys:
+    def take(self, index: Index) -> KeyBatch:
         """The keys at `index`, each once."""
         index = np.unique(index)
-        return Keys(self.khash[index], [rows.take(c, index) for c in self.columns])
+        return KeyBatch(self.khash[index], [rows.take(c, index) for c in self.columns])
 
 
 def key_types(operator: Operator) -> tuple[str, ...]:
@@ -69,17 +69,17 @@ def key_types(operator: Operator) -> tuple[str, ...]:
     return tuple(layout.types[place] for place in layout.places)
 
 
-def keys_of(batch: Batch) -> Keys:
+def keys_of(batch: Batch) -> KeyBatch:
     """The keys of a batch, each once."""
     columns = [batch.columns[place] for place in batch.layout.places]
     index = first_of_keys(batch)
     if len(index) == len(batch):
-        return Keys(batch.khash, columns)
-    return Keys(batch.khash[index], [rows.take(column, index) for column in columns])
+        return KeyBatch(batch.khash, columns)
+    return KeyBatch(batch.khash[index], [rows.take(column, index) for column in columns])
 
 
 def evaluate_keys(
-    node: Inner, keys: Keys, time: Time, states: Sequence[State], step: Step
+    node: LoopNode, keys: KeyBatch, time: Time, states: Sequence[NestedTrace], step: Step
 ) -> tuple[Updates | None, list[tuple[Time, Index]]]:
     """Brings the output of some keys up to date at a time.
 
@@ -105,7 +105,7 @@ def evaluate_keys(
     assert output is not None
     step.add_touched(len(keys.khash) + sum(len(i.diff) for i in inputs if i is not None))
     parts = []
-    new = from_scratch(operator, inputs, step)
+    new = evaluate_from_scratch(operator, inputs, step)
     if new is not None and len(new.diff):
         parts.append(new)
     old = states[output].at(time, keys.khash, keys.columns)
@@ -124,7 +124,7 @@ def evaluate_keys(
     return change.updates, later
 
 
-def from_scratch(
+def evaluate_from_scratch(
     operator: Operator, inputs: Sequence[Updates | None], step: Step
 ) -> Updates | None:
     """The output of an operator over inputs that hold nothing else."""

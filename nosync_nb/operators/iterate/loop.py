@@ -16,14 +16,14 @@ import numpy as np
 
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.batch_driver import AbandonedError, LoopRun
-from nosync_nb.operators.iterate.cost_estimate import Effort
-from nosync_nb.operators.iterate.divergence import overflowed
-from nosync_nb.operators.iterate.key_cache import ROWS_MAX, ManyError
-from nosync_nb.operators.iterate.key_cache__mirror import Mirror
-from nosync_nb.operators.iterate.nested_trace import State
-from nosync_nb.operators.iterate.plan import Inner, Scope, readers
-from nosync_nb.operators.iterate.row_driver import FEW_ROWS, FewRun
-from nosync_nb.operators.iterate.row_driver__shapes import Shape
+from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
+from nosync_nb.operators.iterate.divergence import overflow_error
+from nosync_nb.operators.iterate.key_cache import ROWS_MAX, TooManyChangesError
+from nosync_nb.operators.iterate.key_cache__mirror import LoopKeyCaches
+from nosync_nb.operators.iterate.nested_trace import NestedTrace
+from nosync_nb.operators.iterate.plan import LoopNode, LoopScope, readers_of_nodes
+from nosync_nb.operators.iterate.row_driver import FEW_ROWS, RowLoopRun
+from nosync_nb.operators.iterate.row_driver__shapes import RowPlan
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
@@ -49,12 +49,12 @@ class Loop(Operator):
     loose = True
     distinct = True
     whole = True
-    memo = Effort
+    memo = LoopCostEstimate
 
     def __init__(
         self,
-        nodes: Sequence[Inner],
-        scope: Scope,
+        nodes: Sequence[LoopNode],
+        scope: LoopScope,
         inputs: Sequence[Layout | None],
         state: Sequence[tuple[Layout, int]],
         output: int,
@@ -68,8 +68,8 @@ class Loop(Operator):
         self.types = nodes[output].types
         self.global_row = any(n.operator is not None and n.operator.global_row for n in nodes)
         self.scopes = _scopes(scope, ())
-        self.inside, self.outside = readers(list(nodes))
-        self.shape = Shape(self)
+        self.inside, self.outside = readers_of_nodes(list(nodes))
+        self.shape = RowPlan(self)
 
     def form(self) -> list[Any]:
         inner = [
@@ -79,7 +79,7 @@ class Loop(Operator):
         return [*super().form(), inner]
 
     def step(self, step: Step) -> Updates | None:
-        effort: Effort = step.memo or Effort()
+        effort: LoopCostEstimate = step.memo or LoopCostEstimate()
         step.remember(effort)
         # However this epoch is run: a mirror that has not followed it tells of another state.
         mirror = effort.take_mirror()
@@ -104,7 +104,9 @@ class Loop(Operator):
             step.emitted[number] = state.emitted()
         return self._result(run.output)
 
-    def _few(self, step: Step, effort: Effort, budget: int, mirror: Mirror | None) -> FewRun | None:
+    def _few(
+        self, step: Step, effort: LoopCostEstimate, budget: int, mirror: LoopKeyCaches | None
+    ) -> RowLoopRun | None:
         """Runs the rounds on rows, if they are few; None if they are to be run on the traces."""
         changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
         if not self.shape.possible or changed > FEW_ROWS:
@@ -114,9 +116,9 @@ class Loop(Operator):
         if mirror is None or not mirror.follows(self, step):
             if not effort.mirrors():
                 return None
-            mirror = Mirror(self)
+            mirror = LoopKeyCaches(self)
         touched = step.touched
-        run = FewRun(self, step, mirror, budget, effort.rounds)
+        run = RowLoopRun(self, step, mirror, budget, effort.rounds)
         try:
             run.start()
             run.loop(self.scope, ())
@@ -124,7 +126,7 @@ class Loop(Operator):
         except AbandonedError:
             run.close()
             raise  # where changes spread, rows tell it for less than traces: they are asked again
-        except (ManyError, OverflowError, CountError):
+        except (TooManyChangesError, OverflowError, CountError):
             effort.gave_up()
             step.undo(touched)
             return None
@@ -135,10 +137,12 @@ class Loop(Operator):
         return run
 
     def _run(
-        self, step: Step, traces: Sequence[Trace], budget: int | None, effort: Effort
+        self, step: Step, traces: Sequence[Trace], budget: int | None, effort: LoopCostEstimate
     ) -> LoopRun:
         """Runs the rounds, until nothing changes any more."""
-        states = [State(trace, depth) for trace, depth in zip(traces, self.depths, strict=False)]
+        states = [
+            NestedTrace(trace, depth) for trace, depth in zip(traces, self.depths, strict=False)
+        ]
         run = LoopRun(self, step, states, budget, effort.rounds)
         try:
             run.start()
@@ -146,12 +150,12 @@ class Loop(Operator):
         except CountError as error:
             if not any(run.time):
                 raise
-            raise overflowed(step.stage, run.time, run.scope, error) from None
+            raise overflow_error(step.stage, run.time, run.scope, error) from None
         finally:
             run.close()
         return run
 
-    def _anew(self, step: Step, effort: Effort, *, resting: bool) -> Updates | None:
+    def _anew(self, step: Step, effort: LoopCostEstimate, *, resting: bool) -> Updates | None:
         """Runs on all that the inputs hold; the change is the difference to what was there."""
         inner = self._whole(step)
         run = self._run(inner, inner.state, None, effort)
@@ -227,12 +231,12 @@ def _rows_count(batches: Sequence[Batch | None]) -> int:
     return sum(len(batch) for batch in batches if batch is not None)
 
 
-def _scopes(scope: Scope, above: tuple[Scope, ...]) -> dict[int, tuple[Scope, ...]]:
+def _scopes(scope: LoopScope, above: tuple[LoopScope, ...]) -> dict[int, tuple[LoopScope, ...]]:
     """The loops around each node, outermost first."""
     chain = (*above, scope)
     scopes = {}
     for item in scope.items:
-        if isinstance(item, Scope):
+        if isinstance(item, LoopScope):
             scopes.update(_scopes(item, chain))
         else:
             scopes[item] = chain

@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.rows import Column
-from nosync_nb.trace import Found, Layer, Trace, append
+from nosync_nb.trace import Layer, LookupResult, Trace, append_layer
 from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, merge
 
 Time = tuple[int, ...]
 ROUND = "int"
 
 
-def timed(layout: Layout, depth: int) -> Layout:
+def timed_layout(layout: Layout, depth: int) -> Layout:
     """The layout of a trace inside `depth` loops."""
     return Layout((*layout.types, *(ROUND,) * depth), layout.places, layout.order)
 
 
-class Split(NamedTuple):
+class StateSplit(NamedTuple):
     """What a trace holds for some keys at a time, and the later times at which it changes.
 
     `later` holds (time, probes): the least upper bounds with the time that was asked for.
@@ -38,7 +38,7 @@ class Split(NamedTuple):
     later: list[tuple[Time, Index]]
 
 
-class State:
+class NestedTrace:
     """One trace of a loop while an epoch runs: what was there, and what this epoch adds.
 
     Args:
@@ -71,7 +71,7 @@ class State:
         self.added.append(made)
         layers = self.trace.layers
         at = layers[-1].upper if layers else 0
-        self.trace, _ = append(self.trace, Layer(at, at + 1, (made,)))
+        self.trace, _ = append_layer(self.trace, Layer(at, at + 1, (made,)))
 
     def emitted(self) -> Batch | None:
         """All that this epoch adds."""
@@ -80,13 +80,13 @@ class State:
         batch = merge(self.trace.layout, self.added)
         return batch if len(batch) else None
 
-    def at(self, time: Time, khash: Hashes, keys: Sequence[Column]) -> Split | None:
+    def at(self, time: Time, khash: Hashes, keys: Sequence[Column]) -> StateSplit | None:
         """What the trace holds at `time` for keys; None if it knows nothing of them."""
         matches = self.trace.lookup(khash, keys)
-        return None if matches is None else split(matches, self.width, time)
+        return None if matches is None else split_by_time(matches, self.width, time)
 
 
-def split(matches: Found, width: int, time: Time) -> Split:
+def split_by_time(matches: LookupResult, width: int, time: Time) -> StateSplit:
     """Tells what is there at a time from what comes later.
 
     Args:
@@ -101,7 +101,7 @@ def split(matches: Found, width: int, time: Time) -> Split:
         least = np.asarray(mark) <= limit
         early = least if early is None else early & least
     if early is None or bool(early.all()):
-        return Split(probe, Updates(values, diff), [])
+        return StateSplit(probe, Updates(values, diff), [])
     now, late = early.nonzero()[0], (~early).nonzero()[0]
     bounds = [np.maximum(np.asarray(m)[late], t) for m, t in zip(marks, time, strict=False)]
     later = [
@@ -109,13 +109,13 @@ def split(matches: Found, width: int, time: Time) -> Split:
             (*(int(b[first]) for b in bounds), *time[len(marks) :]),
             probe[late[index]],
         )
-        for first, index in runs(bounds)
+        for first, index in equal_runs(bounds)
     ]
     taken = Updates([rows.take(c, now) for c in values], diff[now])
-    return Split(probe[now], taken, later)
+    return StateSplit(probe[now], taken, later)
 
 
-def runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
+def equal_runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
     """The rows grouped by equal values: (a row of the group, all rows of it)."""
     order = np.lexsort(tuple(reversed(columns)))
     changes = np.zeros(len(order) - 1, bool)
@@ -125,7 +125,9 @@ def runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
     return [(int(part[0]), part) for part in np.split(order, changes.nonzero()[0] + 1)]
 
 
-def by_time(updates: Updates, marks: Sequence[Column], time: Time) -> list[tuple[Time, Updates]]:
+def at_least_upper_bounds(
+    updates: Updates, marks: Sequence[Column], time: Time
+) -> list[tuple[Time, Updates]]:
     """Updates made at `time` from rows that carry rounds: each at the bound of both."""
     if not marks:
         return [(time, updates)]
@@ -135,5 +137,5 @@ def by_time(updates: Updates, marks: Sequence[Column], time: Time) -> list[tuple
         return [(time, updates)]
     return [
         ((*(int(b[first]) for b in bounds), *rest), updates.take(index))
-        for first, index in runs(bounds)
+        for first, index in equal_runs(bounds)
     ]

@@ -17,7 +17,7 @@ VARIABLE, RESULT, LEAVE = "variable", "result", "leave"
 the loop. They consolidate, so that pairs that cancel do not run around for ever."""
 
 
-class Port(NamedTuple):
+class LoopPort(NamedTuple):
     """Where an input of a node comes from: node `number`, or, if `outside`, the loop's input."""
 
     outside: bool
@@ -25,7 +25,7 @@ class Port(NamedTuple):
 
 
 @dataclass
-class Inner:
+class LoopNode:
     """A node inside a loop.
 
     Attributes:
@@ -40,18 +40,18 @@ class Inner:
 
     kind: str
     types: tuple[str, ...]
-    ports: tuple[Port, ...]
+    ports: tuple[LoopPort, ...]
     depth: int
     operator: Operator | None = None
     states: tuple[int | None, ...] = ()
 
-    def read(self, port: Port) -> None:
+    def read(self, port: LoopPort) -> None:
         """Has one more input."""
         self.ports = (*self.ports, port)
 
 
 @dataclass
-class Scope:
+class LoopScope:
     """One loop: what it runs in a round, in order.
 
     Attributes:
@@ -62,31 +62,33 @@ class Scope:
 
     depth: int
     rounds: int | None
-    items: list[int | Scope] = field(default_factory=list)
+    items: list[int | LoopScope] = field(default_factory=list)
 
     def nodes(self) -> list[int]:
         """The nodes of this loop and of those inside it."""
         nodes: list[int] = []
         for item in self.items:
-            nodes += item.nodes() if isinstance(item, Scope) else [item]
+            nodes += item.nodes() if isinstance(item, LoopScope) else [item]
         return nodes
 
 
-class Reader(NamedTuple):
+class LoopReader(NamedTuple):
     """Somebody who reads a node: input `port` of node `node`."""
 
     node: int
     port: int
 
 
-def readers(nodes: list[Inner]) -> tuple[list[list[Reader]], dict[int, list[Reader]]]:
+def readers_of_nodes(
+    nodes: list[LoopNode],
+) -> tuple[list[list[LoopReader]], dict[int, list[LoopReader]]]:
     """Who reads each node, and who reads each input of the whole loop."""
-    inside: list[list[Reader]] = [[] for _ in nodes]
-    outside: dict[int, list[Reader]] = {}
+    inside: list[list[LoopReader]] = [[] for _ in nodes]
+    outside: dict[int, list[LoopReader]] = {}
     for number, node in enumerate(nodes):
         for place, port in enumerate(node.ports):
             if port.outside:
-                outside.setdefault(port.number, []).append(Reader(number, place))
+                outside.setdefault(port.number, []).append(LoopReader(number, place))
             else:
-                inside[port.number].append(Reader(number, place))
+                inside[port.number].append(LoopReader(number, place))
     return inside, outside

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from nosync_nb.operators.iterate.key_cache import Row, Timed
+from nosync_nb.operators.iterate.key_cache import Row, TimedKeyCache
 from nosync_nb.operators.iterate.nested_trace import Time
 from nosync_nb.trace.batch import Layout
 
@@ -29,7 +29,7 @@ SUMS_MAX = 1 << 12
 """A key whose sums would take more rows keeps its changes."""
 
 
-class Steps:
+class KeySteps:
     """What one key holds from each of some rounds on, up to the next of them.
 
     Attributes:
@@ -107,14 +107,14 @@ class Steps:
         return less
 
 
-class Stepped(Timed):
+class RoundState(TimedKeyCache):
     """A trace of an operator by key, in a loop that is in no other one."""
 
     __slots__ = ("_steps",)
 
     def __init__(self, layout: Layout, depth: int) -> None:
         super().__init__(layout, depth)
-        self._steps: dict[Row, Steps] = {}
+        self._steps: dict[Row, KeySteps] = {}
 
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
         """Counts changes at a time where their keys are known."""
@@ -146,7 +146,7 @@ class Stepped(Timed):
             many = len(changes)
             if many > SUMS_MAX or many * len({at for _, at in changes}) > SUMS_MAX:
                 return _looked_through(changes, time)
-            steps = self._steps[key] = Steps(changes)
+            steps = self._steps[key] = KeySteps(changes)
             self.rows_count += steps.rows_count - many
             self.by_key[key] = {}
         rounds, sums = steps.rounds, steps.sums

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nosync_nb.operators.iterate.key_cache import ManyError, Pairs, Row
+from nosync_nb.operators.iterate.key_cache import Pairs, Row, TooManyChangesError
 from nosync_nb.operators.iterate.nested_trace import Time
 
 COUNT_MAX = 1 << 53
@@ -24,7 +24,7 @@ def add_pairs(held: Held, pairs: Iterable[tuple[Row, int]]) -> None:
         held[row] = held.get(row, 0) + diff
 
 
-def consolidated(parts: Iterable[Pairs]) -> Held:
+def consolidated_pairs(parts: Iterable[Pairs]) -> Held:
     """The sum of lists of rows, without those that cancel.
 
     Raises:
@@ -35,7 +35,7 @@ def consolidated(parts: Iterable[Pairs]) -> Held:
         add_pairs(sums, pairs)
     kept = without_zeros(sums)
     if kept and max(map(abs, kept.values())) > COUNT_MAX:
-        raise ManyError
+        raise TooManyChangesError
     return kept
 
 
@@ -46,7 +46,7 @@ def without_zeros(held: Held) -> Held:
     return held
 
 
-def bound(time: Time, other: Time) -> Time:
+def least_upper_bound(time: Time, other: Time) -> Time:
     """The least upper bound of two times."""
     if time == other:
         return time

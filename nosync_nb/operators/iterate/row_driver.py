@@ -12,32 +12,32 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.operators.base import GROUP, JOIN, Step
-from nosync_nb.operators.iterate.batch_driver import RUN_ROWS, AbandonedError, LoopRun, tagged
-from nosync_nb.operators.iterate.divergence import FREE_ROUNDS, Watch
+from nosync_nb.operators.iterate.batch_driver import RUN_ROWS, AbandonedError, LoopRun, tagged_rows
+from nosync_nb.operators.iterate.divergence import FREE_ROUNDS, DivergenceDetector
 from nosync_nb.operators.iterate.key_cache import (
-    ManyError,
-    Outside,
+    InputKeyCache,
     Pairs,
     Pick,
     Row,
-    Timed,
-    pairs_of,
-    updates_of,
+    TimedKeyCache,
+    TooManyChangesError,
+    columns_of_rows,
+    rows_of_columns,
 )
-from nosync_nb.operators.iterate.key_cache__mirror import Mirror
-from nosync_nb.operators.iterate.keyed_evaluation import from_scratch
+from nosync_nb.operators.iterate.key_cache__mirror import LoopKeyCaches
+from nosync_nb.operators.iterate.keyed_evaluation import evaluate_from_scratch
 from nosync_nb.operators.iterate.nested_trace import Time
-from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader
-from nosync_nb.operators.iterate.round_state import Stepped
+from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, LoopNode, LoopReader
+from nosync_nb.operators.iterate.round_state import RoundState
 from nosync_nb.operators.iterate.round_state__sums import (
     COUNT_MAX,
     Held,
     add_pairs,
-    bound,
-    consolidated,
+    consolidated_pairs,
+    least_upper_bound,
     without_zeros,
 )
-from nosync_nb.operators.iterate.row_driver__shapes import GroupShape, JoinShape
+from nosync_nb.operators.iterate.row_driver__shapes import GroupRowPlan, JoinRowPlan
 from nosync_nb.operators.linear import Concat, Consolidate
 from nosync_nb.trace.batch import Updates, concat_updates
 
@@ -61,7 +61,7 @@ _KNOWN_MAX = 1 << 14
 _DIFF = itemgetter(1)
 
 
-class FewRun(LoopRun):
+class RowLoopRun(LoopRun):
     """One run over few changes.
 
     Raises:
@@ -70,7 +70,12 @@ class FewRun(LoopRun):
     """
 
     def __init__(
-        self, loop: Loop, step: Step, mirror: Mirror, budget: int | None, usual: Mapping[int, int]
+        self,
+        loop: Loop,
+        step: Step,
+        mirror: LoopKeyCaches,
+        budget: int | None,
+        usual: Mapping[int, int],
     ) -> None:
         super().__init__(loop, step, (), budget, usual)
         self.usually = 0
@@ -85,7 +90,7 @@ class FewRun(LoopRun):
         self.mirror.begin(self.step)
         for number, delta in enumerate(self.step.deltas):
             held = self.mirror.outside.get(number)
-            pairs = [] if delta is None else pairs_of(delta.columns, delta.diff)
+            pairs = [] if delta is None else rows_of_columns(delta.columns, delta.diff)
             if held is not None:
                 after = self.step.after[number]
                 assert after is not None
@@ -103,8 +108,8 @@ class FewRun(LoopRun):
             pairs = [pair for pair in held.items() if pair[1]]
             if pairs:
                 types = self.plan.nodes[leave.ports[port].number].types
-                updates = updates_of(pairs, types)
-                parts.append(tagged(leave, self.plan.nodes, port, updates))
+                updates = columns_of_rows(pairs, types)
+                parts.append(tagged_rows(leave, self.plan.nodes, port, updates))
         return concat_updates(parts, self.plan.types) if parts else None
 
     def _measure(self, number: int, work: int) -> None:
@@ -121,7 +126,7 @@ class FewRun(LoopRun):
             for reader in self.plan.inside[number]:
                 self._hand(reader, time, pairs)
 
-    def _hand(self, reader: Reader, time: Time, pairs: Pairs) -> None:
+    def _hand(self, reader: LoopReader, time: Time, pairs: Pairs) -> None:
         """Gives updates of a time to a reader, as `LoopRun._give`."""
         node, port = reader
         target = self.plan.nodes[node]
@@ -150,7 +155,7 @@ class FewRun(LoopRun):
         else:
             held += pairs
 
-    def _node(self, number: int, time: Time, watch: Watch) -> bool:
+    def _node(self, number: int, time: Time, watch: DivergenceDetector) -> bool:
         """Runs one node at one time, if there is something for it; whether there was."""
         boxes = self.boxes.pop((number, time), None)
         node = self.plan.nodes[number]
@@ -164,7 +169,7 @@ class FewRun(LoopRun):
         elif node.kind == JOIN:
             self._paired(number, node, time, boxes)
         elif node.operator is None or isinstance(node.operator, Consolidate):
-            sums = consolidated(pairs for pairs in boxes.values())
+            sums = consolidated_pairs(pairs for pairs in boxes.values())
             self.touched += len(sums)
             self._send(number, time, list(sums.items()))
         elif isinstance(node.operator, Concat):
@@ -175,7 +180,7 @@ class FewRun(LoopRun):
             self._send(number, time, self._rowwise(number, node.operator, boxes[0]))
         work = self.step.touched + self.touched - self.began
         if work > ROWS_PER_RUN * (10 + self.runs) or watch.count >= FREE_ROUNDS:
-            raise ManyError
+            raise TooManyChangesError
         return True
 
     def _rowwise(self, number: int, operator: Any, pairs: Pairs) -> Pairs:
@@ -193,21 +198,21 @@ class FewRun(LoopRun):
             source = self.plan.nodes[number].ports[0]
             types = self.plan.nodes[source.number].types
             # A linear operator carries diffs over, so a diff can say which row it came from.
-            marked = updates_of([(row, i) for i, row in enumerate(missing, 1)], types)
+            marked = columns_of_rows([(row, i) for i, row in enumerate(missing, 1)], types)
             step = Step([marked], [None], [None], (), stage=self.step.stage)
             output = operator.step(step)
             for row in missing:
                 known[row] = []
             if output is not None:
-                for made, mark in pairs_of(output.columns, output.diff):
+                for made, mark in rows_of_columns(output.columns, output.diff):
                     known[missing[abs(mark) - 1]].append((made, 1 if mark > 0 else -1))
         return [(made, sign * diff) for row, diff in pairs for made, sign in known[row]]
 
-    def _paired(self, number: int, node: Inner, time: Time, boxes: dict[int, Pairs]) -> None:
+    def _paired(self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs]) -> None:
         """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
         made: dict[Time, Pairs] = {}
         for side in (0, 1):
-            delta = consolidated([boxes[side]]) if side in boxes else None
+            delta = consolidated_pairs([boxes[side]]) if side in boxes else None
             if not delta:
                 continue
             self._pair_side(number, node, side, delta, time, made)
@@ -218,9 +223,15 @@ class FewRun(LoopRun):
             self._send(number, at, pairs)
 
     def _pair_side(
-        self, number: int, node: Inner, side: int, delta: Held, time: Time, made: dict[Time, Pairs]
+        self,
+        number: int,
+        node: LoopNode,
+        side: int,
+        delta: Held,
+        time: Time,
+        made: dict[Time, Pairs],
     ) -> None:
-        shape: JoinShape = self.shape.nodes[number]
+        shape: JoinRowPlan = self.shape.nodes[number]
         other = 1 - side
         state = node.states[other]
         pick, output = shape.keys[side], shape.output
@@ -254,7 +265,7 @@ class FewRun(LoopRun):
                 for (each, at), count in held.items():
                     least = bounds.get(at)
                     if least is None:
-                        least = bounds[at] = bound(time, at)
+                        least = bounds[at] = least_upper_bound(time, at)
                     there = made.get(least)
                     if there is None:
                         there = made[least] = []
@@ -262,14 +273,14 @@ class FewRun(LoopRun):
         self.step.touched += touched
         for pairs in made.values():
             if pairs and max(map(abs, map(_DIFF, pairs))) > COUNT_MAX:
-                raise ManyError
+                raise TooManyChangesError
 
     def _by_key(
-        self, number: int, node: Inner, time: Time, boxes: dict[int, Pairs], keys: set[Row]
+        self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs], keys: set[Row]
     ) -> None:
         """Evaluates the keys that changed or were scheduled, and schedules their later times."""
-        shape: GroupShape = self.shape.nodes[number]
-        changed = {port: consolidated([pairs]) for port, pairs in boxes.items()}
+        shape: GroupRowPlan = self.shape.nodes[number]
+        changed = {port: consolidated_pairs([pairs]) for port, pairs in boxes.items()}
         for port, sums in changed.items():
             keys.update(map(shape.keys[port], sums))
         if not keys:
@@ -279,7 +290,7 @@ class FewRun(LoopRun):
             each.learn(keys)
         for port, sums in changed.items():
             into = inputs[port]
-            if isinstance(into, Timed):
+            if isinstance(into, TimedKeyCache):
                 into.add(sums, time)
         asked: list[Held] = [{} for _ in node.ports]
         change: Held = {}
@@ -289,18 +300,18 @@ class FewRun(LoopRun):
         for key in keys:
             counts = []
             for each in inputs:
-                if isinstance(each, Stepped):
+                if isinstance(each, RoundState):
                     held, after = each.at(key, time)
                     if after is not None:
                         wait(number, after, key)  # evaluated then, it waits for the next one
-                elif isinstance(each, Timed):
+                elif isinstance(each, TimedKeyCache):
                     held = self._at(number, key, each, time, bounds)
                 else:
                     held = each.at(key, before=False)
                 touched += len(held)
                 counts.append(held)
             new = None if result is None else result(key, counts)
-            if isinstance(output, Stepped):
+            if isinstance(output, RoundState):
                 old, after = output.at(key, time)
                 if after is not None:
                     wait(number, after, key)
@@ -323,7 +334,7 @@ class FewRun(LoopRun):
         output.add(made, time)
         self._send(number, time, list(made.items()))
 
-    def _held(self, node: Inner) -> tuple[list[Timed | Outside], Timed]:
+    def _held(self, node: LoopNode) -> tuple[list[TimedKeyCache | InputKeyCache], TimedKeyCache]:
         """What is known of what a node reads, and of what it made."""
         states, outside = self.mirror.states, self.mirror.outside
         *reads, own = node.states
@@ -332,7 +343,7 @@ class FewRun(LoopRun):
         return [outside[p.number] if s is None else states[s] for s, p in ports], states[own]
 
     def _at(
-        self, number: int, key: Row, state: Timed, time: Time, bounds: dict[Time, Time]
+        self, number: int, key: Row, state: TimedKeyCache, time: Time, bounds: dict[Time, Time]
     ) -> Held:
         """What a trace holds at a time for a key; schedules the key where it changes later.
 
@@ -351,7 +362,7 @@ class FewRun(LoopRun):
         for (row, at), count in held.items():
             least = bounds.get(at)
             if least is None:
-                least = bound(time, at)
+                least = least_upper_bound(time, at)
                 least = bounds[at] = time if least == time else least
             if least is time:
                 counts[row] = counts.get(row, 0) + count
@@ -372,14 +383,14 @@ class FewRun(LoopRun):
             self._wake(number, time)
         waiting.add(key)
 
-    def _ask(self, node: Inner, asked: list[Held], change: Held) -> None:
+    def _ask(self, node: LoopNode, asked: list[Held], change: Held) -> None:
         """Adds the output of the operator over some keys."""
         operator = node.operator
         assert operator is not None
         inputs = []
         for port, held in enumerate(asked):
             types = operator.grouping(port).types
-            inputs.append(updates_of(held.items(), types) if held else None)
-        output = from_scratch(operator, inputs, self.step)
+            inputs.append(columns_of_rows(held.items(), types) if held else None)
+        output = evaluate_from_scratch(operator, inputs, self.step)
         if output is not None:
-            add_pairs(change, pairs_of(output.columns, output.diff))
+            add_pairs(change, rows_of_columns(output.columns, output.diff))

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import GROUP, PLAIN
 from nosync_nb.operators.distinct import Threshold, distinct
-from nosync_nb.operators.iterate.key_cache import PLAIN_TYPES, ManyError, Row, key_picker, picker
-from nosync_nb.operators.iterate.plan import LEAVE, Inner
+from nosync_nb.operators.iterate.key_cache import (
+    PLAIN_TYPES,
+    Row,
+    TooManyChangesError,
+    key_picker,
+    value_picker,
+)
+from nosync_nb.operators.iterate.plan import LEAVE, LoopNode
 from nosync_nb.operators.iterate.round_state__sums import COUNT_MAX, Held
 from nosync_nb.operators.joins.join import Join
 from nosync_nb.operators.linear import Linear, Select
@@ -27,7 +33,7 @@ Result = Callable[[Row, list[Held]], Held | None]
 """The output of one key over its rows in each input; None: ask the operator."""
 
 
-class Shape:
+class RowPlan:
     """What is fixed for a loop: how its nodes are run on rows.
 
     Attributes:
@@ -41,19 +47,19 @@ class Shape:
             self.nodes = [_shape(node) for node in loop.nodes]
 
 
-class JoinShape:
+class JoinRowPlan:
     """Keys and output of a join: what both take of (left row + right row)."""
 
     def __init__(self, join: Join) -> None:
-        self.keys = (picker(join.keys[0]), picker(join.keys[1]))
+        self.keys = (value_picker(join.keys[0]), value_picker(join.keys[1]))
         left = len(join.layouts[0].types)
-        self.output = picker([i if side == 0 else left + i for side, i in join.outputs])
+        self.output = value_picker([i if side == 0 else left + i for side, i in join.outputs])
 
 
-class GroupShape:
+class GroupRowPlan:
     """Keys and function of an operator by key."""
 
-    def __init__(self, node: Inner) -> None:
+    def __init__(self, node: LoopNode) -> None:
         operator = node.operator
         assert operator is not None
         self.keys = [key_picker(operator.grouping(port)) for port in range(len(node.ports))]
@@ -65,7 +71,7 @@ class GroupShape:
             self.result = _distinct
 
 
-def _is_possible(node: Inner) -> bool:
+def _is_possible(node: LoopNode) -> bool:
     """Whether a node can be run on rows."""
     operator = node.operator
     if not node.types or not PLAIN_TYPES.issuperset(node.types):
@@ -86,16 +92,16 @@ def _is_possible(node: Inner) -> bool:
     return all(each.types and PLAIN_TYPES.issuperset(each.types) for each in layouts)
 
 
-def _shape(node: Inner) -> Any:
+def _shape(node: LoopNode) -> Any:
     operator = node.operator
     if isinstance(operator, Join):
-        return JoinShape(operator)
+        return JoinRowPlan(operator)
     if node.kind == GROUP:
-        return GroupShape(node)
+        return GroupRowPlan(node)
     if isinstance(operator, Linear) and len(operator.pieces) == 1:
         (piece,) = operator.pieces
         if isinstance(piece, Select) and not piece.expressions:
-            return picker(piece.outputs)  # type: ignore[arg-type]
+            return value_picker(piece.outputs)  # type: ignore[arg-type]
     return None
 
 
@@ -116,7 +122,7 @@ def _aggregated(operator: Aggregate) -> Result | None:
             return None
         places = [argument.columns[0] for argument in call.arguments]
         calls.append((_FUNCTIONS[call.function], places))
-    made = picker([*range(len(operator.keys)), *operator.picked])
+    made = value_picker([*range(len(operator.keys)), *operator.picked])
     if len(calls) == 1 and list(operator.picked) == [len(operator.keys)]:
         return _alone(*calls[0])
 
@@ -196,7 +202,7 @@ def _sum(held: Held, place: int) -> Any:
         if value is not None:
             total = value * count if total is None else total + value * count
     if total is not None and abs(total) > COUNT_MAX:
-        raise ManyError
+        raise TooManyChangesError
     return total
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.joins.asof_lookup import neighbours, union
-from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.operators.joins.asof_lookup import interval_union, time_neighbours
+from nosync_nb.operators.spec import DefinitionPart, Spec, every_column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.stats import place_in
@@ -24,7 +24,7 @@ from nosync_nb.trace.stats import place_in
 _LAST = 2**64 - 1
 
 
-class AsOf(Operator):
+class AsOfJoin(Operator):
     """Joins by time.
 
     Args:
@@ -89,7 +89,7 @@ class AsOf(Operator):
         after = step.after[1]
         if after is not None:
             keys = right.columns[: len(self.keys)]
-            nearest = neighbours(after, right.khash, keys, right.code, step, after=True)
+            nearest = time_neighbours(after, right.khash, keys, right.code, step, after=True)
             until[nearest.which] = np.minimum(until[nearest.which], nearest.code - np.uint64(1))
         return until
 
@@ -104,7 +104,7 @@ class AsOf(Operator):
                 spans.append(_equal(part, left))
             if right is not None and until is not None:
                 spans.append(_between(part, right, until))
-            index = union(*(np.concatenate(ends) for ends in zip(*spans, strict=True)))
+            index = interval_union(*(np.concatenate(ends) for ends in zip(*spans, strict=True)))
             if len(index):
                 taken.append(part.updates.take(index))
         none = Updates([rows.empty(t) for t in trace.layout.types], np.zeros(0, np.int64))
@@ -121,7 +121,7 @@ class AsOf(Operator):
             assert held.code is not None
             code = held.code[present]
             keys = [own[i] for i in self.keys]
-            nearest = neighbours(theirs, held.khash[present], keys, code, step, after=False)
+            nearest = time_neighbours(theirs, held.khash[present], keys, code, step, after=False)
             good = code[nearest.which] - nearest.code <= np.uint64(self.reach)
             missing = rows.null_mask(own[self.at])
             if missing is not None:
@@ -164,10 +164,10 @@ def _between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
     return low, place_in(part.code, first, last, until, after=1)
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     left, right = (each.schema.types for each in part.inputs)
     p = part.params
-    return AsOf(left, right, p["left"], p["at"], p["further"], p["tolerance"])
+    return AsOfJoin(left, right, p["left"], p["at"], p["further"], p["tolerance"])
 
 
 SPEC = Spec("asof", every_column, build=_build, key=lambda _, below: below[0])

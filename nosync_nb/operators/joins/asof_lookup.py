@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.grouping import group
+from nosync_nb.operators.grouping import group_rows
 from nosync_nb.rows import Column
-from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace import Trace, hash_ranges
 from nosync_nb.trace.batch import Batch, Hashes, Index, Updates, arrange, concat_updates
 from nosync_nb.trace.stats import place_in
 
@@ -25,7 +25,7 @@ _LOOK = 4  # rows looked at beside a time in each part
 _FURTHER = 8  # times as many at the next look
 
 
-class Neighbours(NamedTuple):
+class TimeNeighbours(NamedTuple):
     """What stands beside times.
 
     Attributes:
@@ -38,9 +38,9 @@ class Neighbours(NamedTuple):
     code: Hashes
 
 
-def neighbours(
+def time_neighbours(
     trace: Trace, khash: Hashes, keys: Sequence[Column], code: Hashes, step: Step, *, after: bool
-) -> Neighbours:
+) -> TimeNeighbours:
     """The rows with a positive count next to times of keys.
 
     Args:
@@ -64,24 +64,24 @@ def neighbours(
         pending = pending[open_]
         look *= _FURTHER
     if not looks:
-        return Neighbours(pending, [rows.empty(t) for t in trace.layout.types], code[:0])
+        return TimeNeighbours(pending, [rows.empty(t) for t in trace.layout.types], code[:0])
     which = np.concatenate([each for each, _, _ in looks])
     order = which.argsort()
     columns = [
         rows.take(rows.concat([each[i] for _, each, _ in looks], t), order)
         for i, t in enumerate(trace.layout.types)
     ]
-    return Neighbours(which[order], columns, np.concatenate([c for _, _, c in looks])[order])
+    return TimeNeighbours(which[order], columns, np.concatenate([c for _, _, c in looks])[order])
 
 
-def union(low: Index, high: Index) -> Index:
+def interval_union(low: Index, high: Index) -> Index:
     """Each position that is in one of the intervals `[low, high)` once, ascending."""
     order = low.argsort(kind="stable")
     low, high = low[order], high[order]
     reached = np.maximum.accumulate(high)
     start = low.copy()
     start[1:] = np.maximum(low[1:], reached[:-1])
-    return ranges(start, np.maximum(high - start, 0))
+    return hash_ranges(start, np.maximum(high - start, 0))
 
 
 class _Seen(NamedTuple):
@@ -118,7 +118,7 @@ def _look(trace: Trace, khash: Hashes, code: Hashes, look: int, *, after: bool) 
             open_ |= more
             seen, shown = horizon[more], part.code[edge[more]]
             horizon[more] = np.minimum(seen, shown) if after else np.maximum(seen, shown)
-        index = union(start, stop)
+        index = interval_union(start, stop)
         if len(index):
             taken.append(part.updates.take(index))
     none = Updates([rows.empty(t) for t in trace.layout.types], np.zeros(0, np.int64))
@@ -137,7 +137,7 @@ def _chosen(seen: _Seen, keys: Sequence[Column], code: Hashes, after: bool) -> t
     types = [layout.types[i] for i in layout.key or ()]
     own = [rows.take(held.columns[i], there) for i in layout.key or ()]
     both = [rows.concat([a, b], t) for a, b, t in zip(keys, own, types, strict=True)]
-    groups = group(both, types, n + len(there))
+    groups = group_rows(both, types, n + len(there))
     number = np.empty(n + len(there), np.int64)
     sizes = np.diff(np.append(groups.starts, len(number)))
     number[groups.order] = np.arange(len(groups.starts)).repeat(sizes)

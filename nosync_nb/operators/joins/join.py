@@ -19,7 +19,14 @@ from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import JOIN, Operator, Step
-from nosync_nb.operators.spec import Fit, Key, Part, Places, Remains, Spec
+from nosync_nb.operators.spec import (
+    AdaptedPart,
+    DefinitionPart,
+    Key,
+    Places,
+    RemainingColumns,
+    Spec,
+)
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import CountError, products
 from nosync_nb.trace import Trace
@@ -153,13 +160,15 @@ def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64
     return (~mask).nonzero()[0]
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     left, right = (each.schema.types for each in part.inputs)
     outputs = [(side, place) for side, place in part.params["outputs"]]
     return Join(left, right, part.params["left"], part.params["right"], outputs)
 
 
-def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+def _fit(
+    part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
+) -> AdaptedPart:
     """Needs its keys; passes on the rest."""
     left, right = inputs[0].moved(part.params["left"]), inputs[1].moved(part.params["right"])
     outputs, lost = [], {}
@@ -169,10 +178,10 @@ def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
             outputs.append([side, *inputs[side].moved([place])])
         else:
             lost[i] = gone
-    return Fit({"left": left, "right": right, "outputs": outputs}, lost)
+    return AdaptedPart({"left": left, "right": right, "outputs": outputs}, lost)
 
 
-def _key(part: Part, below: Sequence[Key]) -> Key:
+def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """That of the side of which each row has one partner at most; else what is joined by."""
     outputs = [tuple(each) for each in part.params["outputs"]]
     sides = part.params["left"], part.params["right"]
@@ -188,7 +197,7 @@ def _key(part: Part, below: Sequence[Key]) -> Key:
     return tuple(map(outputs.index, found)) if all(each in outputs for each in found) else None
 
 
-def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
     """Its keys, and what is wanted of each side."""
     outputs = [part.params["outputs"][i] for i in wanted]
     keys = part.params["left"], part.params["right"]
@@ -197,7 +206,7 @@ def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
     ]
 
 
-def _narrowed(part: Part, kept: Sequence[int]) -> Mapping[str, Any]:
+def _narrowed(part: DefinitionPart, kept: Sequence[int]) -> Mapping[str, Any]:
     return {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
 
 

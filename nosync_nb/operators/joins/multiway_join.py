@@ -20,10 +20,10 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.expressions import Expression, Types, compile_expression, of_params
-from nosync_nb.operators.base import Hop, Leg, Operator, Row, Step
+from nosync_nb.operators.base import LookupHop, LookupStage, Operator, RowPiece, Step
 from nosync_nb.operators.joins.join import Join
-from nosync_nb.operators.linear import truth
-from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.operators.linear import predicate_mask
+from nosync_nb.operators.spec import DefinitionPart, Spec, every_column
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import (
@@ -43,21 +43,21 @@ Spot = tuple[int, int]
 """A column of an input: the number of the input, and the column's place in it."""
 
 
-class Test(NamedTuple):
+class JoinPredicate(NamedTuple):
     """A predicate over columns of several inputs, which cannot raise."""
 
     predicate: Expression
     places: tuple[Spot, ...]
 
 
-class Keyed(NamedTuple):
+class LookupKey(NamedTuple):
     """A key by which an input is looked up."""
 
     input: int
     key: tuple[int, ...]
 
 
-class Sieve(Row):
+class ResidualFilter(RowPiece):
     """Keeps the rows of which some columns are equal, and some predicates true.
 
     Args:
@@ -96,19 +96,19 @@ class Sieve(Row):
             if null is not None:
                 mask &= ~null
         for predicate, places in self.tests:
-            mask &= truth(predicate.evaluate([columns[place] for place in places], n))
+            mask &= predicate_mask(predicate.evaluate([columns[place] for place in places], n))
         return None if mask.all() else mask.nonzero()[0]
 
 
-class Visit(NamedTuple):
+class JoinLookup(NamedTuple):
     """One lookup on a route: in the trace of a port, by a join of what is carried with it."""
 
     port: int
     join: Join
-    sieve: Sieve | None
+    sieve: ResidualFilter | None
 
 
-class Route(NamedTuple):
+class LookupRoute(NamedTuple):
     """The way of one input's change through the others.
 
     Attributes:
@@ -116,12 +116,12 @@ class Route(NamedTuple):
         outputs: the places of the output's columns in what the last hop gives.
     """
 
-    start: Sieve | None
-    hops: tuple[Visit, ...]
+    start: ResidualFilter | None
+    hops: tuple[JoinLookup, ...]
     outputs: tuple[int, ...]
 
 
-class Joins(Operator):
+class MultiwayJoin(Operator):
     """Joins any number of inputs on columns of one type.
 
     Args:
@@ -138,9 +138,9 @@ class Joins(Operator):
     def __init__(
         self,
         inputs: Sequence[Sequence[str]],
-        ports: Sequence[Keyed],
+        ports: Sequence[LookupKey],
         same: Iterable[Iterable[Spot]],
-        tests: Sequence[Test],
+        tests: Sequence[JoinPredicate],
         outputs: Sequence[Spot],
     ) -> None:
         self.inputs = tuple(map(tuple, inputs))
@@ -150,7 +150,7 @@ class Joins(Operator):
         self.types = tuple(inputs[i][place] for i, place in outputs)
         self.layouts = tuple(Layout(self.inputs[port.input], port.key) for port in ports)
         self.same = {place: number for number, places in enumerate(same) for place in places}
-        self._routes: dict[tuple[int, ...], Route] = {}
+        self._routes: dict[tuple[int, ...], LookupRoute] = {}
         self._orders: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
 
     def step(self, step: Step) -> Updates | None:
@@ -161,7 +161,7 @@ class Joins(Operator):
         ]
         return concat_updates(parts, self.types) if parts else None
 
-    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[Leg]:
+    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage]:
         """For each input that has changed the way of its change through the others."""
         legs = []
         for source in range(len(self.inputs)):
@@ -176,20 +176,20 @@ class Joins(Operator):
             first = route.hops[0].join.keys[0]
             port = next((at for at in own if self.ports[at].key == first), own[0])
             hops = [
-                Hop(each.port, each.join, trace, each.sieve)
+                LookupHop(each.port, each.join, trace, each.sieve)
                 for each in route.hops
                 if (trace := traces[each.port]) is not None
             ]
-            legs.append(Leg(port, route.start, tuple(hops), route.outputs))
+            legs.append(LookupStage(port, route.start, tuple(hops), route.outputs))
         return legs
 
-    def walk(self, leg: Leg, step: Step) -> Updates | None:
+    def walk(self, leg: LookupStage, step: Step) -> Updates | None:
         """The combinations of what has changed in one input; None if there are none."""
         delta = step.deltas[leg.port]
         assert isinstance(delta, Batch)
         carried = delta
         if leg.start is not None:
-            assert isinstance(leg.start, Sieve)
+            assert isinstance(leg.start, ResidualFilter)
             carried = leg.start.of_batch(delta)
         for number, hop in enumerate(leg.hops):
             if not len(carried.diff):
@@ -253,18 +253,18 @@ class Joins(Operator):
         """The sets of equal columns in which an input has one."""
         return {each for (i, _), each in self.same.items() if i == number}
 
-    def route(self, source: int, order: tuple[int, ...]) -> Route:
+    def route(self, source: int, order: tuple[int, ...]) -> LookupRoute:
         """How the change of an input goes through the ports of an order."""
         route = self._routes.get((source, *order))
         if route is None:
             route = self._routes[(source, *order)] = self._routed(source, order)
         return route
 
-    def _routed(self, source: int, order: tuple[int, ...]) -> Route:
+    def _routed(self, source: int, order: tuple[int, ...]) -> LookupRoute:
         have = [(source, place) for place in range(len(self.inputs[source]))]
         waiting = [*self.tests]
         start = self._sieve(have, self._checks(source, (), []), waiting)
-        hops: list[Visit] = []
+        hops: list[JoinLookup] = []
         for at, port in enumerate(order):
             number, key = self.ports[port]
             left = [self._stand_in(have, self.same[number, k]) for k in key]
@@ -278,8 +278,8 @@ class Joins(Operator):
             types = [self.inputs[i][place] for i, place in have]
             join = Join(types, self.inputs[number], left, key, outputs)
             have = [have[i] if side == 0 else (number, i) for side, i in outputs]
-            hops.append(Visit(port, join, self._sieve(have, checks, waiting)))
-        return Route(start, tuple(hops), tuple([have.index(place) for place in self.outputs]))
+            hops.append(JoinLookup(port, join, self._sieve(have, checks, waiting)))
+        return LookupRoute(start, tuple(hops), tuple([have.index(place) for place in self.outputs]))
 
     def _stand_in(self, have: Sequence[Spot], number: int) -> int:
         """Where the first column of a set of equal ones is among those that are carried."""
@@ -300,7 +300,9 @@ class Joins(Operator):
                 checks.append((other, (number, place)))
         return checks
 
-    def _wanted(self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[Test]) -> set[Spot]:
+    def _wanted(
+        self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[JoinPredicate]
+    ) -> set[Spot]:
         """The columns of those that are there that somebody reads from here on."""
         wanted = {*self.outputs, *(place for test in waiting for place in test.places)}
         for number in {each for (i, _), each in self.same.items() if i in ahead}:
@@ -311,8 +313,8 @@ class Joins(Operator):
         self,
         have: Sequence[Spot],
         checks: Sequence[tuple[Spot, Spot]],
-        waiting: list[Test],
-    ) -> Sieve | None:
+        waiting: list[JoinPredicate],
+    ) -> ResidualFilter | None:
         """What is asked of rows of some columns; what can be asked waits no more."""
         ready = [test for test in waiting if {*test.places} <= {*have}]
         waiting[:] = [test for test in waiting if test not in ready]
@@ -321,7 +323,7 @@ class Joins(Operator):
         at = {place: i for i, place in enumerate(have)}
         same = [(at[a], at[b], self.inputs[a[0]][a[1]]) for a, b in checks]
         tests = [(test.predicate, tuple(at[place] for place in test.places)) for test in ready]
-        return Sieve(same, tests)
+        return ResidualFilter(same, tests)
 
 
 def _hashed(batch: Batch, layout: Layout) -> Batch:
@@ -332,10 +334,10 @@ def _hashed(batch: Batch, layout: Layout) -> Batch:
     return Batch(UNORDERED, batch.columns, khash, NO_HASHES, batch.diff)
 
 
-def _build(part: Part, types: Types | None) -> Operator:
+def _build(part: DefinitionPart, types: Types | None) -> Operator:
     params = part.params
     numbers: list[int] = params["inputs"]
-    ports = [Keyed(i, tuple(key)) for i, key in zip(numbers, params["keys"], strict=True)]
+    ports = [LookupKey(i, tuple(key)) for i, key in zip(numbers, params["keys"], strict=True)]
     schemas = {i: each.schema.types for i, each in zip(numbers, part.inputs, strict=True)}
     tests = []
     for each in params["tests"]:
@@ -344,10 +346,10 @@ def _build(part: Part, types: Types | None) -> Operator:
         predicate = compile_expression(
             each["predicate"], schema, types=lambda *_: ["boolean"], settings=settings
         )
-        tests.append(Test(predicate, _places(each["places"])))
+        tests.append(JoinPredicate(predicate, _places(each["places"])))
     same = [_places(each) for each in params["same"]]
     inputs = [schemas[i] for i in range(len(schemas))]
-    return Joins(inputs, ports, same, tests, _places(params["outputs"]))
+    return MultiwayJoin(inputs, ports, same, tests, _places(params["outputs"]))
 
 
 def _places(pairs: Iterable[Sequence[int]]) -> tuple[Spot, ...]:

@@ -26,7 +26,7 @@ _LIST_VIEWS = {pa.list_view(pa.int8()).id, pa.large_list_view(pa.int8()).id}
 _types = pa.types
 
 
-def checked(array: Any) -> Any:
+def checked_layout(array: Any) -> Any:
     """Returns an array or chunked array of somebody else, if all it says of itself is true.
 
     Raises:
@@ -56,7 +56,7 @@ def plain_layout(array: pa.Array) -> pa.Array:
     """
     if _is_plain(array.type):
         return array
-    return checked(_plain(array))
+    return checked_layout(_plain(array))
 
 
 @lru_cache(maxsize=4096)
@@ -95,7 +95,9 @@ def _run_ends(array: pa.Array) -> pa.Array:
     """Repeats the values of runs."""
     ends = buffers.values_of(array.run_ends)
     place = np.arange(array.offset, array.offset + len(array))
-    return _plain(array.values).take(buffers.of_numpy(np.searchsorted(ends, place, side="right")))
+    return _plain(array.values).take(
+        buffers.arrow_from_numpy(np.searchsorted(ends, place, side="right"))
+    )
 
 
 def _struct(array: pa.Array) -> pa.Array:
@@ -113,7 +115,7 @@ def _map(array: pa.Array) -> pa.Array:
     starts = buffers.values_of(array.offsets)
     first, count = int(starts[0]), int(starts[-1] - starts[0])
     keys, items = (_plain(x.slice(first, count)) for x in (array.keys, array.items))
-    offsets = buffers.of_numpy(starts - starts.dtype.type(first))
+    offsets = buffers.arrow_from_numpy(starts - starts.dtype.type(first))
     return pa.MapArray.from_arrays(offsets, keys, items, mask=_missing(array))
 
 
@@ -142,9 +144,9 @@ def _list(array: pa.Array) -> pa.Array:
         )
     place = np.arange(int(ends[-1])) + (starts - ends[:-1]).repeat(sizes)
     return pa.ListArray.from_arrays(
-        buffers.of_numpy(ends.astype(np.int32)),
-        _plain(array.values).take(buffers.of_numpy(place)),
-        mask=None if missing is None else buffers.of_numpy(missing),
+        buffers.arrow_from_numpy(ends.astype(np.int32)),
+        _plain(array.values).take(buffers.arrow_from_numpy(place)),
+        mask=None if missing is None else buffers.arrow_from_numpy(missing),
     )
 
 

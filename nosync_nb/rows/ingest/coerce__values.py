@@ -17,12 +17,12 @@ from nosync_nb.rows.arrow import Column, canonical_floats, most_objects, objects
 from nosync_nb.rows.ingest.coerce import Convert, MisfitError, converter
 from nosync_nb.rows.types import FIXED, INTEGERS, arrow_type, is_nested
 
-__all__ = ["MisfitError", "build", "form"]
+__all__ = ["MisfitError", "build_column", "physical_form"]
 
 _NONE = type(None)
 
 
-def build(values: Sequence[Any], type_: str) -> Column:
+def build_column(values: Sequence[Any], type_: str) -> Column:
     """Returns the column of Python values; None is null.
 
     Raises:
@@ -35,7 +35,7 @@ def build(values: Sequence[Any], type_: str) -> Column:
         column = _fast(values, type_, plain)
         if column is not None:
             return column
-    return form(_convert_all(values, converter(type_)), type_)
+    return physical_form(_convert_all(values, converter(type_)), type_)
 
 
 _PLAIN: dict[str, type] = {
@@ -67,10 +67,10 @@ def _fast(values: Sequence[Any], type_: str, plain: type) -> Column | None:
         except OverflowError:
             return None
         return canonical_floats(column) if plain is float else column
-    return form(values, type_)
+    return physical_form(values, type_)
 
 
-def form(values: Sequence[Any], type_: str) -> Column:
+def physical_form(values: Sequence[Any], type_: str) -> Column:
     """Returns the column of checked values, as columns keep them."""
     if is_nested(type_):
         return pa.array(values, arrow_type(type_))
@@ -78,7 +78,7 @@ def form(values: Sequence[Any], type_: str) -> Column:
     if dtype is not None and None not in values:
         return np.array(values, dtype)
     few = len(values) <= most_objects(type_)
-    return objects(values) if few else buffers.of_list(values, arrow_type(type_))
+    return objects(values) if few else buffers.arrow_from_list(values, arrow_type(type_))
 
 
 def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:

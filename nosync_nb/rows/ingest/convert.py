@@ -21,8 +21,13 @@ import pyarrow as pa
 from nosync_nb.errors import SchemaError, text_of
 from nosync_nb.rows.arrow import Column
 from nosync_nb.rows.columns import empty
-from nosync_nb.rows.ingest.coerce__values import MisfitError, build
-from nosync_nb.rows.ingest.convert__entry import adopt, adopt_pandas, adopt_same, is_series
+from nosync_nb.rows.ingest.coerce__values import MisfitError, build_column
+from nosync_nb.rows.ingest.convert__entry import (
+    adopt_arrow,
+    adopt_pandas,
+    adopt_same_schema,
+    is_series,
+)
 from nosync_nb.rows.schema import Schema
 
 _SHOWN = 60
@@ -228,13 +233,15 @@ def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
     """Takes an Arrow table or record batch."""
     if table.schema.equals(schema.arrow):
         try:
-            same = [adopt_same(table.column(i), type_) for i, type_ in enumerate(schema.types)]
+            same = [
+                adopt_same_schema(table.column(i), type_) for i, type_ in enumerate(schema.types)
+            ]
         except (SchemaError, pa.ArrowException, ValueError, OverflowError):
             parts = [table.column(i) for i in range(len(schema.types))]
-            same = _columns(parts, schema, adopt_same)  # says which
+            same = _columns(parts, schema, adopt_same_schema)  # says which
         return same, table.num_rows
     parts = [table.column(i) for i in _named(table.schema.names, schema)]
-    return _columns(parts, schema, adopt), table.num_rows
+    return _columns(parts, schema, adopt_arrow), table.num_rows
 
 
 def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column], int]:
@@ -259,12 +266,12 @@ def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column]
 def _from_part(part: Any, type_: str) -> Column:
     """Makes a column of one value of a dict of columns."""
     if isinstance(part, (pa.Array, pa.ChunkedArray)):
-        return adopt(part, type_)
+        return adopt_arrow(part, type_)
     if is_series(part):
         return adopt_pandas(part, type_)
     if isinstance(part, np.ndarray) and part.dtype.kind in "biufMm" and part.ndim == 1:
-        return adopt(pa.array(own_columns(part)), type_)
-    return build(list(part), type_)
+        return adopt_arrow(pa.array(own_columns(part)), type_)
+    return build_column(list(part), type_)
 
 
 def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
@@ -283,7 +290,7 @@ def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
             f"row {at} has {len(rows[at])} values for {width} columns: {_shown(rows[at])}",
             hint=f"the columns are {', '.join(schema.names)}",
         )
-    return _columns(list(zip(*rows, strict=True)), schema, build), len(rows)
+    return _columns(list(zip(*rows, strict=True)), schema, build_column), len(rows)
 
 
 def _from_dicts(rows: list[dict[Any, Any]], schema: Schema) -> list[tuple[Any, ...]]:

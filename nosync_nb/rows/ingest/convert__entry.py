@@ -18,9 +18,9 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.rows import buffers as bridge
 from nosync_nb.rows.arrow import Column, canonical_floats, column_of, single
 from nosync_nb.rows.ddl import DAY_TIMES, INTERVALS
-from nosync_nb.rows.ingest.arrow_layouts import checked, plain_layout
+from nosync_nb.rows.ingest.arrow_layouts import checked_layout, plain_layout
 from nosync_nb.rows.ingest.coerce import EXACT_WHOLE
-from nosync_nb.rows.ingest.coerce__values import build
+from nosync_nb.rows.ingest.coerce__values import build_column
 from nosync_nb.rows.pandas_frames import refuse_ambiguous
 from nosync_nb.rows.schema import spark_type
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, UNIT, arrow_type, is_nested
@@ -31,7 +31,7 @@ _WHOLE = {type_: dtype for type_, dtype in FIXED.items() if dtype.kind == "i"}
 _INSIDE_OUT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
-def adopt(array: Any, type_: str) -> Column:
+def adopt_arrow(array: Any, type_: str) -> Column:
     """Returns the column of an Arrow array somebody else owns; NaN stays NaN.
 
     Raises:
@@ -41,20 +41,22 @@ def adopt(array: Any, type_: str) -> Column:
     Cost: one copy; casts and checks are Arrow's, row by row only to find what does not fit.
     """
     if array.type == arrow_type(type_):
-        return adopt_same(array, type_)
+        return adopt_same_schema(array, type_)
     if isinstance(array.type, pa.BaseExtensionType):
         spark_type(array.type)  # refuses those whose storage means something else
-    chunks = checked(array).chunks if array.__class__ is _chunked else [checked(array)]
+    chunks = (
+        checked_layout(array).chunks if array.__class__ is _chunked else [checked_layout(array)]
+    )
     chunks = [plain_layout(chunk) for chunk in chunks or [pa.nulls(0, array.type)]]
     return _cast(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks), type_)
 
 
-def adopt_same(array: Any, type_: str) -> Column:
+def adopt_same_schema(array: Any, type_: str) -> Column:
     """Returns a copied column of an Arrow array whose type is known to be the wanted one."""
     if type_ in UNIT:
-        array = single(checked(array))
+        array = single(checked_layout(array))
         if (bridge.numbers(array, FIXED[type_]) % UNIT[type_]).any():
-            return build(array.to_pylist(), type_)  # says which, unless it is below a null
+            return build_column(array.to_pylist(), type_)  # says which, unless it is below a null
     dtype = _WHOLE.get(type_)
     if dtype is not None:
         chunked = array.__class__ is _chunked
@@ -62,9 +64,9 @@ def adopt_same(array: Any, type_: str) -> Column:
             array, chunked = array.chunk(0), False
         if not chunked and (n := len(array)):
             valid, data = array.buffers()
-            if valid is None or not checked(array).null_count:
+            if valid is None or not checked_layout(array).null_count:
                 return np.frombuffer(data, dtype, n, array.offset * dtype.itemsize).copy()
-    column = column_of(single(checked(array)), type_)
+    column = column_of(single(checked_layout(array)), type_)
     if type(column) is not _ndarray:
         return _own(column)
     # Floats, booleans and objects were made anew; other numbers still are the caller's memory.
@@ -108,11 +110,11 @@ def _cast(array: pa.Array, type_: str) -> Column:
     """Returns the column of an array of another Arrow type, if its values are exactly of ours."""
     if _casts(array.type, type_):
         try:
-            column = checked(array.cast(arrow_type(type_)))
+            column = checked_layout(array.cast(arrow_type(type_)))
             if type_ in INTEGERS and pa.types.is_floating(array.type) and _inexact(array):
-                return build(array.to_pylist(), type_)  # says which
+                return build_column(array.to_pylist(), type_)  # says which
             if not pa.types.is_floating(column.type) or not _overflows(column, array):
-                return adopt_same(column, type_)
+                return adopt_same_schema(column, type_)
         except _INSIDE_OUT:
             pass
     try:
@@ -121,7 +123,7 @@ def _cast(array: pa.Array, type_: str) -> Column:
         raise SchemaError(
             f"cannot read its {array.type} as {type_}: {error}", hint=f"cast it to {type_} first"
         ) from None
-    return build(values, type_)
+    return build_column(values, type_)
 
 
 def _inexact(array: pa.Array) -> bool:
@@ -174,11 +176,13 @@ def adopt_pandas(series: Any, type_: str) -> Column:
     if series.dtype == object:
         values = series.tolist()
         missing = series.isna().tolist()
-        return build([None if gone else v for v, gone in zip(values, missing, strict=True)], type_)
+        return build_column(
+            [None if gone else v for v, gone in zip(values, missing, strict=True)], type_
+        )
     try:
         array = pa.array(series, from_pandas=True)
     except _INSIDE_OUT:
         missing = series.isna().tolist()
         values = [None if gone else v for v, gone in zip(series.tolist(), missing, strict=True)]
-        return build(values, type_)
-    return adopt(array, type_)
+        return build_column(values, type_)
+    return adopt_arrow(array, type_)

@@ -11,44 +11,44 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.cardinality import Tables
-from nosync_nb.dataflow.graph import Difference, Graph
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version, Work
+from nosync_nb.dataflow.cardinality import TableSizes
+from nosync_nb.dataflow.graph import Graph, GraphDiff
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.session.backfill.off_lock import Ahead, Computed, listed
-from nosync_nb.session.limits import Limits
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.backfill.off_lock import OffLockCompute, OffLockResult, first_names
+from nosync_nb.session.limits import UserLimits
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import backfill_plan__lag, replay
-from nosync_nb.session.planning.definition_diff import Decision
-from nosync_nb.session.planning.replay import Afresh
-from nosync_nb.session.state.publisher import Publisher, UnfinishedDefinition, files_of, remember
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.writer_lock import Gate, Outcome
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.planning.definition_diff import DefinitionDecision
+from nosync_nb.session.planning.replay import RecomputedState
+from nosync_nb.session.state.publisher import DefinitionRedo, Publisher, files_of, record_history
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.trace import Trace
 from nosync_nb.trace.history.history import History
 
-NOTHING = Afresh()
+NOTHING = RecomputedState()
 """That nothing is lost."""
 
 
-class Installation:
+class CatalogInstaller:
     """Installs catalogs; owns nothing. With the gate's lock."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        link: Link,
+        link: SparkConnection,
         types: SparkTypes,
-        signer: Signer,
-        upkeep: Upkeep,
-        limits: Limits,
+        signer: CatalogSigner,
+        upkeep: Maintenance,
+        limits: UserLimits,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -60,17 +60,17 @@ class Installation:
 
     def install(
         self,
-        decision: Decision,
+        decision: DefinitionDecision,
         *,
         replay_from: int | None = None,
         renamed: Graph | None = None,
-        work: Mapping[str, Work] | None = None,
+        work: Mapping[str, StageWork] | None = None,
         names: Mapping[Definition, str | None] | None = None,
-        outcome: Outcome | None = None,
-        afresh: Afresh = NOTHING,
+        outcome: DefinitionOutcome | None = None,
+        afresh: RecomputedState = NOTHING,
         retention: Retention | None = None,
-        ahead: Ahead | None = None,
-    ) -> list[Draft]:
+        ahead: OffLockCompute | None = None,
+    ) -> list[EpochResult]:
         """Compiles a catalog, computes what is new, writes the definition and makes it visible.
 
         Args:
@@ -87,7 +87,7 @@ class Installation:
             decision, catalog, renamed or before.graph, replay_from, afresh, ahead
         )
         graph, change = runner.graph, runner.graph.since(old)
-        backfill_plan__lag.with_gaps(catalog, graph, over)
+        backfill_plan__lag.with_recorded_gaps(catalog, graph, over)
         _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
         known = _without(before.version, afresh.renewed)
@@ -95,14 +95,14 @@ class Installation:
         past = [*missed, *drafts, draft]
         logs = _logs(publisher.logs, graph, change)
         history = self._history(change, logs, catalog, past)
-        version = Version(before.epoch, draft.traces)
+        version = VersionState(before.epoch, draft.traces)
         some = not (missed or afresh.renewed or publisher.logs.keys() - logs.keys())
         retired = _spilled(past) | self._retired(version, history, change if some else None)
         works = [item for each in past for item in each.work.items()]
-        record = UnfinishedDefinition(
+        record = DefinitionRedo(
             publisher,
             publisher.next(),
-            Snapshot(version, graph, catalog, seen(history)),
+            Snapshot(version, graph, catalog, visible_columns(history)),
             logs,
             history,
             runner,
@@ -113,28 +113,28 @@ class Installation:
             {**(publisher.works.stages if work is None else work), **dict(works)},
             publisher.works.after_runs(each for _, each in works),
             names or {},
-            outcome or Outcome(),
+            outcome or DefinitionOutcome(),
         )
         publisher.definition(record, payload)
         self._after(draft)
         return missed if afresh is NOTHING else [*drafts, draft]
 
-    def ahead(self, decision: Decision) -> Ahead:
+    def ahead(self, decision: DefinitionDecision) -> OffLockCompute:
         """What a decision that changes no stage has to run, to be computed without the lock."""
         seen, bulk = self._publisher.snapshot, self._link.bulk().apart()
         old, runner = self._compiled(decision, decision.catalog, seen.graph, NOTHING)
         runner, rows_max = self._runner(runner, bulk), self._limits.replay_rows
-        return Ahead(self._gate, seen, decision, old, runner, bulk.files, rows_max)
+        return OffLockCompute(self._gate, seen, decision, old, runner, bulk.files, rows_max)
 
     def _run(
         self,
-        decision: Decision,
+        decision: DefinitionDecision,
         catalog: dict[str, Stage],
         old: Graph,
         asked: int | None,
-        afresh: Afresh,
-        ahead: Ahead | None,
-    ) -> tuple[Graph, Runner, Computed]:
+        afresh: RecomputedState,
+        ahead: OffLockCompute | None,
+    ) -> tuple[Graph, Runner, OffLockResult]:
         """The graph before, what runs a catalog from now on, and what it gave of what is new."""
         if ahead is not None:
             return ahead.old, self._runner(ahead.runner), ahead.over(self._publisher.snapshot)
@@ -147,14 +147,14 @@ class Installation:
         bulk = bulk or self._link.bulk()
         return Runner(runner.graph, self._link.evaluate, bulk, spill=bulk.files, before=runner)
 
-    def _after(self, draft: Draft) -> None:
+    def _after(self, draft: EpochResult) -> None:
         """Plans background work after a definition."""
         self._upkeep.plan_due(draft)
         if any(held.refs for _, _, held in draft.logged):
             self._upkeep.plan_giving_back()
 
     def _retired(
-        self, version: Version, history: History, change: Difference | None
+        self, version: VersionState, history: History, change: GraphDiff | None
     ) -> frozenset[str]:
         """The files that are not needed any more after a definition.
 
@@ -167,7 +167,7 @@ class Installation:
             needed = files_of(before) | self._publisher.store.history.files()
         else:
             gone = {n: trace for n in change.dropped if (trace := before.traces.get(n)) is not None}
-            needed = files_of(Version(before.epoch, gone))
+            needed = files_of(VersionState(before.epoch, gone))
         return frozenset(needed - files_of(version) - history.files() if needed else ())
 
     def _computed(
@@ -177,8 +177,8 @@ class Installation:
         catalog: dict[str, Stage],
         asked: int | None,
         status: Mapping[str, str],
-        afresh: Afresh,
-    ) -> Computed:
+        afresh: RecomputedState,
+    ) -> OffLockResult:
         """Runs what has missed epochs, and what is new, where its stages are described."""
         before = self._publisher.snapshot.catalog
         self._publisher.describe(catalog)
@@ -196,66 +196,73 @@ class Installation:
         catalog: dict[str, Stage],
         asked: int | None,
         status: Mapping[str, str],
-        afresh: Afresh,
-    ) -> Computed:
+        afresh: RecomputedState,
+    ) -> OffLockResult:
         """Runs what has missed epochs, and what is new: as of now, or for the past as well."""
         publisher, rows_max = self._publisher, self._limits.replay_rows
         cleanup = self._link.bulk().files.end
         version, history = publisher.snapshot.version, publisher.store.history
         with publisher.works.doing.of("runs what stages have missed"):
             missed, base = self._gate.run(
-                lambda: backfill_plan__lag.extended(runner, old, version, history, rows_max),
+                lambda: backfill_plan__lag.catch_up(runner, old, version, history, rows_max),
                 cleanup,
             )
         graph = runner.graph
-        new = replay.wanted(graph, base.graph)
+        new = replay.missing_nodes(graph, base.graph)
         edited = afresh.replayed or any(s in ("changed", "followed") for s in status.values())
         first = afresh.first
         if new and (edited or asked is not None or first is not None):
-            part = replay.span(graph, replay.replayable(graph, new, base.graph))
+            part = replay.replay_span(graph, replay.replayable(graph, new, base.graph))
             if first is None and part.new:
                 first = replay.first_epoch(base, part, catalog, asked, rows_max)
         if first is None or first == version.epoch:
             with publisher.works.doing.of(_first_run(graph, new)):
                 draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
-            return Computed(missed, [], draft, base.past, 0)
+            return OffLockResult(missed, [], draft, base.past, 0)
         drafts, traces = self._gate.run(
-            lambda: replay.run(runner, base.past, part, first, publisher.works.doing), cleanup
+            lambda: replay.run_replay(runner, base.past, part, first, publisher.works.doing),
+            cleanup,
         )
         if afresh.name:
             before, after = (each.named[afresh.name] for each in (old, graph))
-            drafts = replay.prefixed(base.past, before, after, catalog[afresh.name].begin, drafts)
+            drafts = replay.with_previous_log(
+                base.past, before, after, catalog[afresh.name].begin, drafts
+            )
         written = sum(publisher.store.write_replay(past, graph) for past in drafts)
         for node in graph:
             if node.id in part.new and node.name and not afresh.name:
                 catalog[node.name] = replace(catalog[node.name], begin=first)
         there = Graph([*base.graph, *(graph.nodes[i] for i in part.new)], graph.numbers)
-        whole = Version(version.epoch, {**base.version.traces, **traces})
+        whole = VersionState(version.epoch, {**base.version.traces, **traces})
         draft = self._gate.run(lambda: runner.first_run(whole, there), cleanup)
-        return Computed(missed, drafts, draft, base.past, written)
+        return OffLockResult(missed, drafts, draft, base.past, written)
 
     def _history(
         self,
-        change: Difference,
+        change: GraphDiff,
         logs: Mapping[int, str],
         catalog: Mapping[str, Stage],
-        past: Sequence[Draft],
+        past: Sequence[EpochResult],
     ) -> History:
         """The history after a definition. Packs may be read: for what a dropped stage had."""
         history = self._publisher.store.history.copied(n for each in past for n, *_ in each.logged)
-        hide(history, named_logs(change.fresh), catalog)
+        hidden_columns(history, named_logs(change.fresh), catalog)
         for each in past:
-            remember(history, logs.keys(), each)
+            record_history(history, logs.keys(), each)
         for number in self._publisher.logs.keys() - logs.keys():
             history.drop(number)
         return history
 
     def _compiled(
-        self, decision: Decision, catalog: Mapping[str, Stage], old: Graph, afresh: Afresh
+        self,
+        decision: DefinitionDecision,
+        catalog: Mapping[str, Stage],
+        old: Graph,
+        afresh: RecomputedState,
     ) -> tuple[Graph, Runner]:
         """The graph before, and what runs a catalog; under its new numbers nothing was written."""
         old, now = self._publisher.numbered(old), self._publisher.snapshot
-        graph = replay.compiled(
+        graph = replay.compile_catalog(
             catalog,
             old,
             self._types,
@@ -263,7 +270,7 @@ class Installation:
             extended=decision.extended,
             refused=afresh.refused,
             bare=afresh.bare,
-            tables=Tables(now.graph, now.version.traces),
+            tables=TableSizes(now.graph, now.version.traces),
             later=afresh is not NOTHING,
         )
         self._publisher.take_numbers(graph.numbers)
@@ -272,7 +279,7 @@ class Installation:
         return old, runner
 
 
-def _let_go(draft: Draft, graph: Graph, change: Difference) -> None:
+def _let_go(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
     """Forgets the traces that no node has any more."""
     if change.whole:
         draft.keep(number for number, _ in graph.layouts())
@@ -280,7 +287,7 @@ def _let_go(draft: Draft, graph: Graph, change: Difference) -> None:
         draft.forget(change.dropped)
 
 
-def _logs(before: Mapping[int, str], graph: Graph, change: Difference) -> dict[int, str]:
+def _logs(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
     """The logs of named collections after a definition."""
     if change.whole:
         return named_logs(graph)
@@ -290,19 +297,19 @@ def _logs(before: Mapping[int, str], graph: Graph, change: Difference) -> dict[i
     return logs
 
 
-def _spilled(past: Iterable[Draft]) -> frozenset[str]:
+def _spilled(past: Iterable[EpochResult]) -> frozenset[str]:
     """The files that epochs were spilled to: what no trace goes on with ends with a checkpoint."""
     return frozenset(ref.path for each in past for _, _, held in each.logged for ref in held.refs)
 
 
-def _without(version: Version, traces: Mapping[int, Trace]) -> Version:
+def _without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState:
     """A version of before that has not some traces, so that they are written as a whole."""
     if not traces:
         return version
     kept = {number: trace for number, trace in version.traces.items() if number not in traces}
-    return Version(version.epoch, kept)
+    return VersionState(version.epoch, kept)
 
 
 def _first_run(graph: Graph, new: Container[int]) -> str:
     """What runs for the first time, by the names of its stages."""
-    return f"first run of {listed([n.name for n in graph if n.id in new and n.name])}"
+    return f"first run of {first_names([n.name for n in graph if n.id in new and n.name])}"

@@ -18,21 +18,21 @@ import threading
 from contextlib import suppress
 
 from nosync_nb.errors import NosyncError
-from nosync_nb.session.backfill.apply_catalog import Installation
-from nosync_nb.session.backfill.off_lock import Ahead
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.backfill.off_lock import OffLockCompute
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import definition_diff
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.worker import Worker
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.spark.sql_settings import SparkTypes
 
 WAIT_S = 1.0
 """After so long who waits looks again: a thread that had no memory to say so has said nothing."""
 
 
-class Rebuilding:
+class BackgroundRebuild:
     """Makes what operators lack; owns what is on its way, which the gate's lock guards.
 
     Args:
@@ -41,11 +41,11 @@ class Rebuilding:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        installation: Installation,
-        upkeep: Upkeep,
-        worker: Worker,
+        installation: CatalogInstaller,
+        upkeep: Maintenance,
+        worker: BackgroundWorker,
         types: SparkTypes,
         report: RecoveryReport,
     ) -> None:
@@ -57,7 +57,7 @@ class Rebuilding:
         self._types = types
         self._report = report
         self._ended = threading.Condition(gate.lock)
-        self._ahead: Ahead | None = None
+        self._ahead: OffLockCompute | None = None
 
     def plan(self) -> None:
         """Has it made before the next write that needs it; with the gate's lock."""
@@ -98,7 +98,7 @@ class Rebuilding:
                 self._ended.notify_all()
             ahead.clear()
 
-    def _planned(self) -> Ahead | None:
+    def _planned(self) -> OffLockCompute | None:
         """What is to be computed; None if nothing is lacking, or it cannot be planned."""
         with self._gate.lock, suppress(NosyncError):  # as above
             self._gate.finish()
@@ -110,7 +110,7 @@ class Rebuilding:
                 return self._ahead
         return None
 
-    def _adopt(self, ahead: Ahead) -> None:
+    def _adopt(self, ahead: OffLockCompute) -> None:
         with self._gate.lock:
             self._gate.finish()
             if self._ahead is not ahead or not ahead.fits(self._publisher.snapshot):
@@ -118,12 +118,12 @@ class Rebuilding:
             self._install(ahead)
         self._upkeep.plan_checkpoint()
 
-    def _install(self, ahead: Ahead | None) -> None:
+    def _install(self, ahead: OffLockCompute | None) -> None:
         """Writes that the stages go on with all that they remember."""
         decision = self._decision() if ahead is None else ahead.decision
         missed = self._installation.install(decision, ahead=ahead)
         self._report.resumed(decision.extended, decision.lost, [draft.work for draft in missed])
         self._gate.lack(None)
 
-    def _decision(self) -> definition_diff.Decision:
-        return definition_diff.resumed(self._publisher.snapshot, self._types, extend=False)
+    def _decision(self) -> definition_diff.DefinitionDecision:
+        return definition_diff.resume_decision(self._publisher.snapshot, self._types, extend=False)

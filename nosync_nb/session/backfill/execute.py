@@ -15,33 +15,33 @@ from dataclasses import replace
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Refuted, Stage
+from nosync_nb.dataflow.stage import RefutedState, Stage
 from nosync_nb.errors import CorruptLogError, NosyncError
-from nosync_nb.session.backfill.apply_catalog import Installation
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import backfill_plan, definition_diff, replay
-from nosync_nb.session.planning.backfill_plan import Loss
-from nosync_nb.session.planning.replay import Afresh
+from nosync_nb.session.planning.backfill_plan import StageDamage
+from nosync_nb.session.planning.replay import RecomputedState
 from nosync_nb.session.report import READ, RECOMPUTE, STALE, RecoveryReport
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, arrange
-from nosync_nb.trace.history.archive import total
+from nosync_nb.trace.history.archive import total_of
 
 FILES_MAX = 3
 """Files that a line names; the rest is counted."""
 
 
-class Healing:
+class BackfillExecutor:
     """Has again what is lost; owns nothing. With the gate's lock."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        installation: Installation,
-        upkeep: Upkeep,
+        installation: CatalogInstaller,
+        upkeep: Maintenance,
         report: RecoveryReport,
     ) -> None:
         self._gate = gate
@@ -61,7 +61,7 @@ class Healing:
             whether all of it is there now.
         """
         publisher = self._publisher
-        doubtful = backfill_plan.doubtful(publisher.snapshot.catalog)
+        doubtful = backfill_plan.awaits_recheck(publisher.snapshot.catalog)
         doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
         absent = self._absent(anew)
         if self._computed(absent, last=not doubted):
@@ -113,12 +113,12 @@ class Healing:
         graph = self._publisher.snapshot.graph
         return {reader for name in names for reader in graph.dependants(name)}
 
-    def _planned(self, missing: AbstractSet[str]) -> list[Loss]:
+    def _planned(self, missing: AbstractSet[str]) -> list[StageDamage]:
         """What is to be done of what lacks something; nothing is changed."""
         publisher = self._publisher
         lost = publisher.store.history.copied(()).without(missing)
-        doubts = backfill_plan.refuted(publisher.snapshot, publisher.store.clocks.wrong)
-        return backfill_plan.planned(publisher.snapshot, lost, missing, doubts)
+        doubts = backfill_plan.refuted_stages(publisher.snapshot, publisher.store.clocks.wrong)
+        return backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts)
 
     def _lost(
         self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
@@ -150,9 +150,9 @@ class Healing:
         wrong = publisher.store.clocks.wrong
         lost = publisher.store.history.without(missing)
         publisher.repacked()
-        doubts = backfill_plan.refuted(publisher.snapshot, wrong)
+        doubts = backfill_plan.refuted_stages(publisher.snapshot, wrong)
         self._journal(doubts)
-        planned = backfill_plan.planned(publisher.snapshot, lost, missing, doubts, apart)
+        planned = backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts, apart)
         whole = True
         for loss in planned:
             whole &= self._had(loss, missing, stop=stop)
@@ -160,7 +160,7 @@ class Healing:
             self._upkeep.plan_checkpoint()
         return whole
 
-    def _journal(self, doubts: Mapping[int, Refuted]) -> None:
+    def _journal(self, doubts: Mapping[int, RefutedState]) -> None:
         """Writes which stages are not believed, before the first of them is made anew.
 
         Failure: 1. A stage is made anew, in another log. 2. A crash; nothing contradicts any more.
@@ -173,7 +173,7 @@ class Healing:
             if refuted is not None and catalog[name].refuted is None:
                 catalog[name] = replace(catalog[name], refuted=refuted)
         if catalog != seen.catalog:
-            self._installation.install(definition_diff.kept(catalog))
+            self._installation.install(definition_diff.unchanged_decision(catalog))
 
     def _absent(self, anew: AbstractSet[str]) -> set[str]:
         """The stages that go on and have no rows: those in memory, and some others."""
@@ -195,9 +195,9 @@ class Healing:
         if not nodes:
             return True
         anew = {n: replace(s, begin=seen.epoch, gaps=()) for n, s in stages.items()}
-        decision = definition_diff.kept({**seen.catalog, **anew})
+        decision = definition_diff.unchanged_decision({**seen.catalog, **anew})
         memory = any(stage.in_memory for stage in stages.values())
-        afresh = Afresh(refused=nodes, replayed=memory)
+        afresh = RecomputedState(refused=nodes, replayed=memory)
         try:
             past = self._installation.install(decision, afresh=afresh)
         except NosyncError as error:
@@ -225,9 +225,9 @@ class Healing:
                     reason = f"it reads '{name}', which is stale"
                     catalog[reader] = catalog[reader].stopped(reason, seen.epoch)
                     self._report.came_back(reader, STALE, reason)
-        self._installation.install(definition_diff.kept(catalog))
+        self._installation.install(definition_diff.unchanged_decision(catalog))
 
-    def _had(self, loss: Loss, missing: AbstractSet[str], *, stop: bool) -> bool:
+    def _had(self, loss: StageDamage, missing: AbstractSet[str], *, stop: bool) -> bool:
         """Has what one stage lacks; whether it has it now.
 
         Raises:
@@ -257,15 +257,19 @@ class Healing:
         self._tell(loss)
         return False
 
-    def _regain(self, loss: Loss) -> None:
+    def _regain(self, loss: StageDamage) -> None:
         catalog = dict(self._publisher.snapshot.catalog)
         stage = catalog[loss.name]
         catalog[loss.name] = replace(stage, begin=loss.begin, refuted=None)
-        afresh = Afresh(loss.name, loss.refused, loss.bare, self._arranged(loss), loss.first)
-        past = self._installation.install(definition_diff.kept(catalog), afresh=afresh)
+        afresh = RecomputedState(
+            loss.name, loss.refused, loss.bare, self._arranged(loss), loss.first
+        )
+        past = self._installation.install(
+            definition_diff.unchanged_decision(catalog), afresh=afresh
+        )
         self._report.regained(sum(loss.name in draft.work for draft in past))
 
-    def _arranged(self, loss: Loss) -> Mapping[int, Trace]:
+    def _arranged(self, loss: StageDamage) -> Mapping[int, Trace]:
         """The traces of a collection that are lost, out of another one or out of its log."""
         if not loss.arranged:
             return {}
@@ -279,7 +283,7 @@ class Healing:
                 made[number] = Trace(layout, (store.filed(number, layout, own, seen.epoch),))
         return made
 
-    def _stop(self, loss: Loss) -> None:
+    def _stop(self, loss: StageDamage) -> None:
         """Stops a stage that cannot be had, and those that read it.
 
         Failure: 1. The rows of an input are lost; it has nothing to stop. 2. What reads it goes on
@@ -304,9 +308,9 @@ class Healing:
                 catalog[name] = catalog[name].stopped(why, seen.epoch)
                 self._report.came_back(name, STALE, why)
         if catalog != seen.catalog:
-            self._installation.install(definition_diff.kept(catalog))
+            self._installation.install(definition_diff.unchanged_decision(catalog))
 
-    def _tell(self, loss: Loss) -> None:
+    def _tell(self, loss: StageDamage) -> None:
         stage = self._publisher.snapshot.catalog[loss.name]
         if stage.is_input or stage.frozen or loss.action == READ:
             what = "input" if stage.is_input else "stage"
@@ -317,12 +321,12 @@ class Healing:
             self._report.came_back(loss.name, loss.action, _told(loss))
 
 
-def _hads(loss: Loss) -> bool:
+def _hads(loss: StageDamage) -> bool:
     """Whether something of it is had again."""
     return bool(loss.arranged or loss.refused or loss.bare)
 
 
-def _contents(seen: Snapshot, loss: Loss) -> Batch:
+def _contents(seen: Snapshot, loss: StageDamage) -> Batch:
     """All that a collection holds now, without the traces that are lost."""
     node, last = seen.graph.named[loss.name], seen.last(seen.catalog[loss.name])
     assert node.log is not None
@@ -330,7 +334,7 @@ def _contents(seen: Snapshot, loss: Loss) -> Batch:
         trace = seen.version.traces.get(number)
         if number not in loss.arranged and trace is not None:
             return trace.consolidated()
-    return total(seen.history.state(node.log, last), node.log_layout)
+    return total_of(seen.history.state(node.log, last), node.log_layout)
 
 
 def _looking(graph: Graph, name: str) -> list[str]:
@@ -346,7 +350,7 @@ def _looking(graph: Graph, name: str) -> list[str]:
     return names
 
 
-def _told(loss: Loss) -> str:
+def _told(loss: StageDamage) -> str:
     return ": ".join(filter(None, (_gone(loss.files) if loss.files else "", loss.why)))
 
 

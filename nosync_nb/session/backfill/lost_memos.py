@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import UNMADE, Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError
 
@@ -39,7 +39,7 @@ Compile = Callable[[Mapping[str, Stage]], Compiled]
 
 
 def stop(
-    catalog: dict[str, Stage], compiled: Compile, version: Version, absent: AbstractSet[str]
+    catalog: dict[str, Stage], compiled: Compile, version: VersionState, absent: AbstractSet[str]
 ) -> Compiled:
     """Stops the stages that have lost memoised results, and those that read them.
 
@@ -79,7 +79,7 @@ class _Lost:
         self,
         catalog: Mapping[str, Stage],
         graphs: Compiled,
-        version: Version,
+        version: VersionState,
         absent: AbstractSet[str],
     ) -> None:
         self.catalog, self.version, self.absent = catalog, version, absent

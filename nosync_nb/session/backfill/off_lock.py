@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.activity import Doing
-from nosync_nb.dataflow.runtime.epoch_result import Draft
-from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.activity import ActivityMonitor
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session.planning import backfill_plan__lag, replay
-from nosync_nb.session.planning.definition_diff import Decision
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.planning.definition_diff import DefinitionDecision
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store.spill_files import RunFiles
 
 
-class Computed(NamedTuple):
+class OffLockResult(NamedTuple):
     """Past epochs that stages had missed, those of new versions, already written, and now.
 
     Attributes:
@@ -30,10 +30,10 @@ class Computed(NamedTuple):
         written: how many of `drafts` are written; none says anything of what is in memory alone.
     """
 
-    missed: list[Draft]
-    drafts: list[Draft]
-    draft: Draft
-    over: Past
+    missed: list[EpochResult]
+    drafts: list[EpochResult]
+    draft: EpochResult
+    over: HistoricalInputs
     written: int
 
 
@@ -41,7 +41,7 @@ class CancelledError(Exception):
     """Nobody waits any more for what is computed."""
 
 
-class Ahead:
+class OffLockCompute:
     """What operators lack, computed of a snapshot by one thread, while others have the gate's lock.
 
     Args:
@@ -56,9 +56,9 @@ class Ahead:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         seen: Snapshot,
-        decision: Decision,
+        decision: DefinitionDecision,
         old: Graph,
         runner: Runner,
         files: RunFiles,
@@ -69,18 +69,18 @@ class Ahead:
         self._gate, self._seen, self._files = gate, seen, files
         self._rows_max = rows_max
         self._cancelled = self._taken = False
-        self._computed: Computed | None = None
+        self._computed: OffLockResult | None = None
 
-    def compute(self, doing: Doing) -> None:
+    def compute(self, doing: ActivityMonitor) -> None:
         """Runs what is lacking; without the lock.
 
         Raises:
             CancelledError: it was cancelled meanwhile.
         """
         seen, graph = self._seen, self.runner.graph
-        new = replay.wanted(graph, self.old)
+        new = replay.missing_nodes(graph, self.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
-        what = f"makes what is remembered for {listed([*stages])}"
+        what = f"makes what is remembered for {first_names([*stages])}"
         with doing.of(what, len(new)) as going_on:
 
             def step() -> None:
@@ -88,12 +88,12 @@ class Ahead:
                     raise CancelledError
                 going_on.step()
 
-            def run() -> Computed:
-                missed, base = backfill_plan__lag.extended(
+            def run() -> OffLockResult:
+                missed, base = backfill_plan__lag.catch_up(
                     self.runner, self.old, seen.version, seen.history, self._rows_max
                 )
                 draft = self.runner.first_run(base.version, base.graph, step=step)
-                return Computed(missed, [], draft, base.past, 0)
+                return OffLockResult(missed, [], draft, base.past, 0)
 
             self._computed = self._gate.run(run, _nothing)
 
@@ -103,7 +103,7 @@ class Ahead:
         same = now.graph is seen.graph and now.catalog is seen.catalog
         return same and now.epoch == seen.epoch and self._computed is not None
 
-    def over(self, now: Snapshot) -> Computed:
+    def over(self, now: Snapshot) -> OffLockResult:
         """What was computed, over the layers of now; its files are the log's from here on.
 
         IMPORTANT: before a frame names them, as nobody knows after an error whether it does.
@@ -130,6 +130,6 @@ def _nothing(*, failed: bool) -> None:
     """Leaves the files of a run to who adopts it."""
 
 
-def listed(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first of some names."""
     return f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"

@@ -15,30 +15,35 @@ from dataclasses import replace
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.definition import Definition, check_name, reference, replaced
-from nosync_nb.collections.session_protocol import Host, definition_of
-from nosync_nb.dataflow.snapshot import unknown
-from nosync_nb.dataflow.stage import Options, Stage
+from nosync_nb.collections.definition import (
+    Definition,
+    check_name,
+    reference_to,
+    with_replaced_parts,
+)
+from nosync_nb.collections.session_protocol import SessionProtocol, definition_of
+from nosync_nb.dataflow.snapshot import unknown_name_error
+from nosync_nb.dataflow.stage import Stage, StageOptions
 from nosync_nb.dataflow.state_reader import rows_count
 from nosync_nb.errors import CorruptLogError, StageError, enough_memory
-from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.definitions import rename as renaming
 from nosync_nb.session.durability import levels
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.planning import definition_diff, replay
-from nosync_nb.session.planning.replay import Afresh
-from nosync_nb.session.recovery.repair_and_retry import Repairs
+from nosync_nb.session.planning.replay import RecomputedState
+from nosync_nb.session.recovery.repair_and_retry import RepairService
 from nosync_nb.session.report import RecoveryReport, StageReport
-from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
-from nosync_nb.session.state.writer_lock import Gate, Outcome
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.sql_settings import SparkTypes
 
 
-class Definitions:
+class DefinitionService:
     """Defines, drops and renames the stages of a session; owns nothing but how it is done.
 
     Args:
@@ -47,18 +52,18 @@ class Definitions:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        installation: Installation,
-        names: Names,
+        installation: CatalogInstaller,
+        names: DefinitionNames,
         transactions: Transactions,
-        listeners: Listeners,
-        link: Link,
+        listeners: Subscriptions,
+        link: SparkConnection,
         types: SparkTypes,
-        host: Host,
+        host: SessionProtocol,
         report: RecoveryReport,
-        repairs: Repairs,
-        replication: Replication,
+        repairs: RepairService,
+        replication: ReplicationService,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -97,19 +102,19 @@ class Definitions:
             nondeterministic: what functions give is kept; see `Session.stage`.
             again: computes them anew even if nothing changed.
         """
-        options = levels.options(on, persist, self._replication, kept=nondeterministic)
+        options = levels.stage_options(on, persist, self._replication, kept=nondeterministic)
         return self.put(collections, options, replay=replay, again=again)
 
     def put(
         self,
         collections: Mapping[str, Collection],
-        options: Options,
+        options: StageOptions,
         *,
         replay: int | None = None,
         again: bool = False,
     ) -> list[StageReport]:
         """Defines several stages, of which is decided how they are kept."""
-        outcome = Outcome()
+        outcome = DefinitionOutcome()
         try:
             try:
                 return self._define(collections, options, replay, outcome, again=again)
@@ -135,16 +140,16 @@ class Definitions:
         """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
         stage = self._publisher.snapshot.catalog[name]
         assert stage.definition is not None
-        options = Options(stage.options.on, nondeterministic=True, demoted=True)
+        options = StageOptions(stage.options.on, nondeterministic=True, demoted=True)
         collections = {name: Collection(self._host, stage.definition)}
         self.put(collections, options)
 
     def _define(
         self,
         collections: Mapping[str, Collection],
-        options: Options,
+        options: StageOptions,
         first: int | None,
-        outcome: Outcome,
+        outcome: DefinitionOutcome,
         *,
         again: bool,
     ) -> list[StageReport]:
@@ -160,12 +165,14 @@ class Definitions:
             trees = self._trees(snapshot.catalog, described)
             redone = set(trees) if again else set()
             if first is not None and not again:  # those that are short of a past
-                redone = replay.lacking(snapshot, trees, first)
+                redone = replay.stages_lacking_history(snapshot, trees, first)
             decision = self._decision(trees, options, redone)
             copied = bool(self._replication.settings.replicas)
-            moved = levels.moved(snapshot.catalog, decision, copied=copied)
+            moved = levels.stages_changing_level(snapshot.catalog, decision, copied=copied)
             risen = {n: stage for n, stage in moved.items() if snapshot.catalog[n].in_memory}
-            decision = levels.held(decision, {n: snapshot.catalog[n] for n in risen})
+            decision = levels.decision_keeping_levels(
+                decision, {n: snapshot.catalog[n] for n in risen}
+            )
             status = decision.status
             names = {definition: name for name, definition in described.items()}
             changes = decision.changes(snapshot.catalog)
@@ -182,25 +189,25 @@ class Definitions:
         return [self._told(n, status[n], seconds, trees, first) for n in wanted]
 
     def _decision(
-        self, trees: Mapping[str, Definition], options: Options, again: AbstractSet[str]
-    ) -> definition_diff.Decision:
+        self, trees: Mapping[str, Definition], options: StageOptions, again: AbstractSet[str]
+    ) -> definition_diff.DefinitionDecision:
         """What definitions change, of what there is now."""
         seen = self._publisher.snapshot
-        catalog = definition_diff.asked(seen, trees, options, again=again)
-        return definition_diff.decided(seen, self._types, catalog, trees.keys(), again=again)
+        catalog = definition_diff.requested_catalog(seen, trees, options, again=again)
+        return definition_diff.decide(seen, self._types, catalog, trees.keys(), again=again)
 
     def _rise(self, risen: Mapping[str, Stage]) -> None:
         """Brings stages to their level that were in memory alone: they are computed once more.
 
         They come last, as what they run has run before, and what else is defined may fail.
         """
-        with levels.rising(risen) as rose:
+        with levels.leaving_memory(risen) as rose:
             for name, stage in risen.items():
                 catalog = dict(self._publisher.snapshot.catalog)
                 catalog[name] = replace(catalog[name], options=stage.options)
-                anew = Afresh(name, first=stage.begin)
+                anew = RecomputedState(name, first=stage.begin)
                 self._installation.install(
-                    definition_diff.kept(catalog), afresh=anew, outcome=rose[name]
+                    definition_diff.unchanged_decision(catalog), afresh=anew, outcome=rose[name]
                 )
 
     def resume(self, *, extend: bool, differs: bool) -> None:
@@ -210,18 +217,26 @@ class Definitions:
             extend: brings those to now that have missed epochs and can have them.
             differs: not the stages go on that the log says.
         """
-        decision = definition_diff.resumed(self._publisher.snapshot, self._types, extend=extend)
+        decision = definition_diff.resume_decision(
+            self._publisher.snapshot, self._types, extend=extend
+        )
         if decision.extended or differs:
             self._decided(decision, None)
             self._say(decision.notices)
-        while extend and (woken := levels.woken(self._publisher.snapshot, self._types)) is not None:
+        while (
+            extend
+            and (woken := levels.resumable_memory_stages(self._publisher.snapshot, self._types))
+            is not None
+        ):
             self._installation.install(woken.decision, afresh=woken.afresh)
             self._report.remembered(woken.names, "what it reads has what it missed")
-            decision = definition_diff.resumed(self._publisher.snapshot, self._types, extend=True)
+            decision = definition_diff.resume_decision(
+                self._publisher.snapshot, self._types, extend=True
+            )
             self._decided(decision, None)
 
     def _decided(
-        self, decision: definition_diff.Decision, replay_from: int | None, **more: Any
+        self, decision: definition_diff.DefinitionDecision, replay_from: int | None, **more: Any
     ) -> None:
         """Installs a decision, and notes what became of stages that had stopped."""
         missed = self._installation.install(decision, replay_from=replay_from, **more)
@@ -249,12 +264,12 @@ class Definitions:
         by_id: dict[int, Definition] = {}
         for name, tree in described.items():
             if not tree.is_ref:
-                by_id[id(tree)] = reference(name, tree.schema)
+                by_id[id(tree)] = reference_to(name, tree.schema)
         for tree in described.values():
             for part in tree.walk():
                 known = self._names.given(part)
                 if id(part) not in by_id and known in catalog:
-                    by_id[id(part)] = reference(str(known), part.schema)
+                    by_id[id(part)] = reference_to(str(known), part.schema)
         trees = {}
         for name, tree in described.items():
             if tree.is_ref and tree.name == name:
@@ -263,14 +278,14 @@ class Definitions:
             first = next((n for n, each in described.items() if each is tree), name)
             if first == name:
                 own.pop(id(tree), None)
-            trees[name] = replaced(tree, own)
+            trees[name] = with_replaced_parts(tree, own)
             if name in trees[name].references:
                 raise StageError(
                     f"stage '{name}' depends on itself",
                     hint="name the result differently, as in late_delays = delays.filter(...)",
                     stage=name,
                 )
-        return definition_diff.ordered(trees)
+        return definition_diff.topological_order(trees)
 
     def _told(
         self, name: str, status: str, seconds: float, named: Iterable[str], asked: int | None
@@ -280,7 +295,7 @@ class Definitions:
         stage = snapshot.stage(name)
         last = snapshot.last(stage)
         work = publisher.works.last(name)
-        hint = replay.told(snapshot, stage, status, named, asked)
+        hint = replay.replay_message(snapshot, stage, status, named, asked)
         if stage.reason:
             hint = f"stale: {stage.reason}"
         computed = status in ("new", "changed", "followed", "extended")
@@ -300,7 +315,7 @@ class Definitions:
 
     def drop(self, names: Sequence[str], *, cascade: bool) -> None:
         """See `Session.drop`."""
-        outcome = Outcome()
+        outcome = DefinitionOutcome()
         try:
             self._drop(names, outcome, cascade=cascade)
             self._link.follow()
@@ -309,7 +324,7 @@ class Definitions:
             self._gate.settle(error, outcome, f"{gone}: dropped, and stays so")
             raise
 
-    def _drop(self, names: Sequence[str], outcome: Outcome, *, cascade: bool) -> None:
+    def _drop(self, names: Sequence[str], outcome: DefinitionOutcome, *, cascade: bool) -> None:
         with self._gate.lock:
             self._gate.turn("drop")
             snapshot = self._publisher.snapshot
@@ -317,7 +332,7 @@ class Definitions:
             gone = set(names)
             for name in names:
                 if name not in before:
-                    raise unknown(before, name)
+                    raise unknown_name_error(before, name)
             for name in names:
                 readers = _readers(before, name)
                 if not cascade and set(readers) - gone:
@@ -330,7 +345,9 @@ class Definitions:
             self._refuse_pending(gone, "drop")
             works = self._publisher.works.stages
             self._installation.install(
-                definition_diff.kept({n: s for n, s in before.items() if n not in gone}),
+                definition_diff.unchanged_decision(
+                    {n: s for n, s in before.items() if n not in gone}
+                ),
                 work={name: work for name, work in works.items() if name not in gone},
                 names=dict.fromkeys(self._names.called(gone)),
                 outcome=outcome,
@@ -338,7 +355,7 @@ class Definitions:
 
     def rename(self, old: str, new: str) -> None:
         """See `Session.rename`."""
-        outcome = Outcome()
+        outcome = DefinitionOutcome()
         try:
             self._rename(old, new, outcome)
             self._link.follow()
@@ -346,19 +363,21 @@ class Definitions:
             self._gate.settle(error, outcome, f"'{old}' is called '{new}' now, and stays so")
             raise
 
-    def _rename(self, old: str, new: str, outcome: Outcome) -> None:
+    def _rename(self, old: str, new: str, outcome: DefinitionOutcome) -> None:
         with self._gate.lock:
             self._gate.turn("rename")
             snapshot = self._publisher.snapshot
             if old not in snapshot.catalog:
-                raise unknown(snapshot.catalog, old)
+                raise unknown_name_error(snapshot.catalog, old)
             if new in snapshot.catalog:
                 raise StageError(f"'{new}' is there already", hint="drop it first")
             self._refuse_pending({old}, "rename")
             works = self._publisher.works.stages
             self._installation.install(
-                definition_diff.kept(renaming.catalog(snapshot.catalog, old, new)),
-                renamed=renaming.graph(snapshot.graph, old, new),
+                definition_diff.unchanged_decision(
+                    renaming.renamed_catalog(snapshot.catalog, old, new)
+                ),
+                renamed=renaming.renamed_graph(snapshot.graph, old, new),
                 work={(new if name == old else name): work for name, work in works.items()},
                 names=dict.fromkeys(self._names.called({old}), new),
                 outcome=outcome,

@@ -14,18 +14,22 @@ import pyarrow as pa
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema, infer_schema
-from nosync_nb.session.backfill.apply_catalog import Installation
-from nosync_nb.session.planning.definition_diff import kept
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.planning.definition_diff import unchanged_decision
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.writer_lock import Gate, Outcome
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.spark.connection import SparkConnection
 
 
-class Declarations:
+class InputDeclarations:
     """Declares the inputs of a session; owns the names of those made from data."""
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, installation: Installation, link: Link
+        self,
+        gate: WriterLock,
+        publisher: Publisher,
+        installation: CatalogInstaller,
+        link: SparkConnection,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -60,7 +64,7 @@ class Declarations:
                         f"input '{name}': '{column}' is a map, and maps cannot be keys",
                         hint="key the input by other columns, or declare it without key=",
                     )
-        outcome = Outcome()
+        outcome = DefinitionOutcome()
         try:
             self._make(name, wanted, key, places, outcome)
             if _has_rows(schema):
@@ -76,7 +80,7 @@ class Declarations:
         wanted: Schema,
         key: Any,
         places: tuple[int, ...] | None,
-        outcome: Outcome,
+        outcome: DefinitionOutcome,
     ) -> None:
         """Makes an input, unless somebody else was faster."""
         with self._gate.lock:
@@ -86,7 +90,9 @@ class Declarations:
             now, catalog = self._publisher.now, self._publisher.snapshot.catalog
             uid = self._unused(name)
             stage = Stage(name, wanted, key=places, begin=now, uid=uid).identified({})
-            self._installation.install(kept({**catalog, name: stage}), outcome=outcome)
+            self._installation.install(
+                unchanged_decision({**catalog, name: stage}), outcome=outcome
+            )
 
     def _is_there(self, name: str, wanted: Schema | None, key: Any) -> bool:
         """Whether the input is there, which is as wanted then."""

@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nosync_nb.collections.definition import reference, replaced
+from nosync_nb.collections.definition import reference_to, with_replaced_parts
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
 
 
-def catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
+def renamed_catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
     """A catalog after a rename."""
     renamed: dict[str, Stage] = {}
     for name, stage in before.items():
         if stage.definition is not None:
             by_id = {
-                id(p): reference(_renamed(p.name, old, new), p.schema)
+                id(p): reference_to(_renamed(p.name, old, new), p.schema)
                 for p in stage.definition.walk()
                 if p.is_ref and _renamed(p.name, old, new) != p.name
             }
-            stage = replace(stage, definition=replaced(stage.definition, by_id))
+            stage = replace(stage, definition=with_replaced_parts(stage.definition, by_id))
         name = _renamed(name, old, new)
         renamed[name] = replace(stage, name=name)
     return renamed
 
 
-def graph(before: Graph, old: str, new: str) -> Graph:
+def renamed_graph(before: Graph, old: str, new: str) -> Graph:
     """A graph after a rename."""
     nodes = (
         replace(n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new))

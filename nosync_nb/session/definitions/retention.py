@@ -12,23 +12,27 @@ from typing import Any
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, TimeError
-from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.maintenance import disk_usage
-from nosync_nb.session.maintenance.maintenance import Upkeep
-from nosync_nb.session.planning.definition_diff import kept
+from nosync_nb.session.maintenance.maintenance import Maintenance
+from nosync_nb.session.planning.definition_diff import unchanged_decision
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.writer_lock import Gate, Outcome
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.store import retention_policy
-from nosync_nb.store.catalog.epoch_index import Epochs
-from nosync_nb.store.retention_policy import Bounds, Retention
+from nosync_nb.store.catalog.epoch_index import EpochSequence
+from nosync_nb.store.retention_policy import DiskBudget, Retention
 from nosync_nb.trace.history import interval_cover
 
 
-class Retaining:
+class RetentionService:
     """Says what is kept; what was said is the catalog's."""
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, installation: Installation, upkeep: Upkeep
+        self,
+        gate: WriterLock,
+        publisher: Publisher,
+        installation: CatalogInstaller,
+        upkeep: Maintenance,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -40,7 +44,7 @@ class Retaining:
         """What is kept."""
         return self._publisher.retention
 
-    def epochs(self) -> Epochs:
+    def epochs(self) -> EpochSequence:
         """The epochs at which all live stages can be read."""
         seen = self._publisher.snapshot
         live = [s for s in seen.catalog.values() if s.live]
@@ -63,7 +67,7 @@ class Retaining:
         Raises:
             SchemaError: it is neither a number of epochs nor a time.
         """
-        epochs, seconds = retention_policy.parsed(asked)
+        epochs, seconds = retention_policy.parse_retention(asked)
         said = f"retain is {asked!r} from now on"
         self._say(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
 
@@ -85,9 +89,9 @@ class Retaining:
 
         Cost: a checkpoint.
         """
-        bounds = retention_policy.parsed_bounds(asked)
+        bounds = retention_policy.parse_bounds(asked)
         taking = bounds._replace(writes=None)
-        if taking != Bounds():
+        if taking != DiskBudget():
             with self._gate.lock:
                 self._gate.turn("budget")
                 log = self._publisher.store.log
@@ -96,8 +100,8 @@ class Retaining:
                 self._upkeep.checkpoint()
 
         def bounded(before: Retention) -> Retention:
-            if taking != Bounds():
-                _refuse_less(taking, disk_usage.least(self._publisher), asked)
+            if taking != DiskBudget():
+                _refuse_less(taking, disk_usage.minimum_bytes(self._publisher), asked)
             return before._replace(**bounds._asdict())
 
         self._say(bounded, f"budget is {asked!r} from now on")
@@ -152,7 +156,7 @@ class Retaining:
 
     def _say(self, changed: Callable[[Retention], Retention], done: str) -> None:
         """Writes another retention, all of it or nothing."""
-        outcome = Outcome()
+        outcome = DefinitionOutcome()
         try:
             with self._gate.lock:
                 self._gate.turn("retain")
@@ -160,7 +164,7 @@ class Retaining:
                 after = changed(before)
                 if after == before:
                     return
-                decision = kept(dict(self._publisher.snapshot.catalog))
+                decision = unchanged_decision(dict(self._publisher.snapshot.catalog))
                 self._installation.install(decision, retention=after, outcome=outcome)
                 self._upkeep.plan_checkpoint()
         except BaseException as error:
@@ -168,7 +172,7 @@ class Retaining:
             raise
 
 
-def _refuse_less(bounds: Bounds, least: Bounds, asked: Any) -> None:
+def _refuse_less(bounds: DiskBudget, least: DiskBudget, asked: Any) -> None:
     """Raises if a log may not take what it needs though its past were gone."""
     pairs = (bounds.budget, least.budget), (bounds.files, least.files)
     for (own, need), said in zip(pairs, _SAID, strict=True):
@@ -184,4 +188,4 @@ def _said_files(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"
 
 
-_SAID = retention_policy.said_size, _said_files
+_SAID = retention_policy.size_text, _said_files

@@ -1,6 +1,7 @@
 """Scaling: which stages are owed to replicas last while these lack more than they are to.
 
-    a quorum lacks more than `Limits.backlog_bytes`   stages are scaled back, the ones first that
+    a quorum lacks more than `UserLimits.backlog_bytes`   stages are scaled back, the ones first
+    that
                                                       are had again by the fewest rows: 1, 2, 4, ...
     it lacks half of that, with what comes last       all of them are owed again
 
@@ -32,26 +33,26 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import DurabilityError
-from nosync_nb.session.backfill.apply_catalog import Installation
-from nosync_nb.session.durability.frontiers import Frontiers
-from nosync_nb.session.durability.replication import Replication
-from nosync_nb.session.durability.replication_lag import Backlog, scaled
-from nosync_nb.session.limits import Limits
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.durability.frontiers import FrontierService
+from nosync_nb.session.durability.replication import ReplicationService
+from nosync_nb.session.durability.replication_lag import ReplicationBacklog, demoted_stages
+from nosync_nb.session.limits import UserLimits
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import replay
-from nosync_nb.session.planning.definition_diff import Catalog, kept
+from nosync_nb.session.planning.definition_diff import Catalog, unchanged_decision
 from nosync_nb.session.state.publisher import Publisher, files_of
-from nosync_nb.session.state.worker import Worker
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store.replication import file_layout
-from nosync_nb.trace.epoch_ranges import Ranges
+from nosync_nb.trace.epoch_ranges import EpochRanges
 
 
-class Scaling:
+class BacklogPolicy:
     """Says which stages are scaled back, as replicas fall behind and catch up.
 
     What it keeps is asked for and changed with the gate's lock.
@@ -59,14 +60,14 @@ class Scaling:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        installation: Installation,
-        replication: Replication,
-        frontiers: Frontiers,
-        upkeep: Upkeep,
-        worker: Worker,
-        limits: Limits,
+        installation: CatalogInstaller,
+        replication: ReplicationService,
+        frontiers: FrontierService,
+        upkeep: Maintenance,
+        worker: BackgroundWorker,
+        limits: UserLimits,
     ) -> None:
         self._gate = gate
         self._upkeep = upkeep
@@ -87,12 +88,12 @@ class Scaling:
         if backlog is not None and (self._superseded(backlog) or self._wanted(backlog)):
             self._worker.submit("scaling", self._change, name="adapting to the replicas' backlog")
 
-    def _superseded(self, backlog: Backlog) -> bool:
+    def _superseded(self, backlog: ReplicationBacklog) -> bool:
         """Whether a replica lacks too much, and files are among it that a checkpoint lets go."""
         most = self._limits.backlog_bytes
         return most is not None and backlog.most > most and bool(self._publisher.garbage.retired)
 
-    def _wanted(self, backlog: Backlog) -> int:
+    def _wanted(self, backlog: ReplicationBacklog) -> int:
         """Whether more stages are to be scaled back (1), or all to be owed again (-1)."""
         most, catalog = self._limits.backlog_bytes, self._publisher.snapshot.catalog
         if most is None or backlog.owed + backlog.last <= most // 2:
@@ -102,7 +103,7 @@ class Scaling:
 
     def _some(self, catalog: Mapping[str, Stage]) -> bool:
         """Whether stages are scaled back; asked at each word of a keeper, hence remembered."""
-        if catalog is not self._none and scaled(catalog):
+        if catalog is not self._none and demoted_stages(catalog):
             return True
         self._none = catalog
         return False
@@ -123,14 +124,14 @@ class Scaling:
             elif wanted < 0:
                 self.owe()
 
-    def _promoted(self, backlog: Backlog) -> bool:
+    def _promoted(self, backlog: ReplicationBacklog) -> bool:
         """Whether a checkpoint is written first, as it takes enough out of the queue."""
         publisher, store = self._publisher, self._publisher.store
         if not self._superseded(backlog) or store.log.head.seq < self._upkeep.patience:
             return False
         needed = store.history.files() | files_of(publisher.snapshot.version)
         gone = publisher.garbage.retired - needed
-        paths = [file_layout.path_of(store.path, name) for name in gone]
+        paths = [file_layout.file_path(store.path, name) for name in gone]
         size = sum(store.files.status(path).st_size for path in filter(store.files.exists, paths))
         if not size or size < (self._limits.backlog_bytes or 0) // 4:
             return False
@@ -140,7 +141,7 @@ class Scaling:
     def _scale_back(self) -> None:
         """Scales back some more stages, those that are had again by the fewest rows."""
         seen = self._publisher.snapshot
-        costs = candidates(seen)
+        costs = demotion_candidates(seen)
         names = sorted(costs, key=lambda name: (costs[name], name))[: 1 << self._steps]
         if not names:
             self._tried = seen.catalog
@@ -166,7 +167,7 @@ class Scaling:
     def _install(self, catalog: Catalog) -> None:
         """Writes a catalog; what a disk refuses is told by who writes next."""
         try:
-            self._installation.install(kept(catalog))
+            self._installation.install(unchanged_decision(catalog))
         except DurabilityError:
             self._gate.finish()
         self._said = self._publisher.store.log.head.offset - 1
@@ -176,24 +177,24 @@ class _Again(NamedTuple):
     """A stage had again by running: how many rows are read for it, and at which epochs it is."""
 
     rows: int
-    epochs: Ranges
+    epochs: EpochRanges
 
 
-def candidates(seen: Snapshot) -> dict[str, int]:
+def demotion_candidates(seen: Snapshot) -> dict[str, int]:
     """The stages that can be scaled back and have files: how many rows are read to run each again.
 
     What it reads that replicas may lack as well is run before it, and counts with what that reads.
 
     Cost: O(nodes), and for each stage the packs of the past.
     """
-    past, had = Past(seen.history, seen.epoch), dict[str, _Again]()
+    past, had = HistoricalInputs(seen.history, seen.epoch), dict[str, _Again]()
     costs = {}
     for node in seen.graph:
         stage = seen.catalog.get(node.name) if node.name is not None else None
         if stage is None or node.log is None or not _same_again(stage):
             continue
         again = _again(seen, past, node, had)
-        own = past.readable([node]) & Ranges.of(range(stage.begin, seen.epoch + 1))
+        own = past.readable([node]) & EpochRanges.of(range(stage.begin, seen.epoch + 1))
         if again is None or own & again.epochs != own:
             continue
         had[stage.name] = again
@@ -209,10 +210,12 @@ def _same_again(stage: Stage) -> bool:
     return not (stage.in_memory or stage.options.nondeterministic or stage.signer)
 
 
-def _again(seen: Snapshot, past: Past, node: Node, had: Mapping[str, _Again]) -> _Again | None:
+def _again(
+    seen: Snapshot, past: HistoricalInputs, node: Node, had: Mapping[str, _Again]
+) -> _Again | None:
     """What running one takes, and where it leads; None if replicas may lack what it reads."""
-    rows, epochs = 0, Ranges.of(range(seen.epoch + 1))
-    for source in replay.span(seen.graph, {node.id}).sources:
+    rows, epochs = 0, EpochRanges.of(range(seen.epoch + 1))
+    for source in replay.replay_span(seen.graph, {node.id}).sources:
         assert source.name is not None
         stage, before = seen.catalog[source.name], had.get(source.name)
         if stage.in_memory or (stage.on_disk and before is None):

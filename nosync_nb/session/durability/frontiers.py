@@ -13,21 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import others
+from nosync_nb.dataflow.graph import other_inputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import DISK, Stage
 from nosync_nb.errors import StageError
-from nosync_nb.session.durability.lazy_files import Fetching
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.lazy_files import LazyFiles
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.store.durability.frame_offsets import NOWHERE, Defined
+from nosync_nb.store.durability.frame_offsets import NOWHERE, DefinitionOffset
 from nosync_nb.store.durability.recovery_frontier import (
     UNBOUNDED,
-    Failure,
+    FailureClass,
     Frontier,
+    FrontierNode,
     Prefixes,
-    Vertex,
-    survivals,
+    surviving_epochs,
 )
 from nosync_nb.store.exact import ExactPrefixes
 from nosync_nb.trace.epoch_ranges import inclusive
@@ -36,7 +36,7 @@ NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1, owed=NOWHERE.frame + 1)
 """That of a log that is in memory alone, and which no frame tells of."""
 
 
-class Reached(NamedTuple):
+class LevelProgress(NamedTuple):
     """How far a level has the log: frames, and the last epoch in them."""
 
     frames: int
@@ -47,7 +47,7 @@ class _Known(NamedTuple):
     """What the bounds are of: stages with their definitions, and the frames of each level."""
 
     catalog: Mapping[str, Stage]
-    defined: Mapping[str, Defined]
+    defined: Mapping[str, DefinitionOffset]
     frames: Prefixes
     waiting: frozenset[str]
 
@@ -56,23 +56,25 @@ class _Bounded(NamedTuple):
     """Bounds by class of failure, and what they are of."""
 
     known: _Known
-    bounds: Mapping[Failure, ExactPrefixes]
+    bounds: Mapping[FailureClass, ExactPrefixes]
 
     @classmethod
     def of_nothing(cls) -> _Bounded:
         """Those that all others are made from."""
         unknown = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
-        return cls(unknown, {failure: ExactPrefixes(failure) for failure in Failure})
+        return cls(unknown, {failure: ExactPrefixes(failure) for failure in FailureClass})
 
 
-class Frontiers:
+class FrontierService:
     """Those of one session.
 
     Any thread may ask. Bounds are brought up to date by who asks, under a lock of their own that
     is a leaf: nothing of it is on the way of a commit.
     """
 
-    def __init__(self, publisher: Publisher, replication: Replication, fetching: Fetching) -> None:
+    def __init__(
+        self, publisher: Publisher, replication: ReplicationService, fetching: LazyFiles
+    ) -> None:
         self._publisher, self._fetching = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
@@ -94,10 +96,10 @@ class Frontiers:
         run again. While files of rows are still with the replicas, the disk alone has nothing.
         """
         with self._holding:
-            disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
+            disk, safe = self._reached(FailureClass.POWER), self._reached(FailureClass.DISK)
             most = self._most
         if self._fetching.left.files:
-            disk = Reached(0, 0)
+            disk = LevelProgress(0, 0)
         copied = bool(self._replication.settings.replicas)
         seen, defined = self._seen()
         frontiers = {}
@@ -120,13 +122,15 @@ class Frontiers:
             {
                 name: 0
                 if stage.in_memory
-                else _safe(stage, defined[name], seen.last(stage), Reached(copy.frame, copy.epoch))
+                else _safe(
+                    stage, defined[name], seen.last(stage), LevelProgress(copy.frame, copy.epoch)
+                )
                 for name, stage in seen.catalog.items()
             }
             for copy in copies
         ]
 
-    def of_failure(self, failure: Failure) -> dict[str, int]:
+    def of_failure(self, failure: FailureClass) -> dict[str, int]:
         """For each stage the last epoch that it has after a failure now; see `after`.
 
         Cost: O(stages) for all of them together.
@@ -149,7 +153,7 @@ class Frontiers:
         try:
             try:
                 with self._holding:
-                    safe = self._reached(Failure.DISK)
+                    safe = self._reached(FailureClass.DISK)
                     seen, defined = self._seen()
                     told = ((n, seen.catalog[n]) for n in names)
                     self._most = {n: _safe(s, defined[n], seen.last(s), safe) for n, s in told}
@@ -178,7 +182,7 @@ class Frontiers:
         Cost: O(stages) for the session; a stage alone costs what moved since somebody asked.
         """
         try:
-            kind = Failure(failure)
+            kind = FailureClass(failure)
         except ValueError:
             raise StageError(
                 f"unknown class of failure {failure!r}", hint="kernel, power or disk"
@@ -199,16 +203,16 @@ class Frontiers:
 
     # -- levels --------------------------------------------------------------------------------
 
-    def _reached(self, failure: Failure, lost: int | None = None) -> Reached:
+    def _reached(self, failure: FailureClass, lost: int | None = None) -> LevelProgress:
         """What is left of the log; to be asked before the snapshot, which must be no older."""
-        if failure is Failure.KERNEL:
-            return Reached(NOWHERE.frame - 1, self._publisher.now)
-        if failure is Failure.DISK:
-            return Reached(*self._replication.reached(lost))
+        if failure is FailureClass.KERNEL:
+            return LevelProgress(NOWHERE.frame - 1, self._publisher.now)
+        if failure is FailureClass.DISK:
+            return LevelProgress(*self._replication.reached(lost))
         frames = self._publisher.store.log.durable
-        return Reached(frames, self._publisher.ledger.durable(frames))
+        return LevelProgress(frames, self._publisher.ledger.durable(frames))
 
-    def _seen(self) -> tuple[Snapshot, dict[str, Defined]]:
+    def _seen(self) -> tuple[Snapshot, dict[str, DefinitionOffset]]:
         """What there is now, and by which frames; one that comes about meanwhile is nowhere."""
         publisher = self._publisher
         seen, defined = publisher.snapshot, publisher.defined
@@ -223,9 +227,9 @@ class Frontiers:
     def _exact(
         self,
         seen: Snapshot,
-        defined: dict[str, Defined],
-        failure: Failure,
-        reached: Reached | None,
+        defined: dict[str, DefinitionOffset],
+        failure: FailureClass,
+        reached: LevelProgress | None,
     ) -> Mapping[str, int]:
         """The bound of each stage, as if the level had every epoch.
 
@@ -235,24 +239,24 @@ class Frontiers:
         if reached is not None:
             frames = Prefixes(reached.frames, reached.frames, reached.frames)
             nodes = {name: _vertex(name, seen.catalog, defined, frames) for name in seen.catalog}
-            return {name: each.exact for name, each in survivals(nodes, failure).items()}
+            return {name: each.exact for name, each in surviving_epochs(nodes, failure).items()}
         with self._lock:
             return dict(self._followed(seen, defined)[failure].exact())
 
     def _followed(
-        self, seen: Snapshot, defined: dict[str, Defined]
-    ) -> Mapping[Failure, ExactPrefixes]:
+        self, seen: Snapshot, defined: dict[str, DefinitionOffset]
+    ) -> Mapping[FailureClass, ExactPrefixes]:
         """The bounds of what there is, moved by what has changed since somebody asked; locked.
 
         Interrupted while they move, or before it is said of what they are, all are made anew.
         """
         known, every = self._bounded or _Bounded.of_nothing()
-        frames = Prefixes(*(self._reached(failure).frames for failure in Failure))
-        names = {*others(seen.catalog, known.catalog), *known.waiting}
+        frames = Prefixes(*(self._reached(failure).frames for failure in FailureClass))
+        names = {*other_inputs(seen.catalog, known.catalog), *known.waiting}
         names.update(name for name, each in defined.items() if known.defined.get(name) != each)
         if any(now < before for now, before in zip(frames, known.frames, strict=True)):
             names.update(seen.catalog)  # other replicas, which hold nothing yet
-        changes: dict[str, Vertex | None] = {
+        changes: dict[str, FrontierNode | None] = {
             name: _vertex(name, seen.catalog, defined, frames)
             for name in names
             if name in seen.catalog
@@ -272,26 +276,29 @@ class Frontiers:
         return every
 
 
-def _rise(defined: Defined) -> int:
+def _rise(defined: DefinitionOffset) -> int:
     """The frame since which replicas owe a stage, if they ever will."""
     return defined.owed if defined.owed != NOWHERE.frame else 0
 
 
-def _safe(stage: Stage, defined: Defined, last: int, reached: Reached) -> int:
+def _safe(stage: Stage, defined: DefinitionOffset, last: int, reached: LevelProgress) -> int:
     """The last epoch of a stage that replicas are said to have, of what they have acknowledged."""
     if stage.options.persist == DISK and not (stage.options.nondeterministic or stage.frozen):
         return 0  # also while it has stopped
     return min(reached.epoch, inclusive(defined.owes(reached.frames, last + 1)))
 
 
-def _at(reached: Reached, last: int, defined: Defined) -> int:
+def _at(reached: LevelProgress, last: int, defined: DefinitionOffset) -> int:
     """The last epoch of a stage that a level has."""
     return min(reached.epoch, inclusive(defined.upper(reached.frames, last + 1)))
 
 
 def _vertex(
-    name: str, catalog: Mapping[str, Stage], defined: Mapping[str, Defined], frames: Prefixes
-) -> Vertex:
+    name: str,
+    catalog: Mapping[str, Stage],
+    defined: Mapping[str, DefinitionOffset],
+    frames: Prefixes,
+) -> FrontierNode:
     """A stage as the calculus sees it. One that does not run has what its log has."""
     stage = catalog[name]
     own = NEVER if stage.in_memory else defined[name]
@@ -299,8 +306,8 @@ def _vertex(
     kernel, power, disk = frames
     logged = Prefixes(own.upper(kernel, upper), own.upper(power, upper), own.owes(disk, upper))
     if stage.definition is None or not stage.live or stage.held is not None:
-        return Vertex((), logged)
-    return Vertex(
+        return FrontierNode((), logged)
+    return FrontierNode(
         tuple(q for q in stage.definition.references if q in catalog),
         logged,
         not stage.options.nondeterministic,

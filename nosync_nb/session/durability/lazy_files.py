@@ -12,15 +12,20 @@ from typing import NamedTuple
 
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.records import file_references
-from nosync_nb.store.records.file_references import Wanted
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.restore.lazy_fetch import Elsewhere, Fetcher, Left, unfinished
+from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.restore.lazy_fetch import (
+    FetchingFiles,
+    LazyFetcher,
+    MissingSummary,
+    incomplete_restore,
+)
 from nosync_nb.store.store import Store
 
 _MB = 1e6
 
 
-class Lacking(NamedTuple):
+class MissingFiles(NamedTuple):
     """Files that the log names and that are not here.
 
     Attributes:
@@ -32,44 +37,44 @@ class Lacking(NamedTuple):
     said: str = ""
 
 
-class Fetching:
+class LazyFiles:
     """The files of one session that are not here.
 
     Args:
         replicas: those that the log has now.
     """
 
-    def __init__(self, store: Store, replicas: Callable[[], Sequence[Address]]) -> None:
+    def __init__(self, store: Store, replicas: Callable[[], Sequence[ReplicaAddress]]) -> None:
         self._store, self._replicas = store, replicas
-        self._fetcher: Fetcher | None = None
-        if isinstance(store.files, Elsewhere):
-            self._fetcher = Fetcher(Files(), store.path, store.log.id, replicas)
+        self._fetcher: LazyFetcher | None = None
+        if isinstance(store.files, FetchingFiles):
+            self._fetcher = LazyFetcher(Files(), store.path, store.log.id, replicas)
             store.files.ask(self._fetcher)
-            for path in unfinished(store.files, store.path):
+            for path in incomplete_restore(store.files, store.path):
                 store.files.unlink(path)
 
-    def expect(self, names: Sequence[str]) -> Lacking:
+    def expect(self, names: Sequence[str]) -> MissingFiles:
         """Takes the files that the log names and its folder lacks.
 
         To be called while the store has what it read.
         """
         if not names or self._fetcher is None or not self._replicas():
-            return Lacking(frozenset(names))
-        known = file_references.wanted(self._store.meta, [self._store.changes])
-        missing = self._fetcher.expect(known.get(name, Wanted(name)) for name in names)
+            return MissingFiles(frozenset(names))
+        known = file_references.file_references(self._store.meta, [self._store.changes])
+        missing = self._fetcher.expect(known.get(name, FileReference(name)) for name in names)
         files, size, _ = self.left
         if not files:
-            return Lacking(missing)
-        return Lacking(
+            return MissingFiles(missing)
+        return MissingFiles(
             missing,
             f"{files} file{'s' if files != 1 else ''} of rows ({size / _MB:.1f} MB) are still with"
             " the replicas: each is brought when it is first read, the rest meanwhile",
         )
 
     @property
-    def left(self) -> Left:
+    def left(self) -> MissingSummary:
         """What is not here yet; while there is some, the folder alone is no full copy."""
-        return Left(0, 0, "") if self._fetcher is None else self._fetcher.left
+        return MissingSummary(0, 0, "") if self._fetcher is None else self._fetcher.left
 
     @property
     def requests(self) -> tuple[int, int]:
@@ -81,7 +86,7 @@ class Fetching:
         )
 
     def complete(self) -> None:
-        """Has all here; see `Fetcher.fetch`."""
+        """Has all here; see `LazyFetcher.fetch`."""
         if self._fetcher is not None:
             self._fetcher.complete()
 

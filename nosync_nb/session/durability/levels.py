@@ -24,7 +24,8 @@ computed once more. It may not fall where epochs that were said to be safe would
 memory never, and to disk only while the log has no replicas.
 
 Of the past of a stage in memory only the last changes can be told apart, as many rows as would be
-run for it after a restart (`Limits.replay_rows`): older ones are summed up with each checkpoint.
+run for it after a restart (`UserLimits.replay_rows`): older ones are summed up with each
+checkpoint.
 """
 
 from __future__ import annotations
@@ -34,20 +35,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-from nosync_nb.dataflow.schema_adaptation import rebased
+from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import DISK, MEMORY, Options, Stage
+from nosync_nb.dataflow.stage import DISK, MEMORY, Stage, StageOptions
 from nosync_nb.errors import StageError
-from nosync_nb.session.durability.replication import Replication
-from nosync_nb.session.planning.definition_diff import KEPT, Decision, halted, kept
-from nosync_nb.session.planning.replay import Afresh
-from nosync_nb.session.state.writer_lock import Outcome
+from nosync_nb.session.durability.replication import ReplicationService
+from nosync_nb.session.planning.definition_diff import (
+    KEPT,
+    DefinitionDecision,
+    halt_reason,
+    unchanged_decision,
+)
+from nosync_nb.session.planning.replay import RecomputedState
+from nosync_nb.session.state.writer_lock import DefinitionOutcome
 from nosync_nb.spark.sql_settings import SparkTypes
 
 LEVELS = (MEMORY, DISK, "replicas")
 
 
-def options(on: str, persist: str | None, replication: Replication, *, kept: bool) -> Options:
+def stage_options(
+    on: str, persist: str | None, replication: ReplicationService, *, kept: bool
+) -> StageOptions:
     """What is said of stages.
 
     Args:
@@ -68,10 +76,12 @@ def options(on: str, persist: str | None, replication: Replication, *, kept: boo
             "persist='memory': what a nondeterministic stage gave is not had a second time",
             hint="leave it out: it is kept in the log",
         )
-    return Options(on, kept, persist=persist or "")
+    return StageOptions(on, kept, persist=persist or "")
 
 
-def moved(before: Mapping[str, Stage], decision: Decision, *, copied: bool) -> dict[str, Stage]:
+def stages_changing_level(
+    before: Mapping[str, Stage], decision: DefinitionDecision, *, copied: bool
+) -> dict[str, Stage]:
     """The stages that go on as they are, at another level: as they are to be.
 
     Args:
@@ -103,7 +113,9 @@ def moved(before: Mapping[str, Stage], decision: Decision, *, copied: bool) -> d
     return stages
 
 
-def held(decision: Decision, before: Mapping[str, Stage]) -> Decision:
+def decision_keeping_levels(
+    decision: DefinitionDecision, before: Mapping[str, Stage]
+) -> DefinitionDecision:
     """A decision under which some stages stay at the level that they have.
 
     Args:
@@ -116,12 +128,12 @@ def held(decision: Decision, before: Mapping[str, Stage]) -> Decision:
 
 
 @contextmanager
-def rising(names: Iterable[str]) -> Iterator[dict[str, Outcome]]:
+def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome]]:
     """A block in which stages leave memory; what ends it early says which have not.
 
     What else their cell defines stands by then, as their level is no part of what they mean.
     """
-    rose = {name: Outcome() for name in names}
+    rose = {name: DefinitionOutcome() for name in names}
     try:
         yield rose
     except BaseException as error:
@@ -131,15 +143,15 @@ def rising(names: Iterable[str]) -> Iterator[dict[str, Outcome]]:
         raise
 
 
-class Woken(NamedTuple):
+class ResumedMemoryStages(NamedTuple):
     """Stages that go on: their names, a catalog in which they do, and what is computed for them."""
 
     names: frozenset[str]
-    decision: Decision
-    afresh: Afresh
+    decision: DefinitionDecision
+    afresh: RecomputedState
 
 
-def woken(seen: Snapshot, types: SparkTypes) -> Woken | None:
+def resumable_memory_stages(seen: Snapshot, types: SparkTypes) -> ResumedMemoryStages | None:
     """The stages in memory that have stopped and can be computed again, as of all there is.
 
     Failure: 1. What a stage in memory reads has stopped, so the stage has nothing to begin with
@@ -152,10 +164,10 @@ def woken(seen: Snapshot, types: SparkTypes) -> Woken | None:
     catalog, names = dict(seen.catalog), set[str]()
     for name, stage in seen.catalog.items():
         if stage.in_memory and stage.reason is not None and stage.definition is not None:
-            fresh, why = rebased(stage.resumed(), catalog, types)
+            fresh, why = adapted_to_schemas(stage.resumed(), catalog, types)
             if (
                 why is None
-                and halted(fresh, catalog) is None
+                and halt_reason(fresh, catalog) is None
                 and not stage.options.nondeterministic
             ):
                 catalog[name] = replace(fresh, begin=seen.epoch, gaps=())
@@ -163,4 +175,6 @@ def woken(seen: Snapshot, types: SparkTypes) -> Woken | None:
     if not names:
         return None
     parts = frozenset(node.id for node in seen.graph if node.stage in names or node.name in names)
-    return Woken(frozenset(names), kept(catalog), Afresh(refused=parts, replayed=True))
+    return ResumedMemoryStages(
+        frozenset(names), unchanged_decision(catalog), RecomputedState(refused=parts, replayed=True)
+    )

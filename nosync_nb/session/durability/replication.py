@@ -25,22 +25,21 @@ from nosync_nb.collections.functions import signing
 from nosync_nb.dataflow.runtime.activity import Activity
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError
 from nosync_nb.session.durability.replication_lag import (
-    Backlog,
     ReplicaStatus,
+    ReplicationBacklog,
     backlog_of,
-    status_of,
+    replica_status,
 )
-from nosync_nb.session.maintenance.offloaded_merges import Merges
+from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerges
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.store import interruptible_wait
 from nosync_nb.store.background_thread import SingleThread
-from nosync_nb.store.replication import config as stored
-from nosync_nb.store.replication import registry
-from nosync_nb.store.replication.agent.offloaded_merges import Proposal
-from nosync_nb.store.replication.agent.progress import Progress, Told, told_in
-from nosync_nb.store.replication.agent.scrub import Scrubbed
-from nosync_nb.store.replication.config import Replicas
-from nosync_nb.store.replication.endpoints import prepare
+from nosync_nb.store.replication import config, registry
+from nosync_nb.store.replication.agent.offloaded_merges import MergeProposal
+from nosync_nb.store.replication.agent.progress import ReplicaProgress, Told, parse_progress
+from nosync_nb.store.replication.agent.scrub import ScrubReport
+from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.endpoints import prepare_copy
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -55,13 +54,13 @@ class _Ours(NamedTuple):
         announced: the frame and the epoch that were safe before the settings were changed.
     """
 
-    settings: Replicas
-    told: list[Progress]
+    settings: ReplicaConfig
+    told: list[ReplicaProgress]
     knowing: set[int]
     announced: tuple[int, int]
 
 
-class Replication:
+class ReplicationService:
     """The replicas of a log that is written here.
 
     Args:
@@ -78,16 +77,16 @@ class Replication:
     def __init__(
         self,
         publisher: Publisher,
-        settings: Replicas,
+        settings: ReplicaConfig,
         say: Callable[[str], None],
         look: Callable[[], None],
         propose: Callable[[], None],
     ) -> None:
-        self.merges = Merges(publisher.store, propose, self.ask)
+        self.merges = OffloadedMerges(publisher.store, propose, self.ask)
         self._publisher, self._store = publisher, publisher.store
         self._log = publisher.store.log
         self._say, self._look = say, look
-        self.scrubbed = Scrubbed()
+        self.scrubbed = ScrubReport()
         self.heard = threading.Condition(threading.RLock())
         self._ours = _Ours(settings, _untold(settings), set(), (0, 0))
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -95,7 +94,7 @@ class Replication:
         self._closing = threading.Event()
 
     @property
-    def settings(self) -> Replicas:
+    def settings(self) -> ReplicaConfig:
         """Which replicas there are."""
         return self._ours.settings
 
@@ -105,20 +104,22 @@ class Replication:
             self._log.on_durable(self._wake)
             self._begin()
 
-    def change(self, settings: Replicas) -> None:
+    def change(self, settings: ReplicaConfig) -> None:
         """Has other replicas from now on; a keeper that goes on with those before is ended."""
         self._log.check()
         if settings == self.settings.settled:
             return
-        prepare(settings.replicas, self._store.files)
+        prepare_copy(settings.replicas, self._store.files)
         with self.heard:
             self._switch(self._following(self.settings.changed(settings, self._log.head.seq)))
             self.heard.notify_all()
         with suppress(NosyncError):
-            registry.remember(self._store.files, self._store.path, self._log.id, self.settings)
+            registry.register_replicas(
+                self._store.files, self._store.path, self._log.id, self.settings
+            )
         self._begin()
 
-    def _following(self, settings: Replicas) -> _Ours:
+    def _following(self, settings: ReplicaConfig) -> _Ours:
         """What is known under other settings, which a keeper is started for; with the lock."""
         now = self._ours
         before = {a.url: t for a, t in zip(now.settings.replicas, now.told, strict=True)}
@@ -136,12 +137,15 @@ class Replication:
             self._ours = ours
         except BaseException:
             with suppress(NosyncError):
-                if stored.read(self._store.files, self._store.path, self._log.id) == ours.settings:
+                if (
+                    config.read_config(self._store.files, self._store.path, self._log.id)
+                    == ours.settings
+                ):
                     self._ours = ours
             raise
 
-    def _write(self, settings: Replicas) -> None:
-        stored.write(self._store.files, self._store.path, self._log.id, settings)
+    def _write(self, settings: ReplicaConfig) -> None:
+        config.write_config(self._store.files, self._store.path, self._log.id, settings)
 
     def _begin(self) -> None:
         """Starts the thread that hears keepers, unless it runs or nobody is to be heard."""
@@ -153,11 +157,11 @@ class Replication:
                 self._thread.start(self._run)
 
     @property
-    def _told(self) -> list[Progress]:
+    def _told(self) -> list[ReplicaProgress]:
         """What was said last of each replica."""
         return self._ours.told
 
-    def _lost(self) -> list[Progress]:
+    def _lost(self) -> list[ReplicaProgress]:
         """The replicas that obey another owner, or have more than the disk."""
         return [told for told in self._told if told.condition in _LOST]
 
@@ -175,7 +179,7 @@ class Replication:
             frames, ledger = [told.seq for told in self._told], self._publisher.ledger
             epochs = [ledger.held(told.seq, told.epoch) for told in self._told]
             if lost is not None:
-                return stored.safe(frames, lost + 1), stored.safe(epochs, lost + 1)
+                return config.quorum_index(frames, lost + 1), config.quorum_index(epochs, lost + 1)
             (frame, epoch), counted = self._ours.announced, self.settings.counted
             return counted(self._known, frames, frame), counted(self._known, epochs, epoch)
 
@@ -199,11 +203,11 @@ class Replication:
         with self.heard:
             addresses, told = self.settings.replicas, list(self._told)
         return [
-            status_of(address.url, each, ledger, now, end)
+            replica_status(address.url, each, ledger, now, end)
             for address, each in zip(addresses, told, strict=True)
         ]
 
-    def backlog(self) -> Backlog | None:
+    def backlog(self) -> ReplicationBacklog | None:
         """What the quorum lacks that lacks least: others keep no epoch waiting. None: not known."""
         end = self._log.head.offset
         with self.heard:
@@ -228,7 +232,7 @@ class Replication:
                 activity.say(f"waits: {self._short(seq, epoch, None)}")
                 if backlog := self.backlog():
                     activity.left(backlog.owed)
-                interruptible_wait.wait(self.heard, left)
+                interruptible_wait.wait_event(self.heard, left)
 
     def _short(self, seq: int, epoch: int, timeout: float | None) -> str:
         """Says which replicas lack an epoch; with the lock."""
@@ -296,7 +300,7 @@ class Replication:
                 with keeper.stdout:
                     for line in keeper.stdout:
                         with suppress(ValueError, TypeError, CorruptLogError):  # it died in one
-                            self._heard_of(told, told_in(line))
+                            self._heard_of(told, parse_progress(line))
                             again = _AGAIN_S
                 code = keeper.wait()
                 self.merges.proposals.lose()
@@ -309,23 +313,23 @@ class Replication:
                     self.heard.wait_for(self._closing.is_set, again)
                     again = min(2 * again, _AGAIN_MOST_S)
 
-    def _changed(self, told: list[Progress]) -> bool:
+    def _changed(self, told: list[ReplicaProgress]) -> bool:
         """Whether there are other replicas than when something was begun; with the lock."""
         return self._told is not told
 
-    def _heard_of(self, heard: list[Progress], told: Told) -> None:
+    def _heard_of(self, heard: list[ReplicaProgress], told: Told) -> None:
         """Notes what a keeper says, and tells the user what it has repaired."""
-        if isinstance(told, Progress):
+        if isinstance(told, ReplicaProgress):
             self._hear(heard, told)
             return
-        if isinstance(told, Proposal):
+        if isinstance(told, MergeProposal):
             self.merges.proposals.hear(told)
             return
         self.scrubbed = told
         if told.event:
             self._say(told.event)
 
-    def _hear(self, heard: list[Progress], told: Progress) -> None:
+    def _hear(self, heard: list[ReplicaProgress], told: ReplicaProgress) -> None:
         """Notes what a keeper says; `heard` are the replicas that it was started for."""
         if told.replica >= len(heard):
             return  # of settings that another session has written since
@@ -356,7 +360,7 @@ class Replication:
         except NosyncError:  # the next session waits for it once more
             self._ours = self._ours._replace(settings=was.settled)
 
-    def _unheard(self, heard: list[Progress], why: str) -> None:
+    def _unheard(self, heard: list[ReplicaProgress], why: str) -> None:
         with self.heard:
             for number, told in enumerate(heard):
                 if told.condition not in _LOST:
@@ -364,20 +368,24 @@ class Replication:
             self.heard.notify_all()
 
 
-def _untold(settings: Replicas, before: Mapping[str, Progress] | None = None) -> list[Progress]:
+def _untold(
+    settings: ReplicaConfig, before: Mapping[str, ReplicaProgress] | None = None
+) -> list[ReplicaProgress]:
     """What is known of replicas, of which no keeper has told yet.
 
     Args:
         before: by their URLs, what was told of them under other settings.
     """
-    known = [(before or {}).get(each.url, Progress(0, "starting")) for each in settings.replicas]
+    known = [
+        (before or {}).get(each.url, ReplicaProgress(0, "starting")) for each in settings.replicas
+    ]
     return [
-        Progress(number, "starting", said.seq, said.epoch, incarnation=said.incarnation)
+        ReplicaProgress(number, "starting", said.seq, said.epoch, incarnation=said.incarnation)
         for number, said in enumerate(known)
     ]
 
 
-def _going_on(before: Progress, told: Progress) -> Progress:
+def _going_on(before: ReplicaProgress, told: ReplicaProgress) -> ReplicaProgress:
     """What a keeper says, with what the same copy has acknowledged before it was reached."""
     another = told.incarnation and told.incarnation != before.incarnation
     if told.seq or told.void or another:

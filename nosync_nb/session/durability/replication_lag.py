@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.session.report import listed
-from nosync_nb.store.catalog.epoch_index import Ledger
-from nosync_nb.store.replication.agent.progress import Progress
+from nosync_nb.session.report import listed_names
+from nosync_nb.store.catalog.epoch_index import EpochIndex
+from nosync_nb.store.replication.agent.progress import ReplicaProgress
 
 
 class ReplicaStatus(NamedTuple):
@@ -39,7 +39,9 @@ class ReplicaStatus(NamedTuple):
     frame: int = 0
 
 
-def status_of(url: str, told: Progress, ledger: Ledger, now: int, end: int) -> ReplicaStatus:
+def replica_status(
+    url: str, told: ReplicaProgress, ledger: EpochIndex, now: int, end: int
+) -> ReplicaStatus:
     """One replica.
 
     Args:
@@ -63,7 +65,7 @@ def status_of(url: str, told: Progress, ledger: Ledger, now: int, end: int) -> R
     )
 
 
-class Backlog(NamedTuple):
+class ReplicationBacklog(NamedTuple):
     """What replicas lack by which the next epoch is safe, in bytes.
 
     Attributes:
@@ -78,7 +80,7 @@ class Backlog(NamedTuple):
     most: int
 
 
-def backlog_of(told: Iterable[Progress], quorum: int, end: int) -> Backlog | None:
+def backlog_of(told: Iterable[ReplicaProgress], quorum: int, end: int) -> ReplicationBacklog | None:
     """What the quorum lacks that lacks least, as others keep no epoch waiting.
 
     Args:
@@ -92,22 +94,26 @@ def backlog_of(told: Iterable[Progress], quorum: int, end: int) -> Backlog | Non
         return None
     least = sorted((_lacks(each, end), each.last_bytes, each.offset) for each in known)[:quorum]
     owed, last, seen = zip(*least, strict=True)
-    return Backlog(max(owed), max(last), min(seen), max(_lacks(each, end) for each in known))
+    return ReplicationBacklog(
+        max(owed), max(last), min(seen), max(_lacks(each, end) for each in known)
+    )
 
 
-def _lacks(told: Progress, end: int) -> int:
+def _lacks(told: ReplicaProgress, end: int) -> int:
     """The bytes that epochs wait for, of files as far as the stream was looked at."""
     return max(0, end - told.offset) + told.backlog_bytes
 
 
-def scaled(catalog: Mapping[str, Stage]) -> dict[str, int]:
+def demoted_stages(catalog: Mapping[str, Stage]) -> dict[str, int]:
     """The stages that are scaled back, with the last epoch that replicas had of each."""
     return {n: s.scaled for n, s in catalog.items() if s.scaled is not None and s.on_disk}
 
 
-def scaled_told(catalog: Mapping[str, Stage]) -> list[str]:
+def demotion_text(catalog: Mapping[str, Stage]) -> list[str]:
     """The same in a line, for people; none if there are none."""
-    names = [f"{name} (after epoch {epoch})" for name, epoch in scaled(catalog).items()]
+    names = [f"{name} (after epoch {epoch})" for name, epoch in demoted_stages(catalog).items()]
     if not names:
         return []
-    return [f"scaled back, as replicas lacked too much; files are sent last of {listed(names)}"]
+    return [
+        f"scaled back, as replicas lacked too much; files are sent last of {listed_names(names)}"
+    ]

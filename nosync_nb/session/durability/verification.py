@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 
 from nosync_nb.errors import NosyncError, one_line
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.store.replication.comparison import verified
-from nosync_nb.store.verification.report import Verified
-from nosync_nb.trace.history.pack_plans import Rest
+from nosync_nb.store.replication.comparison import verified_local_files
+from nosync_nb.store.verification.report import VerificationReport
+from nosync_nb.trace.history.pack_plans import YieldingPause
 
 USAGE = """\
 usage: python -m nosync_nb.verify PATH
@@ -28,19 +28,21 @@ PATH is the folder of a log, which may be open elsewhere.
 WHOLE, DAMAGED, UNKNOWN = 0, 1, 2
 
 
-class Verification:
+class VerificationService:
     """Verifies the log of one session."""
 
-    def __init__(self, publisher: Publisher, replication: Replication) -> None:
+    def __init__(self, publisher: Publisher, replication: ReplicationService) -> None:
         self._publisher = publisher
         self._replication = replication
 
-    def verify(self) -> Verified:
+    def verify(self) -> VerificationReport:
         """What of the log is not what was written; see `Session.verify`."""
         store = self._publisher.store
         replicas = None if store.log.mode == "r" else self._replication.settings.replicas
         with self._publisher.works.doing.of("verifies the log"):
-            return verified(store.path, replicas, files=store.files, pause=Rest())
+            return verified_local_files(
+                store.path, replicas, files=store.files, pause=YieldingPause()
+            )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(USAGE)
         return UNKNOWN
     try:
-        log = verified(arguments[0])
+        log = verified_local_files(arguments[0])
     except NosyncError as error:
         sys.stderr.write(one_line(str(error)) + "\n")
         return UNKNOWN

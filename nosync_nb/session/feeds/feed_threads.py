@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nosync_nb.session.state.publisher import Publisher
-    from nosync_nb.session.state.subscriptions import Listeners
-    from nosync_nb.session.state.writer_lock import Gate
-    from nosync_nb.session.writes.epoch_block import Blocks
-    from nosync_nb.session.writes.idempotency import Loads
-    from nosync_nb.session.writes.ingest import Inputs
+    from nosync_nb.session.state.subscriptions import Subscriptions
+    from nosync_nb.session.state.writer_lock import WriterLock
+    from nosync_nb.session.writes.epoch_block import EpochBlocks
+    from nosync_nb.session.writes.idempotency import LoadRegistry
+    from nosync_nb.session.writes.ingest import IngestService
 
 
 class _Feeding(threading.local):
@@ -45,7 +45,7 @@ class Feeder:
     Threads: any may ask or stop. What is to be told is one list, which is replaced under a lock.
     """
 
-    def __init__(self, listeners: Listeners) -> None:
+    def __init__(self, listeners: Subscriptions) -> None:
         self._listeners = listeners
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -64,7 +64,7 @@ class Feeder:
         self._unsubscribe()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            interruptible_wait.join(thread)
+            interruptible_wait.join_thread(thread)
         self.tell()
 
     def tell(self) -> None:
@@ -99,7 +99,7 @@ class Feeder:
 One = TypeVar("One", bound=Feeder)
 
 
-class Feeders(Generic[One]):
+class FeedRegistry(Generic[One]):
     """Those of a session that do it in one way: one of each place and input.
 
     Attributes:
@@ -108,12 +108,12 @@ class Feeders(Generic[One]):
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        listeners: Listeners,
-        blocks: Blocks,
-        inputs: Inputs,
-        loads: Loads,
+        listeners: Subscriptions,
+        blocks: EpochBlocks,
+        inputs: IngestService,
+        loads: LoadRegistry,
     ) -> None:
         self.publisher, self.listeners = publisher, listeners
         self.blocks, self.inputs, self.loads = blocks, inputs, loads

@@ -34,13 +34,13 @@ from nosync_nb.errors import NosyncError, SchemaError, StageError, one_line
 from nosync_nb.files import user_files
 from nosync_nb.files.user_files import FileMark
 from nosync_nb.rows.ingest import file_formats
-from nosync_nb.session.feeds.feed_threads import Feeder, Feeders, feeding
-from nosync_nb.session.report import listed
-from nosync_nb.session.writes.input import Input, mark_of, watches_of
+from nosync_nb.session.feeds.feed_threads import Feeder, FeedRegistry, feeding
+from nosync_nb.session.report import listed_names
+from nosync_nb.session.writes.input import Input, folder_watches_of, idempotency_mark
 from nosync_nb.store import interruptible_wait
 
 if TYPE_CHECKING:
-    from nosync_nb.dataflow.runtime.activity import Doing
+    from nosync_nb.dataflow.runtime.activity import ActivityMonitor
     from nosync_nb.session.writes.epoch_block import EpochBlock
 
 EVERY_S_MIN = 1.0
@@ -48,7 +48,7 @@ _REFUSED_MAX = 10
 """So many refused files are named by an error, or by a view."""
 
 
-class Failed(NamedTuple):
+class FailedFile(NamedTuple):
     """A file that could not be loaded, why, and the stages that there were at that time."""
 
     mark: FileMark
@@ -103,19 +103,21 @@ class FolderWatch(Feeder):
         status: how many files were loaded, refused or are not settled yet, as of the last look.
     """
 
-    def __init__(self, watches: Watches, pattern: str, into: Input, every: float) -> None:
+    def __init__(self, watches: FolderWatches, pattern: str, into: Input, every: float) -> None:
         super().__init__(watches.listeners)
         self.pattern = pattern
         self._watches = watches
         self._into = into
         self._every = every
-        self._folder = user_files.root(pattern)
+        self._folder = user_files.glob_root(pattern)
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)  # of looks
         self._looks = 0
         self._trouble = ""  # why the folder could not be looked at the last time
         self._seen: dict[str, FileMark] = {}  # at the last look
-        self._known: dict[str, FileMark | Failed] = {}  # what became of files: they are loaded, or
+        self._known: dict[
+            str, FileMark | FailedFile
+        ] = {}  # what became of files: they are loaded, or
         # Of each file the last block that is an epoch, and one that is none yet.
         self._blocks: dict[str, tuple[EpochBlock, ...]] = {}
         self._status = WatchStatus(pattern, into.name or "", False, 0, 0, {})
@@ -139,7 +141,7 @@ class FolderWatch(Feeder):
     def look(self) -> int:
         """Loads what has appeared and stands still, now; returns how many epochs that made."""
         with self._lock:
-            before, self._seen = self._seen, user_files.matching(self.pattern)
+            before, self._seen = self._seen, user_files.matching_files(self.pattern)
             try:
                 return self._sweep(self._seen, before)
             finally:
@@ -161,7 +163,7 @@ class FolderWatch(Feeder):
         """
         until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            awaited = user_files.matching(self.pattern).keys()
+            awaited = user_files.matching_files(self.pattern).keys()
             while unsettled := self._settle(awaited):
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
@@ -208,7 +210,7 @@ class FolderWatch(Feeder):
                 f"the watch of '{self.pattern}' was stopped",
                 hint=f"watch again: nosync.watch('{self.pattern}', into={self._into.name})",
             )
-        files = user_files.matching(self.pattern)
+        files = user_files.matching_files(self.pattern)
         self._sweep(files, {}, quiet=awaited)
         return {path: files[path] for path in self._unsettled(files) if path in awaited}
 
@@ -217,12 +219,12 @@ class FolderWatch(Feeder):
         now, looks = time.time(), self._looks
         due = min(self._every - now + mark.changed_ns / 1e9 for mark in unsettled.values())
         seconds = max(due, 0.01) if left is None else min(max(due, 0.01), left)
-        interruptible_wait.wait_for(
+        interruptible_wait.wait_until(
             self._news, lambda: self._looks != looks or self._ended.is_set(), seconds
         )
 
     def _late(self, paths: Sequence[str], timeout: float) -> NosyncError:
-        files = listed([f"'{path}'" for path in paths])
+        files = listed_names([f"'{path}'" for path in paths])
         return NosyncError(
             f"not settled after {timeout:g} s: {files}",
             hint=f"a file is loaded {self._every:g} s after the last write; wait longer:"
@@ -277,7 +279,7 @@ class FolderWatch(Feeder):
                 refused={
                     path: each.reason
                     for path, each in known
-                    if isinstance(each, Failed) and each.mark == files.get(path)
+                    if isinstance(each, FailedFile) and each.mark == files.get(path)
                 },
             )
 
@@ -296,7 +298,7 @@ class FolderWatch(Feeder):
     def _is_new(self, path: str, mark: FileMark) -> bool:
         """Whether a file is to be loaded, or again if that failed and something has changed."""
         known = self._known.get(path)
-        if not isinstance(known, Failed):
+        if not isinstance(known, FailedFile):
             return known != mark
         return known.mark != mark or known.graph is not self._watches.publisher.snapshot.graph
 
@@ -311,12 +313,12 @@ class FolderWatch(Feeder):
             reason = "\n".join([str(error), *getattr(error, "__notes__", ())])
             told = self._known.get(path)
             if not quiet and (
-                not isinstance(told, Failed) or (told.mark, told.reason) != (mark, reason)
+                not isinstance(told, FailedFile) or (told.mark, told.reason) != (mark, reason)
             ):
                 self._note(_refusal(path, self._into.name or "", reason))
             # A disk that refuses may take it the next time; what is wrong with rows stays so.
             graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
-            self._known[path] = Failed(mark, reason, graph)
+            self._known[path] = FailedFile(mark, reason, graph)
             return False
         return epoch is not None
 
@@ -324,13 +326,13 @@ class FolderWatch(Feeder):
         """Makes an epoch of a file; None if there is one, or the file is being written."""
         watches, own = self._watches, os.path.relpath(path, self._folder)
         with watches.doing.of(f"reads {one_line(own)}", mark.size_bytes, in_bytes=True) as reading:
-            data = user_files.content(path, mark, reading.took)
+            data = user_files.file_content(path, mark, reading.took)
         if data is None:
             return None
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         into, name = self._into, self._into.name or ""
         key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
-        recorded = mark_of(watches.inputs.stage(name).uid, kind, key)
+        recorded = idempotency_mark(watches.inputs.stage(name).uid, kind, key)
         epoch = None
         with watches.loading:  # a file may be of two patterns
             if not watches.loads.seen(recorded):
@@ -346,7 +348,7 @@ class FolderWatch(Feeder):
         return epoch
 
 
-class Watches(Feeders[FolderWatch]):
+class FolderWatches(FeedRegistry[FolderWatch]):
     """The watches of a session.
 
     Attributes:
@@ -369,7 +371,7 @@ class Watches(Feeders[FolderWatch]):
         self.publisher.store.log.check()
 
     @property
-    def doing(self) -> Doing:
+    def doing(self) -> ActivityMonitor:
         """What is told how far a load is."""
         return self.publisher.works.doing
 
@@ -392,9 +394,9 @@ def _refusal(path: str, into: str, reason: str) -> str:
     return f"'{path}' was not loaded into '{into}': {reason}"
 
 
-def _mark_of(known: FileMark | Failed | None) -> FileMark | None:
+def _mark_of(known: FileMark | FailedFile | None) -> FileMark | None:
     """The mark of a file of which is known what became of it."""
-    return known.mark if isinstance(known, Failed) else known
+    return known.mark if isinstance(known, FailedFile) else known
 
 
 def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:
@@ -428,5 +430,5 @@ def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWat
             f"watch('{text}'): files that end with {ending} are not read",
             hint=f"those are read that end with {', '.join(file_formats.KINDS)}",
         )
-    start: Callable[..., FolderWatch] = watches_of(into).start
+    start: Callable[..., FolderWatch] = folder_watches_of(into).start
     return start(text, into, max(every, EVERY_S_MIN))

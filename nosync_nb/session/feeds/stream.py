@@ -28,15 +28,15 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.collections.functions import signing as trust
+from nosync_nb.collections.functions import signing
 from nosync_nb.errors import NosyncError, StageError, TrustError
-from nosync_nb.session.feeds.feed_threads import Feeder, Feeders, feeding
+from nosync_nb.session.feeds.feed_threads import Feeder, FeedRegistry, feeding
 from nosync_nb.session.writes.idempotency import BLOCK
-from nosync_nb.session.writes.input import Input, is_of, mark_of
+from nosync_nb.session.writes.input import Input, belongs_to, idempotency_mark
 from nosync_nb.store.catalog import signature
 
 if TYPE_CHECKING:
-    from nosync_nb.session.writes.commit import Commits
+    from nosync_nb.session.writes.commit import CommitService
     from nosync_nb.spark.streaming.checkpoint import StreamFolder
 
 FOLDER = "streams"
@@ -54,7 +54,7 @@ class StreamFeed(Feeder):
         last: the last of them, or None.
     """
 
-    def __init__(self, streams: Streams, into: Input, checkpoint: str, *, anew: bool) -> None:
+    def __init__(self, streams: StreamFeeds, into: Input, checkpoint: str, *, anew: bool) -> None:
         super().__init__(streams.listeners)
         self.query: Any = None
         self.epochs = 0
@@ -100,10 +100,10 @@ class StreamFeed(Feeder):
 
         try:
             name = self._into.name or ""
-            self._folder = stream_folder.of(
+            self._folder = stream_folder.stream_folder_of(
                 frame.sparkSession, self._streams.publisher.store.files, checkpoint, name=name
             )
-            self.query = streams.start(frame, self._take, checkpoint, trigger, name=name)
+            self.query = streams.start_query(frame, self._take, checkpoint, trigger, name=name)
             self._id = str(self.query.id)
         except BaseException:
             self._ended.set()
@@ -137,7 +137,7 @@ class StreamFeed(Feeder):
         """What went wrong with the query, and not with a batch."""
         from nosync_nb.spark import error_translation
 
-        return error_translation.failed(error, f"stream into {self._into.name}")
+        return error_translation.query_error(error, f"stream into {self._into.name}")
 
     def _take(self, frame: Any, batch: int) -> None:
         """Makes an epoch of a micro-batch; it is on disk when this returns."""
@@ -166,7 +166,7 @@ class StreamFeed(Feeder):
             self._folder.sync()
 
     def _load(self, frame: Any, batch: int) -> None:
-        from nosync_nb.spark.streaming.queries import drain, handing
+        from nosync_nb.spark.streaming.queries import drain_batch, handing
 
         streams, name = self._streams, self._into.name or ""
         if streams.publisher.snapshot.stage(name).uid != self._uid:
@@ -175,10 +175,10 @@ class StreamFeed(Feeder):
                 hint="stream into the one that is there",
             )
         kind = "upsert" if self._into.key else "insert"
-        marks = [mark_of(self._uid, kind, f"{self._id} {turn}") for turn in (0, 1)]
+        marks = [idempotency_mark(self._uid, kind, f"{self._id} {turn}") for turn in (0, 1)]
         noted = list(map(streams.loads.noted, marks))
         if batch <= max(map(int, filter(str.isdecimal, noted)), default=-1):
-            drain(frame)
+            drain_batch(frame)
             return
         first = None if batch else self._first
         with handing, feeding, streams.blocks.epoch(first, None) as block:
@@ -202,14 +202,14 @@ class StreamFeed(Feeder):
         )
 
 
-class Streams(Feeders[StreamFeed]):
+class StreamFeeds(FeedRegistry[StreamFeed]):
     """The streams of a session.
 
     Attributes:
         commits: what a feed has wait for the disk.
     """
 
-    def __init__(self, *of_session: Any, commits: Commits) -> None:
+    def __init__(self, *of_session: Any, commits: CommitService) -> None:
         super().__init__(*of_session)
         self.commits = commits
 
@@ -243,7 +243,7 @@ class Streams(Feeders[StreamFeed]):
         """
         from nosync_nb.spark.streaming import queries as streams
 
-        if not isinstance(into, Input) or not is_of(into, self.inputs):
+        if not isinstance(into, Input) or not belongs_to(into, self.inputs):
             raise StageError(
                 f"stream(into={into!r}) is no input of this session",
                 hint="give one: session.stream(frame, into=session.input('flights', ...))",
@@ -255,7 +255,7 @@ class Streams(Feeders[StreamFeed]):
                 hint="give a folder or a URL, or leave it out: it is below the log's folder then",
             )
         name, place = into.name or "", os.fspath(checkpoint or "")
-        streams.refuse(frame, into.schema, name, trigger)
+        streams.check_stream(frame, into.schema, name, trigger)
         self._stop((name, place))
         made = StreamFeed(self, into, place, anew=anew)
         try:
@@ -279,7 +279,7 @@ class Streams(Feeders[StreamFeed]):
         """
         store = self.publisher.store
         try:
-            own = signature.own_name(trust.user_key(), store.log.id, f"stream {uid}")
+            own = signature.own_key_name(signing.user_key(), store.log.id, f"stream {uid}")
         except TrustError as error:
             error.add_note("Hint: or name a folder where Spark keeps how far it is: checkpoint=")
             raise

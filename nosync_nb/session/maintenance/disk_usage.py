@@ -16,8 +16,8 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.state.publisher import Publisher, files_of
-from nosync_nb.store.retention_policy import Bounds
-from nosync_nb.trace import Trace, plan
+from nosync_nb.store.retention_policy import DiskBudget
+from nosync_nb.trace import Trace, plan_merges
 from nosync_nb.trace.history.pack_plans import Less
 
 BRANCHES = "branches"
@@ -32,7 +32,7 @@ DEEP = 64
 """How far below it files are looked for: branches have branches."""
 
 
-class Footprint(NamedTuple):
+class DiskUsage(NamedTuple):
     """Bytes by purpose.
 
     Attributes:
@@ -64,11 +64,11 @@ class Footprint(NamedTuple):
         return self.live + self.history + self.log
 
 
-def measured(publisher: Publisher) -> Footprint:
+def measure_disk_usage(publisher: Publisher) -> DiskUsage:
     """What a log takes now. Cost: some us a file."""
     store = publisher.store
     live, past = files_of(publisher.snapshot.version), store.history.files()
-    sizes = dict.fromkeys(Footprint._fields, 0)
+    sizes = dict.fromkeys(DiskUsage._fields, 0)
     seen: set[tuple[int, int]] = set()
     for path, status in _below(store.files, store.path, 1):
         inner, name = os.path.relpath(path, store.path).split(os.sep)[0], os.path.basename(path)
@@ -83,22 +83,22 @@ def measured(publisher: Publisher) -> Footprint:
         sizes[purpose] += status.st_size
         sizes["files"] += 1
         sizes["needed"] += purpose in _OWN
-    return Footprint(**sizes)
+    return DiskUsage(**sizes)
 
 
-def least(publisher: Publisher) -> Bounds:
+def minimum_bytes(publisher: Publisher) -> DiskBudget:
     """What a log needs though its past were gone: the state of now, and its tail."""
-    past, taken = publisher.store.history.files(), measured(publisher)
+    past, taken = publisher.store.history.files(), measure_disk_usage(publisher)
     old = len(past - files_of(publisher.snapshot.version))
-    return Bounds(taken.live + taken.log, taken.needed - old)
+    return DiskBudget(taken.live + taken.log, taken.needed - old)
 
 
-def beyond(publisher: Publisher) -> tuple[Less, ...]:
+def over_budget(publisher: Publisher) -> tuple[Less, ...]:
     """Of what a log needs more than it may: bytes, files, or both."""
     said = publisher.retention
     if not said.bounded:
         return ()
-    taken = measured(publisher)
+    taken = measure_disk_usage(publisher)
     sizes: dict[Less, tuple[int, int | None]] = {
         "bytes": (taken.own, said.budget),
         "files": (taken.needed, said.files),
@@ -118,17 +118,17 @@ class Amplification(NamedTuple):
         return (self.came + self.again) / max(1, self.came)
 
 
-def written(publisher: Publisher) -> Amplification:
+def write_amplification(publisher: Publisher) -> Amplification:
     """What a log has written since it was opened."""
     store = publisher.store
     writes, past = store.writes, store.history.written
     return Amplification(writes.came + store.log.head.offset - writes.begun, writes.again + past)
 
 
-def spares(publisher: Publisher) -> bool:
+def should_defer_rewrites(publisher: Publisher) -> bool:
     """Whether what can wait is not to be written again, as more was than may be."""
     most = publisher.retention.writes
-    return most is not None and written(publisher).times > most
+    return most is not None and write_amplification(publisher).times > most
 
 
 def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
@@ -149,9 +149,9 @@ def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat
             yield from _below(files, path, depth + 1)
 
 
-def gain(trace: Trace | None) -> float:
+def merge_gain(trace: Trace | None) -> float:
     """The layers that the next merge of a trace saves, for each byte that it writes."""
-    planned = None if trace is None else plan(trace)
+    planned = None if trace is None else plan_merges(trace)
     if trace is None or planned is None:
         return 0.0
     inputs = trace.layers[planned.start : planned.stop]
@@ -163,7 +163,7 @@ def _width(trace: Trace) -> int:
     return row_bytes(trace.layout.types) + 2 * HASH_BYTES
 
 
-def layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
+def stage_layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
     """The layers of a stage, oldest first; nothing is put in order to tell it.
 
     Of each its interval (half open), rows, bytes, in files or about so many in memory, where it is

@@ -13,26 +13,27 @@ from functools import partial
 from typing import Any
 
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.delta import Held
-from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, Draft, Version
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
+from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, EpochResult, VersionState
 from nosync_nb.errors import NosyncError
-from nosync_nb.files.memory import give_back
-from nosync_nb.session.limits import Limits
+from nosync_nb.files.memory import release_memory
+from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance import disk_usage
-from nosync_nb.session.maintenance.maintenance__aging import Aging
-from nosync_nb.session.maintenance.offloaded_merges import Merges, Merging
+from nosync_nb.session.maintenance.maintenance__aging import HistoryAging
+from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerge, OffloadedMerges
 from nosync_nb.session.state.background_errors import WHILE
 from nosync_nb.session.state.publisher import Publisher, files_of
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.worker import Worker
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.store import trace_recovery as restoring
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.store import trace_recovery
 from nosync_nb.store.records import file_references__owed
-from nosync_nb.store.records.nonnegative_layers import contents
+from nosync_nb.store.records.nonnegative_layers import nonnegative_text
 from nosync_nb.store.store import SPILL_ROWS
-from nosync_nb.trace import Layer, Merge, Trace, adopt, place, plan, stats
+from nosync_nb.trace import Layer, Merge, Trace, adopt_merged, place_merged, stats
+from nosync_nb.trace import plan_merges as plan
 from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX
-from nosync_nb.trace.history.pack_plans import Rest
+from nosync_nb.trace.history.pack_plans import YieldingPause
 from nosync_nb.trace.merge import merge_ranges
 from nosync_nb.trace.parts.part_file import PartRef
 
@@ -51,7 +52,7 @@ LENT = 0.25
 """For what share of an epoch's time the worker is waited for when it is behind."""
 
 
-class Upkeep:
+class Maintenance:
     """Merges layers and writes checkpoints of what is published.
 
     Attributes:
@@ -60,17 +61,17 @@ class Upkeep:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        signer: Signer,
-        worker: Worker,
-        limits: Limits,
-        merges: Merges,
+        signer: CatalogSigner,
+        worker: BackgroundWorker,
+        limits: UserLimits,
+        merges: OffloadedMerges,
     ) -> None:
         self.patience = 0
         self._gate, self._publisher, self._signer = gate, publisher, signer
         self._worker, self._merges = worker, merges
-        self._aging = Aging(gate, publisher, limits, worker.failures)
+        self._aging = HistoryAging(gate, publisher, limits, worker.failures)
         self._due: set[int] = set()  # traces that are to be merged
         self._failed: dict[int, int] = {}  # of which a merge failed: the frame to wait for
         self._spared: set[int] = set()  # those that wait, as enough was written
@@ -87,17 +88,17 @@ class Upkeep:
         if self._failed:
             seq = self._publisher.store.log.head.seq
             due = [number for number in due if self._failed.get(number, 0) <= seq]
-        if self._spared and not disk_usage.spares(self._publisher):
+        if self._spared and not disk_usage.should_defer_rewrites(self._publisher):
             due += [self._spared.pop() for _ in range(len(self._spared))]
         for number in due:
-            if disk_usage.gain(traces.get(number)):
+            if disk_usage.merge_gain(traces.get(number)):
                 self._due.add(number)
                 self._worker.submit(("merge", number), self._merge_best, name=MERGING)
 
     def _merge_best(self) -> None:
         """Merges the trace, of those that are due, that saves most layers for what it writes."""
         due, traces = tuple(self._due), self._publisher.snapshot.version.traces
-        best = max(due, key=lambda number: disk_usage.gain(traces.get(number)), default=None)
+        best = max(due, key=lambda number: disk_usage.merge_gain(traces.get(number)), default=None)
         if best is not None:
             self._due.discard(best)
             self._attempt(best, lambda: self.merge(best))
@@ -118,14 +119,14 @@ class Upkeep:
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage, oldest first; see `footprint.layers`."""
-        return disk_usage.layers(self._publisher.snapshot, name, self._publisher.durable)
+        return disk_usage.stage_layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_giving_back(self) -> None:
         """Queues giving the system the memory that a large run has left free."""
         name = "giving memory back to the system"
-        self._worker.submit("memory", give_back, name=name, later=True)
+        self._worker.submit("memory", release_memory, name=name, later=True)
 
-    def keep_up(self, draft: Draft, seconds: float) -> None:
+    def keep_up(self, draft: EpochResult, seconds: float) -> None:
         """Lets the worker run after a large epoch that took so long, if it is behind.
 
         Failure: large epochs follow one another, and the worker waits for the interpreter after
@@ -136,7 +137,7 @@ class Upkeep:
         if max(len(draft.traces[number].layers) for number in draft.due) > LAYERS_MAX:
             self._worker.catch_up(seconds * LENT)
 
-    def plan_due(self, draft: Draft) -> None:
+    def plan_due(self, draft: EpochResult) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
 
         One after another frame alone: two of one frame would be one, and none the one before. That
@@ -168,13 +169,13 @@ class Upkeep:
                 for layer in inputs:
                     layer.claim()
                 graph = self._publisher.snapshot.graph
-                named, written = number in contents(graph), number not in graph.unwritten
-            merging, asked = Merging(number, trace.layout, inputs), False
+                named, written = number in nonnegative_text(graph), number not in graph.unwritten
+            merging, asked = OffloadedMerge(number, trace.layout, inputs), False
             try:
                 if named:
                     most = LOOKED_UP * sum(layer.rows_count for layer in inputs)
                     with suppress(NosyncError):  # a file of another layer is its readers' business
-                        stats.keep_sound(trace, planned.stop, most)
+                        stats.keep_nonnegative(trace, planned.stop, most)
                 if merging.is_large and written and self._merges.ready:
                     merging = self._filed(merging)
                     asked = self._merges.ask(merging)
@@ -191,13 +192,13 @@ class Upkeep:
             return planned
         inputs = trace.layers[planned.start : planned.stop]
         large = sum(layer.rows_count for layer in inputs) > SPILL_ROWS
-        if large and disk_usage.spares(self._publisher):
+        if large and disk_usage.should_defer_rewrites(self._publisher):
             planned = plan(trace, spare=True)
             if planned is None:
                 self._spared.add(number)
         return planned
 
-    def _filed(self, merging: Merging) -> Merging:
+    def _filed(self, merging: OffloadedMerge) -> OffloadedMerge:
         """A merge of layers that all lie in files; those in memory are written first."""
         number, layout, inputs = merging
         layers = []
@@ -220,7 +221,7 @@ class Upkeep:
         while (said := self._merges.proposals.next()) is not None:
             self._attempt(said[0].number, partial(self._take, *said))
 
-    def _take(self, merging: Merging, files: tuple[PartRef, ...]) -> None:
+    def _take(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
         """Takes one proposal; without files it came to nothing."""
         held = None
         try:
@@ -236,25 +237,25 @@ class Upkeep:
                 self._retire({ref.path for ref in files})
         self.merge(merging.number)
 
-    def _is_live(self, merging: Merging) -> bool:
+    def _is_live(self, merging: OffloadedMerge) -> bool:
         with self._gate.lock:
             self._gate.finish()
             trace = self._publisher.snapshot.version.traces.get(merging.number)
-            live = trace is not None and place(trace, merging.inputs) is not None
+            live = trace is not None and place_merged(trace, merging.inputs) is not None
             return live and not self._publisher.fenced
 
-    def _merged(self, merging: Merging) -> bool:
+    def _merged(self, merging: OffloadedMerge) -> bool:
         """Merges layers of a trace and puts the result in their place, if they are still live."""
         number, layout, inputs = merging
         parts = merge_ranges(layout, [layer.parts for layer in inputs])
-        held = Held(tuple(parts))
+        held = ArrangedChange(tuple(parts))
         unwritten = self._publisher.snapshot.graph.unwritten
         count = sum(len(p) for p in parts)
         if count > SPILL_ROWS and number not in unwritten:
             held = self._publisher.store.spill(parts, layout, merging.stem(count))
         return self._taken(merging, held)
 
-    def _taken(self, merging: Merging, held: Held) -> bool:
+    def _taken(self, merging: OffloadedMerge, held: ArrangedChange) -> bool:
         """Puts what layers were merged to in their place, if they are still live."""
         inputs = merging.inputs
         self._publisher.store.writes.repeat(held.refs)
@@ -276,11 +277,11 @@ class Upkeep:
             self._gate.finish()
             version = self._publisher.snapshot.version
             current = version.traces.get(number)
-            adopted = None if current is None else adopt(current, inputs, output)
+            adopted = None if current is None else adopt_merged(current, inputs, output)
             if adopted is None:
                 self._publisher.garbage.retire({ref.path for ref in output.files})
                 return False
-            merged = Version(version.epoch, {**version.traces, number: adopted})
+            merged = VersionState(version.epoch, {**version.traces, number: adopted})
             self._publisher.replace(merged)
             self._publisher.garbage.retire({r.path for layer in inputs for r in layer.files})
             return True
@@ -317,7 +318,7 @@ class Upkeep:
                 live = self._publisher.named_files | files_of(version)
             store.remove(expired - live)
 
-    def _checkpointed(self) -> Version | None:
+    def _checkpointed(self) -> VersionState | None:
         """The version of which a checkpoint is written now; None if there is nothing to write."""
         publisher, store = self._publisher, self._publisher.store
         with self._gate.lock:
@@ -352,8 +353,8 @@ class Upkeep:
         if past is None:
             return self._checkpointed()
         meta.update(
-            file_references__owed.noted(
-                file_references__owed.local(snapshot.catalog, graph), store.history
+            file_references__owed.recorded_requirement(
+                file_references__owed.local_numbers(snapshot.catalog, graph), store.history
             )
         )
         payload = store.checkpoint_payload(version, graph, meta, times, past)
@@ -370,10 +371,10 @@ class Upkeep:
                 return None
             return self._publisher.store.history.manifest()
 
-    def _settled(self, version: Version, graph: Graph, *, thinned: bool) -> Version:
+    def _settled(self, version: VersionState, graph: Graph, *, thinned: bool) -> VersionState:
         """A version of which large layers lie in files; those that are live do so from now on."""
-        traces, rest = dict(version.traces), Rest(self._gate.give_way)
-        for number in restoring.trace_logs(graph).keys() & traces.keys():
+        traces, rest = dict(version.traces), YieldingPause(self._gate.give_way)
+        for number in trace_recovery.trace_logs(graph).keys() & traces.keys():
             try:
                 pairs = self._publisher.store.settled(number, traces[number], thinned=thinned)
             except Exception as error:
@@ -381,9 +382,9 @@ class Upkeep:
                 raise
             for layer, filed in pairs:
                 self._publisher.store.writes.repeat(filed.files)
-                made = adopt(traces[number], (layer,), filed)
+                made = adopt_merged(traces[number], (layer,), filed)
                 assert made is not None
                 traces[number] = made
                 self._replaced(number, (layer,), filed)
             rest()
-        return Version(version.epoch, traces)
+        return VersionState(version.epoch, traces)

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.session.limits import Limits
+from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance import disk_usage
 from nosync_nb.session.state.background_errors import WHILE, Failures
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.trace.batch import Layout
-from nosync_nb.trace.history.archive import total
-from nosync_nb.trace.history.downsampling import Keep
-from nosync_nb.trace.history.pack_plans import Packed, PackPlan, Rest
+from nosync_nb.trace.history.archive import total_of
+from nosync_nb.trace.history.downsampling import RetainedEpochs
+from nosync_nb.trace.history.pack_plans import PackPlan, PackResult, YieldingPause
 
 
-class Aging:
+class HistoryAging:
     """Packs the past of what is published, and thins it out as its retention says."""
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, limits: Limits, failures: Failures
+        self, gate: WriterLock, publisher: Publisher, limits: UserLimits, failures: Failures
     ) -> None:
         self._gate, self._publisher, self._limits = gate, publisher, limits
         self._failures = failures
@@ -84,7 +84,7 @@ class Aging:
         said, fitted = publisher.retention, False
         if again and said == self._fitted:
             return None
-        while beyond := disk_usage.beyond(publisher):
+        while beyond := disk_usage.over_budget(publisher):
             keep = self._least(publisher.snapshot)
             plans = (history.tidy(keep, needed, less=each) for each in beyond if keep is not None)
             plan = next((each for each in plans if each is not None), None)
@@ -94,9 +94,9 @@ class Aging:
         self._fitted = said
         return fitted
 
-    def _rest(self) -> Rest:
+    def _rest(self) -> YieldingPause:
         """How it rests: also as long as an epoch goes on, within bounds."""
-        return Rest(self._gate.give_way)
+        return YieldingPause(self._gate.give_way)
 
     def _shorten(self) -> None:
         """Lets go of the past of stages in memory that is more than a restart would bring back.
@@ -115,29 +115,29 @@ class Aging:
         epoch = seen.history.excess(log, self._limits.replay_rows)
         if epoch is None or min(self._held(seen), default=epoch) < epoch:
             return
-        batch = total(seen.history.state(log, epoch), layout)
+        batch = total_of(seen.history.state(log, epoch), layout)
         with self._gate.lock:
             self._gate.finish()
             self._publisher.store.history.shorten(log, epoch, batch, seen.history)
             self._publisher.repacked()
 
-    def _kept(self, seen: Snapshot) -> Keep | None:
+    def _kept(self, seen: Snapshot) -> RetainedEpochs | None:
         """Which epochs are to be told apart as they are; None: all of them."""
         said, ledger = self._publisher.retention, self._publisher.ledger
         return said.keep(seen.epoch, ledger.since, self._held(seen))
 
-    def _least(self, seen: Snapshot) -> Keep | None:
+    def _least(self, seen: Snapshot) -> RetainedEpochs | None:
         """Which epochs are to be told apart whatever the log takes; None: it has no budget."""
         said, keep = self._publisher.retention, self._kept(seen)
         if not said.bounded:
             return None
-        return keep or Keep(seen.epoch + 1, said.pinned(self._held(seen)))
+        return keep or RetainedEpochs(seen.epoch + 1, said.pinned(self._held(seen)))
 
     def _held(self, seen: Snapshot) -> list[int]:
         """Where stages have stopped: what they read stays readable, as they go on from there."""
         return [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
 
-    def _adopt(self, packed: Packed, *, bounded: bool = False) -> bool:
+    def _adopt(self, packed: PackResult, *, bounded: bool = False) -> bool:
         """Puts a pack in place; the files of what it replaces are retired.
 
         One that was thinned out while somebody said to keep more is not taken.

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store.replication.agent.offloaded_merges import LINE_MAX, Asked, Proposal
+from nosync_nb.store.replication.agent.offloaded_merges import LINE_MAX, MergeProposal, MergeRequest
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Batch, Layout
@@ -44,7 +44,7 @@ STEP_ROWS = 1 << 18
 """So many rows are added up at once: between two steps others get the interpreter."""
 
 
-class Merging(NamedTuple):
+class OffloadedMerge(NamedTuple):
     """A merge: of which trace, and of which layers, that are claimed for it."""
 
     number: int
@@ -70,7 +70,7 @@ class Merging(NamedTuple):
             layer.release()
 
 
-class Proposals:
+class MergeProposals:
     """What a keeper was asked for, and what he says of it; any thread may say and ask.
 
     A proposal that nobody waits for any more is kept: its files have to go.
@@ -82,14 +82,14 @@ class Proposals:
     def __init__(self, told: Callable[[], object]) -> None:
         self._told = told
         self._lock = threading.RLock()
-        self._waiting: dict[int, Merging] = {}  # with `_lock`, as what follows
-        self._answers: list[tuple[Merging, tuple[PartRef, ...]]] = []
+        self._waiting: dict[int, OffloadedMerge] = {}  # with `_lock`, as what follows
+        self._answers: list[tuple[OffloadedMerge, tuple[PartRef, ...]]] = []
         self._unwanted: set[str] = set()
         self._last = 0
         self._heard = 0.0
         self._silent = False
 
-    def begin(self, merging: Merging) -> int:
+    def begin(self, merging: OffloadedMerge) -> int:
         """The number of a merge that is about to be asked for."""
         with self._lock:
             if not self._waiting:
@@ -103,7 +103,7 @@ class Proposals:
         with self._lock:
             return self._waiting.pop(merge, None) is not None
 
-    def hear(self, said: Proposal) -> None:
+    def hear(self, said: MergeProposal) -> None:
         """Takes what a keeper says."""
         with self._lock:
             self._silent, self._heard = False, time.monotonic()
@@ -137,7 +137,7 @@ class Proposals:
         """Whether he is not to be asked."""
         return self._silent
 
-    def next(self) -> tuple[Merging, tuple[PartRef, ...]] | None:
+    def next(self) -> tuple[OffloadedMerge, tuple[PartRef, ...]] | None:
         """A merge of which all was said, with its files; none if it came to nothing."""
         with self._lock:
             return self._answers.pop(0) if self._answers else None
@@ -149,11 +149,11 @@ class Proposals:
             return unwanted
 
 
-class Merges:
+class OffloadedMerges:
     """Has large merges done by the keeper of a log.
 
     Args:
-        told: see `Proposals`.
+        told: see `MergeProposals`.
         ask: writes a line to him; whether there is one who can read it.
 
     Attributes:
@@ -163,16 +163,16 @@ class Merges:
     def __init__(
         self, store: Store, told: Callable[[], object], ask: Callable[[bytes], bool]
     ) -> None:
-        self.proposals = Proposals(told)
+        self.proposals = MergeProposals(told)
         self._store, self._ask = store, ask
 
-    def ask(self, merging: Merging) -> bool:
+    def ask(self, merging: OffloadedMerge) -> bool:
         """Asks for a merge of layers that all lie in files; whether he was asked."""
         merge = self.proposals.begin(merging)
         layers = tuple(layer.files for layer in merging.inputs)
         stem = merging.stem(sum(layer.rows_count for layer in merging.inputs))
         name = f"{stem}-g{self._store.log.generation}"
-        line = Asked(merge, name, merging.layout, layers).line
+        line = MergeRequest(merge, name, merging.layout, layers).line
         sent = len(line) <= LINE_MAX and self._ask(line)
         return sent or not self.proposals.cancel(merge)
 
@@ -181,18 +181,18 @@ class Merges:
         """Whether there is a keeper who can be asked."""
         return not self.proposals.silent and self._ask(b"")
 
-    def proven(self, merging: Merging, files: tuple[PartRef, ...]) -> Held | None:
+    def proven(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> ArrangedChange | None:
         """The files of a proposal, mapped; None if they are not the merge."""
         parts: tuple[Batch, ...] = ()
         with suppress(CorruptLogError):
             parts = tuple(self._store.checked_part(ref, merging.layout) for ref in files)
         merged = (part for layer in merging.inputs for part in layer.parts)
-        if parts and _ascends(files, parts) and weight(parts) == weight(merged):
-            return Held(parts, files)
+        if parts and _ascends(files, parts) and merge_checksum(parts) == merge_checksum(merged):
+            return ArrangedChange(parts, files)
         return None
 
 
-def weight(parts: Iterable[Batch]) -> tuple[int, int]:
+def merge_checksum(parts: Iterable[Batch]) -> tuple[int, int]:
     """What merging does not change of rows: the sum of their counts, and of counts times hashes.
 
     Cost: O(n), a step at a time.

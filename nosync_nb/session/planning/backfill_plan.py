@@ -21,20 +21,20 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Refuted, Stage
+from nosync_nb.dataflow.stage import RefutedState, Stage
 from nosync_nb.session.planning import replay
-from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted
-from nosync_nb.store import lazy_layer as restoring
-from nosync_nb.store.provenance.check import Wrong
-from nosync_nb.trace.epoch_ranges import Ranges
-from nosync_nb.trace.history.missing_files import Unread
+from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted_noun
+from nosync_nb.store import lazy_layer
+from nosync_nb.store.provenance.check import ClockContradiction
+from nosync_nb.trace.epoch_ranges import EpochRanges
+from nosync_nb.trace.history.missing_files import MissingHistory
 
 NOBODY: frozenset[int] = frozenset()
 
 
-class Loss(NamedTuple):
+class StageDamage(NamedTuple):
     """What becomes of one stage or input.
 
     Attributes:
@@ -58,12 +58,12 @@ class Loss(NamedTuple):
     why: str = ""
 
 
-def doubtful(catalog: Mapping[str, Stage]) -> bool:
+def awaits_recheck(catalog: Mapping[str, Stage]) -> bool:
     """Whether stages go on of which rows that are not believed are still to be made anew."""
     return any(stage.refuted is not None and stage.live for stage in catalog.values())
 
 
-def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
+def refuted_stages(seen: Snapshot, wrong: Iterable[ClockContradiction]) -> dict[int, RefutedState]:
     """The logs of stages of which clocks contradict what is there, and of those that read them.
 
     One that has stopped is among them: it would go on from rows that are not believed. Those that
@@ -73,7 +73,7 @@ def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
         seen: compiled.
         wrong: what contradicts; what is not there any more is left out.
     """
-    graph, doubts = seen.graph, dict[int, Refuted]()
+    graph, doubts = seen.graph, dict[int, RefutedState]()
     names = {node.log: name for name, node in graph.named.items()}
 
     def doubt(name: str, epoch: int, why: str) -> None:
@@ -84,7 +84,7 @@ def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
         if not stage.live and (stage.in_memory or stage.refused):
             return
         if known is None or epoch < known.epoch:
-            doubts[log] = Refuted(epoch, why)
+            doubts[log] = RefutedState(epoch, why)
 
     for known, stage in seen.catalog.items():
         if stage.refuted is not None:
@@ -101,13 +101,13 @@ def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
     return doubts
 
 
-def planned(
+def plan_repairs(
     seen: Snapshot,
-    lost: Unread,
+    lost: MissingHistory,
     missing: AbstractSet[str],
-    doubts: Mapping[int, Refuted] | None = None,
+    doubts: Mapping[int, RefutedState] | None = None,
     apart: AbstractSet[str] = frozenset(),
-) -> list[Loss]:
+) -> list[StageDamage]:
     """Decides on all that lacks something, what is read before what reads it.
 
     Args:
@@ -132,22 +132,22 @@ class _Planning:
     def __init__(
         self,
         seen: Snapshot,
-        lost: Unread,
+        lost: MissingHistory,
         missing: AbstractSet[str],
-        doubts: Mapping[int, Refuted],
+        doubts: Mapping[int, RefutedState],
     ) -> None:
         self.seen, self.lost, self.doubts = seen, lost, doubts
         self.lacking: Mapping[int, AbstractSet[str]] = {
             number: files
             for number, trace in seen.version.traces.items()
-            if (files := restoring.needs(trace) & missing)
+            if (files := lazy_layer.files_needed(trace) & missing)
         }
-        self.past = Past(seen.history, seen.epoch)
-        self.readable: dict[str, Ranges] = {}
+        self.past = HistoricalInputs(seen.history, seen.epoch)
+        self.readable: dict[str, EpochRanges] = {}
         self.gone: set[str] = set()
         self.had: set[int] = set()  # parts without a name that are planned for
 
-    def losses(self, apart: AbstractSet[str]) -> Iterator[Loss]:
+    def losses(self, apart: AbstractSet[str]) -> Iterator[StageDamage]:
         for node in self.seen.graph:
             if node.name is None or node.name in apart:
                 continue
@@ -155,7 +155,7 @@ class _Planning:
             if loss is not None:
                 yield loss
 
-    def _of(self, node: Node, stage: Stage) -> Loss | None:
+    def _of(self, node: Node, stage: Stage) -> StageDamage | None:
         """What becomes of one; None if it lacks nothing."""
         assert node.log is not None
         broken, doubt = self.lost.of(node.log, stage.begin), self.doubts.get(node.log)
@@ -169,7 +169,7 @@ class _Planning:
         if broken is None and not own and not parts and not state:
             return None
         files = frozenset(self._files(node, parts)).union(() if broken is None else broken[1])
-        loss = Loss(stage.name, READ, files, arranged=frozenset(own), begin=stage.begin)
+        loss = StageDamage(stage.name, READ, files, arranged=frozenset(own), begin=stage.begin)
         if broken is not None:
             return self._broken(node, stage, loss, broken[0], parts)
         if not parts and not state:
@@ -182,22 +182,22 @@ class _Planning:
         return loss._replace(action=RECOMPUTE, refused=frozenset(parts), bare=bare)
 
     def _refuted(
-        self, node: Node, stage: Stage, doubt: Refuted, broken: tuple[int, set[str]] | None
-    ) -> Loss:
+        self, node: Node, stage: Stage, doubt: RefutedState, broken: tuple[int, set[str]] | None
+    ) -> StageDamage:
         """What becomes of one whose log is not believed from an epoch on."""
         epoch, files = (doubt.epoch, set[str]()) if broken is None else broken
-        loss = Loss(stage.name, STALE, frozenset(files), begin=stage.begin)
+        loss = StageDamage(stage.name, STALE, frozenset(files), begin=stage.begin)
         why = self._unable(node, stage) if stage.live else "run its cell"
         if why is not None:
             return self._stale(loss, f"{doubt.why}; {why}")
-        span = replay.span(self.seen.graph, {node.id})
+        span = replay.replay_span(self.seen.graph, {node.id})
         parts = {part.id for part in span.graph if part.name is None} - self.had
         again = self._broken(node, stage, loss, min(epoch, doubt.epoch), parts)
         return again._replace(why=f"{doubt.why}: {again.why}")
 
     def _broken(
-        self, node: Node, stage: Stage, loss: Loss, epoch: int, parts: AbstractSet[int]
-    ) -> Loss:
+        self, node: Node, stage: Stage, loss: StageDamage, epoch: int, parts: AbstractSet[int]
+    ) -> StageDamage:
         """What becomes of one whose log cannot be read from an epoch on."""
         now = self.seen.epoch
         whole = len(loss.arranged) < len(node.traces)
@@ -208,7 +208,7 @@ class _Planning:
             if not whole:
                 return self._stale(loss, self._unable(node, stage) or _unhad(stage))
             return self._stale(loss, why) if hurt else loss._replace(why=why)
-        sources = Ranges.of(range(now + 1))
+        sources = EpochRanges.of(range(now + 1))
         for name in self._reads(node):
             sources &= self._epochs(name)
         first = sources.neighbours(stage.begin)[1]
@@ -267,15 +267,15 @@ class _Planning:
                     reached.add(i)
         return False
 
-    def _stale(self, loss: Loss, why: str) -> Loss:
+    def _stale(self, loss: StageDamage, why: str) -> StageDamage:
         self.gone.add(loss.name)
         return loss._replace(action=STALE, arranged=NOBODY, why=why)
 
     def _cut(self, stage: Stage, first: int) -> None:
         """Notes that a collection cannot be read before an epoch, however its log has it."""
-        self.readable[stage.name] = Ranges.of(range(first, self.seen.epoch + 1))
+        self.readable[stage.name] = EpochRanges.of(range(first, self.seen.epoch + 1))
 
-    def _epochs(self, name: str) -> Ranges:
+    def _epochs(self, name: str) -> EpochRanges:
         """The epochs that a collection can be read at, once what is planned is done."""
         node = self.seen.graph.named[name]
         epochs = self.past.readable([node])
@@ -285,12 +285,12 @@ class _Planning:
 
     def _reads(self, node: Node) -> list[str]:
         """The named collections that a node is computed from."""
-        sources = replay.span(self.seen.graph, {node.id}).sources
+        sources = replay.replay_span(self.seen.graph, {node.id}).sources
         return [each.name for each in sources if each.name is not None]
 
     def _parts(self, node: Node) -> set[int]:
         """The parts without a name that a stage is computed with, and that lack something."""
-        span = replay.span(self.seen.graph, {node.id})
+        span = replay.replay_span(self.seen.graph, {node.id})
         lacking = set()
         for part in span.graph:
             if part.name is None and part.id not in self.had:
@@ -313,4 +313,4 @@ def _unhad(stage: Stage) -> str:
 
 def _runs(first: int, last: int) -> str:
     """Which epochs are run."""
-    return f"{counted(last - first + 1, 'epoch')} from {first} on"
+    return f"{counted_noun(last - first + 1, 'epoch')} from {first} on"

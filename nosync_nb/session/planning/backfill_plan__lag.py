@@ -21,26 +21,26 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import UNMADE, Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
-from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.state_reader import is_forgotten
+from nosync_nb.dataflow.state_reader import has_lost_state
 from nosync_nb.session.planning import replay
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.history.history import History
 
 
-class Extended(NamedTuple):
+class CatchUpResult(NamedTuple):
     """What extending gave: past epochs of stages, not yet written, and the base that has them."""
 
-    drafts: list[Draft]
-    base: replay.Base
+    drafts: list[EpochResult]
+    base: replay.ReplayBase
 
 
-def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
+def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
     """Why a stage cannot be extended from its last epoch, None if it can.
 
     Args:
@@ -51,14 +51,18 @@ def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> s
     node = graph.named[stage.name]
     if node.operator is None:
         return "its state was not kept"
-    own = [part for part in replay.span(graph, {node.id}).graph if part.name in (None, stage.name)]
+    own = [
+        part
+        for part in replay.replay_span(graph, {node.id}).graph
+        if part.name in (None, stage.name)
+    ]
     if any(part.plan == UNMADE for part in own):
         return "its state was not kept"
     if any(p.operator and p.operator.memoises and p.stopped != last for p in own):
         return "it shares memoised results with a stage that went on"
     if stage.refused:
         return "its rows are not believed"
-    if is_forgotten(stage, last):
+    if has_lost_state(stage, last):
         return "it was in memory alone"
     for name in stage.definition.references:
         if name not in same:
@@ -70,9 +74,9 @@ def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> s
     return None
 
 
-def extended(
-    runner: Runner, old: Graph, version: Version, history: History, rows_max: int
-) -> Extended:
+def catch_up(
+    runner: Runner, old: Graph, version: VersionState, history: History, rows_max: int
+) -> CatchUpResult:
     """Brings every node of a graph to now that is in `old` and stopped, and does not stand still.
 
     Nothing is written or made visible.
@@ -88,13 +92,15 @@ def extended(
             continue
         if before.stopped < version.epoch:
             groups.setdefault(before.stopped, set()).add(node.id)
-    past = Past(history, version.epoch)
+    past = HistoricalInputs(history, version.epoch)
     if not groups:
-        return Extended([], replay.Base(old, version, past))
+        return CatchUpResult([], replay.ReplayBase(old, version, past))
     traces = dict(version.traces)
-    drafts: list[Draft] = []
+    drafts: list[EpochResult] = []
     for stop in sorted(groups, reverse=True):
-        lagging = _Lagging(past, replay.span(runner.graph, groups[stop]), old, stop, version.epoch)
+        lagging = _Lagging(
+            past, replay.replay_span(runner.graph, groups[stop]), old, stop, version.epoch
+        )
         ran, after = lagging.run(runner, traces, rows_max)
         traces.update(after)
         for draft in ran:
@@ -103,7 +109,9 @@ def extended(
     moved = set().union(*groups.values())
     nodes = [runner.graph.nodes[n.id] if n.id in moved else n for n in old]
     there = Graph(nodes, old.numbers, memory=old.memory, unwritten=old.unwritten)
-    return Extended(drafts, replay.Base(there, Version(version.epoch, traces), past))
+    return CatchUpResult(
+        drafts, replay.ReplayBase(there, VersionState(version.epoch, traces), past)
+    )
 
 
 class _Lagging:
@@ -114,12 +122,14 @@ class _Lagging:
         stop: their last epoch, before `now`.
     """
 
-    def __init__(self, past: Past, span: replay.Span, old: Graph, stop: int, now: int) -> None:
+    def __init__(
+        self, past: HistoricalInputs, span: replay.ReplaySpan, old: Graph, stop: int, now: int
+    ) -> None:
         self.past, self.span, self.old, self.stop, self.now = past, span, old, stop, now
 
     def run(
         self, whole: Runner, traces: Mapping[int, Trace], rows_max: int
-    ) -> tuple[list[Draft], dict[int, Trace]]:
+    ) -> tuple[list[EpochResult], dict[int, Trace]]:
         """Runs what was missed.
 
         Args:
@@ -139,7 +149,7 @@ class _Lagging:
             start.update(self._kept(span.graph.nodes[i], traces))
         there = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
         runner = Runner(span.graph, whole.evaluate, whole.bulk)
-        draft = runner.first_run(Version(stop, start), there)
+        draft = runner.first_run(VersionState(stop, start), there)
         if len(steps) > 1:
             runner = Runner(span.graph, whole.evaluate)
         drafts = []
@@ -150,7 +160,7 @@ class _Lagging:
             if inputs:
                 draft = runner.epoch(draft.version(), inputs, epoch)
                 drafts.append(draft.of_logs(span.logs))
-                replay.compact(draft)
+                replay.compact_replayed(draft)
             before = epoch
         past.skip(span.logs, stop, steps)
         own = span.traces
@@ -172,7 +182,7 @@ class _Lagging:
         known = set(self.old.nodes[node.id].traces.values())
         for layout, number in node.traces.items():
             if number not in known:
-                made[number] = replay.whole(layout, self.past.state(node, self.stop), self.stop)
+                made[number] = replay.state_at(layout, self.past.state(node, self.stop), self.stop)
                 continue
             layers = list(traces[number].layers) if number in traces else []
             if len(missed):
@@ -192,11 +202,11 @@ class _Lagging:
         held = next((traces[n] for n in before.traces.values() if n in traces), None)
         for layout, number in node.traces.items():
             if number not in before.traces.values() and held is not None:
-                made[number] = replay.whole(layout, held.consolidated(), self.stop)
+                made[number] = replay.state_at(layout, held.consolidated(), self.stop)
         return made
 
 
-def with_gaps(catalog: dict[str, Stage], graph: Graph, past: Past) -> None:
+def with_recorded_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs) -> None:
     """Notes in the catalog which epochs of its stages cannot be told apart."""
     for node in graph if past.gaps else ():
         spans = past.gaps.get(node.log) if node.name and node.log is not None else None

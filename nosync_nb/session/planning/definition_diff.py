@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.closure import Unknown
-from nosync_nb.dataflow.graph import others
-from nosync_nb.dataflow.schema_adaptation import keeping, rebased
+from nosync_nb.collections.functions.closure import UnavailableFunction
+from nosync_nb.dataflow.graph import other_inputs
+from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas, columns_kept
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import MEMORY, Frozen, Options, Stage, Stale
-from nosync_nb.dataflow.state_reader import is_forgotten
+from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, StageOptions, StaleState
+from nosync_nb.dataflow.state_reader import has_lost_state
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.session.planning import backfill_plan__lag
@@ -29,7 +29,7 @@ from nosync_nb.session.planning import backfill_plan__lag
 Catalog = dict[str, Stage]
 
 
-class Decision(NamedTuple):
+class DefinitionDecision(NamedTuple):
     """What a definition does.
 
     Attributes:
@@ -78,12 +78,12 @@ COMPUTED = ("new", "changed", "followed")
 """What stages are of which all rows are computed now."""
 
 
-def kept(catalog: Catalog) -> Decision:
+def unchanged_decision(catalog: Catalog) -> DefinitionDecision:
     """That nothing changes for the stages of a catalog."""
-    return Decision(catalog, {}, {})
+    return DefinitionDecision(catalog, {}, {})
 
 
-def transition(before: Stage | None, *, equal: bool, missing: str | None, now: int) -> str:
+def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, now: int) -> str:
     """What becomes of a stage that can be computed.
 
     Args:
@@ -97,39 +97,39 @@ def transition(before: Stage | None, *, equal: bool, missing: str | None, now: i
             return "new"
         case Stage() if not equal:
             return "changed"
-        case Stage(life=Stale()) if missing is not None:
+        case Stage(life=StaleState()) if missing is not None:
             return "changed"
-        case Stage(life=Stale(since=since)):
+        case Stage(life=StaleState(since=since)):
             return "extended" if since < now else "resumed"
         case _:
             return "unchanged"
 
 
-def resumed(seen: Snapshot, types: Types | None, *, extend: bool) -> Decision:
+def resume_decision(seen: Snapshot, types: Types | None, *, extend: bool) -> DefinitionDecision:
     """Decides which of the stages that have stopped go on after a recovery.
 
     Args:
         extend: those go on that have missed epochs and can have them; the others need their cells.
     """
     prints = {name: stage.fingerprint for name, stage in seen.catalog.items()}
-    decision = kept({})
+    decision = unchanged_decision({})
     for name, stage in seen.catalog.items():
         decision.catalog[name] = stage
         if stage.definition is None or stage.reason is None or not extend or stage.held is not None:
             continue
-        fresh, why = rebased(stage.resumed(), decision.catalog, types)
-        if why or halted(fresh, decision.catalog) or fresh.meaning(prints) != prints[name]:
+        fresh, why = adapted_to_schemas(stage.resumed(), decision.catalog, types)
+        if why or halt_reason(fresh, decision.catalog) or fresh.meaning(prints) != prints[name]:
             continue
-        if backfill_plan__lag.unreadable(seen, stage, decision.catalog) is None:
+        if backfill_plan__lag.catch_up_refusal(seen, stage, decision.catalog) is None:
             decision.catalog[name] = fresh
             decision.status[name] = "extended"
     return decision
 
 
-def asked(
+def requested_catalog(
     seen: Snapshot,
     trees: Mapping[str, Definition],
-    options: Options,
+    options: StageOptions,
     *,
     again: AbstractSet[str],
 ) -> Catalog:
@@ -145,7 +145,7 @@ def asked(
     other = set(again)
     for name, tree in trees.items():
         old = catalog.get(name)
-        given = keeping(tree, options)
+        given = columns_kept(tree, options)
         if old is None:
             stage = Stage(name, tree.schema, tree, begin=seen.epoch, options=given)
         else:
@@ -185,7 +185,7 @@ def _is_same(
     return stage.meaning(prints) == old.fingerprint
 
 
-def _demoted(old: Stage, tree: Definition, options: Options) -> Options:
+def _demoted(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
     """The options of a stage; one that was found not to be deterministic stays so till its edit."""
     assert old.definition is not None
     if not old.options.demoted or old.signer is not None:
@@ -196,14 +196,14 @@ def _demoted(old: Stage, tree: Definition, options: Options) -> Options:
     return replace(options, nondeterministic=True, demoted=True)
 
 
-def decided(
+def decide(
     seen: Snapshot,
     types: Types | None,
     catalog: Catalog,
     named: AbstractSet[str],
     *,
     again: AbstractSet[str],
-) -> Decision:
+) -> DefinitionDecision:
     """Decides what becomes of each stage; what goes on, over what goes on, need not be.
 
     Args:
@@ -218,18 +218,18 @@ def decided(
     Cost: in what is asked for and reads it; some 100 ns for each other stage.
     """
     before = seen.catalog
-    fresh = others(catalog, before)
+    fresh = other_inputs(catalog, before)
     asked = {*fresh, *again}
     if asked.isdisjoint(before) and seen.graph.goes_on:
         trees = {n: s.definition for n, s in fresh.items() if s.definition}
-        decision = kept(dict(before))
+        decision = unchanged_decision(dict(before))
     else:
         trees = {
             n: s.definition
             for n, s in catalog.items()
             if s.definition and not s.frozen and s.held is None
         }
-        decision = kept({n: s for n, s in catalog.items() if n not in trees})
+        decision = unchanged_decision({n: s for n, s in catalog.items() if n not in trees})
     if named - trees.keys():
         decision.status.update((n, KEPT[0]) for n in catalog if n in named and n not in trees)
     moved: set[str] = set()
@@ -246,7 +246,7 @@ def decided(
 
 
 def _decide(
-    decision: Decision,
+    decision: DefinitionDecision,
     seen: Snapshot,
     types: Types | None,
     asked: Stage,
@@ -258,8 +258,8 @@ def _decide(
     """Decides what becomes of one stage; what it reads is decided."""
     name = asked.name
     before = seen.catalog.get(name)
-    stage, why = rebased(asked.resumed(), decision.catalog, types)
-    why = why or halted(stage, decision.catalog)
+    stage, why = adapted_to_schemas(asked.resumed(), decision.catalog, types)
+    why = why or halt_reason(stage, decision.catalog)
     prints = {read: decision.catalog[read].fingerprint for read in tree.references}
     if why is None:
         _go_on(decision, seen, stage.identified(prints), before, prints, again=again, named=named)
@@ -275,7 +275,7 @@ def _decide(
 
 
 def _go_on(
-    decision: Decision,
+    decision: DefinitionDecision,
     seen: Snapshot,
     stage: Stage,
     before: Stage | None,
@@ -294,8 +294,8 @@ def _go_on(
     # What another's stage held is not this one's.
     equal = same and not again and before is not None and before.signer is None
     if equal and before is not None and not before.live:
-        missing = backfill_plan__lag.unreadable(seen, before, decision.same)
-    status = transition(before, equal=equal, missing=missing, now=seen.epoch)
+        missing = backfill_plan__lag.catch_up_refusal(seen, before, decision.same)
+    status = stage_transition(before, equal=equal, missing=missing, now=seen.epoch)
     if before is not None and status == "changed":
         if missing is not None:
             decision.lost[name] = missing
@@ -335,16 +335,16 @@ def _earlier(stage: Stage, seen: Snapshot) -> Stage:
     node = seen.graph.named[stage.name]
     layout, trace = next(iter(node.traces.items()))
     assert node.log is not None  # it has a name
-    return stage.before(Frozen(seen.last(stage), node.log, trace, layout.key))
+    return stage.before(FrozenState(seen.last(stage), node.log, trace, layout.key))
 
 
-def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
+def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
     """Why a stage cannot go on: it is not believed, or a function or what it reads is missing."""
     if stage.held is not None:
         return stage.held
     assert stage.definition is not None
     for each in stage.definition.captures:
-        if isinstance(each.function, Unknown):
+        if isinstance(each.function, UnavailableFunction):
             return f"a function was not restored: {each.function.why}"
     for name in stage.definition.references:
         read = catalog[name]
@@ -352,7 +352,7 @@ def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
             return f"it reads '{name}', which is stale"
         if read.held is not None:
             return f"it reads '{name}', which is lost"
-        if isinstance(read.life, Frozen) and is_forgotten(read, read.life.since):
+        if isinstance(read.life, FrozenState) and has_lost_state(read, read.life.since):
             return f"it reads '{name}', which was in memory alone and is gone"
     return None
 
@@ -362,11 +362,11 @@ def _sorted(trees: Mapping[str, Definition], asked: AbstractSet[str]) -> Mapping
     place = {name: i for i, name in enumerate(trees)}
     for name in [name for name in trees if name in asked]:
         if any(place.get(read, -1) >= place[name] for read in trees[name].references):
-            return ordered(trees)
+            return topological_order(trees)
     return trees
 
 
-def ordered(trees: Mapping[str, Definition]) -> dict[str, Definition]:
+def topological_order(trees: Mapping[str, Definition]) -> dict[str, Definition]:
     """Stages after those they read.
 
     Raises:

@@ -17,27 +17,27 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from nosync_nb.dataflow.cardinality import Tables
+from nosync_nb.dataflow.cardinality import TableSizes
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import UNMADE, Graph, Node
-from nosync_nb.dataflow.runtime.activity import Doing
-from nosync_nb.dataflow.runtime.delta import Held
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
-from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.activity import ActivityMonitor
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
 from nosync_nb.expressions import Types
-from nosync_nb.trace import Layer, Trace, adopt, plan
+from nosync_nb.trace import Layer, Trace, adopt_merged, plan_merges
 from nosync_nb.trace.batch import Batch, Layout, arrange
-from nosync_nb.trace.epoch_ranges import Ranges
+from nosync_nb.trace.epoch_ranges import EpochRanges
 from nosync_nb.trace.merge import merge_ranges
 
 EPOCHS_MAX = 10_000
 
 
-class Span(NamedTuple):
+class ReplaySpan(NamedTuple):
     """The part of a graph that is computed for past epochs.
 
     Attributes:
@@ -65,18 +65,18 @@ class Span(NamedTuple):
         return Graph(self.graph.nodes[i] for i in self.new)
 
 
-class Base(NamedTuple):
+class ReplayBase(NamedTuple):
     """What a definition starts from: the graph and the version before it, and the past.
 
     Stages that it extends are in all three as they are afterwards.
     """
 
     graph: Graph
-    version: Version
-    past: Past
+    version: VersionState
+    past: HistoricalInputs
 
 
-class Afresh(NamedTuple):
+class RecomputedState(NamedTuple):
     """What a definition has again of a stage that lacks something; nothing by default.
 
     Attributes:
@@ -96,7 +96,7 @@ class Afresh(NamedTuple):
     replayed: bool = False
 
 
-def compiled(
+def compile_catalog(
     catalog: Mapping[str, Stage],
     old: Graph,
     types: Types | None,
@@ -105,7 +105,7 @@ def compiled(
     extended: AbstractSet[str],
     refused: AbstractSet[int] = frozenset(),
     bare: AbstractSet[int] = frozenset(),
-    tables: Tables | None = None,
+    tables: TableSizes | None = None,
     later: bool = False,
 ) -> Graph:
     """The graph of a new catalog; see `Compiler`.
@@ -157,7 +157,7 @@ def _forgets(node: Node | None) -> bool:
     return node is not None and (node.log is None or (node.name is None and node.plan == UNMADE))
 
 
-def wanted(graph: Graph, old: Graph) -> set[int]:
+def missing_nodes(graph: Graph, old: Graph) -> set[int]:
     """The nodes of `graph` that `old` has not, and that can be computed."""
     return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
 
@@ -176,11 +176,11 @@ def replayable(graph: Graph, new: set[int], old: Graph) -> set[int]:
 
 def below(graph: Graph, numbers: set[int]) -> set[int]:
     """Some nodes, with the parts without a name that they are computed with."""
-    part = span(graph, numbers)
+    part = replay_span(graph, numbers)
     return part.graph.nodes.keys() - {source.id for source in part.sources}
 
 
-def span(graph: Graph, new: set[int]) -> Span:
+def replay_span(graph: Graph, new: set[int]) -> ReplaySpan:
     """What must run to compute some nodes: they, and what is unnamed below them."""
     needed: set[int] = set()
     sources: set[int] = set()
@@ -202,12 +202,12 @@ def span(graph: Graph, new: set[int]) -> Span:
             node = replace(node, operator=None, inputs=(), state=(), frozen=False)
         nodes.append(node)
     part = Graph(nodes, graph.numbers)
-    return Span(part, [part.nodes[i] for i in sorted(sources)], new)
+    return ReplaySpan(part, [part.nodes[i] for i in sorted(sources)], new)
 
 
 def first_epoch(
-    base: Base,
-    span: Span,
+    base: ReplayBase,
+    span: ReplaySpan,
     catalog: Mapping[str, Stage],
     asked: int | None,
     rows_max: int,
@@ -242,7 +242,7 @@ def first_epoch(
     return first if cheap and now > first else None
 
 
-def earliest(snapshot: Snapshot, names: Iterable[str]) -> int:
+def earliest_replay_epoch(snapshot: Snapshot, names: Iterable[str]) -> int:
     """The first epoch from which some stages can be replayed, with all that follows them."""
     catalog, graph = snapshot.catalog, snapshot.graph
     trees = {}
@@ -252,17 +252,19 @@ def earliest(snapshot: Snapshot, names: Iterable[str]) -> int:
             trees[name] = stage.definition
     read = {r for tree in trees.values() for r in tree.references} - trees.keys()
     begin = max((catalog[r].begin for r in read), default=snapshot.epoch)
-    readable = Past(snapshot.history, snapshot.epoch).readable(graph.named[r] for r in read)
+    readable = HistoricalInputs(snapshot.history, snapshot.epoch).readable(
+        graph.named[r] for r in read
+    )
     return readable.neighbours(begin)[1] or begin
 
 
-def lacking(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
+def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
     """The stages of which epochs from `first` on cannot be read, and a replay would give some.
 
     Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
     """
     there = [name for name in names if name in snapshot.catalog]
-    begin = earliest(snapshot, there)
+    begin = earliest_replay_epoch(snapshot, there)
     return {
         name
         for name in there
@@ -270,7 +272,7 @@ def lacking(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
     }
 
 
-def unread_from(snapshot: Snapshot, name: str) -> int | None:
+def first_unread_epoch(snapshot: Snapshot, name: str) -> int | None:
     """From which epoch on a replay would compute what a stage has not read; None: it has it all.
 
     Where an input begins it has no rows yet: a stage of the epoch after it has missed nothing.
@@ -285,7 +287,7 @@ def unread_from(snapshot: Snapshot, name: str) -> int | None:
             read += [r for r in stage.definition.references if r not in read]
     if min(filled, default=begin) + 1 >= begin:
         return None
-    first = earliest(snapshot, [name])
+    first = earliest_replay_epoch(snapshot, [name])
     return first if first < begin else None
 
 
@@ -295,12 +297,12 @@ def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
     if stage.definition is None:
         return False
     read = [snapshot.graph.named[r] for r in set(stage.definition.references)]
-    readable = Past(snapshot.history, snapshot.epoch).readable(read)
-    gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
+    readable = HistoricalInputs(snapshot.history, snapshot.epoch).readable(read)
+    gaps = EpochRanges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
     return bool(readable & gaps)
 
 
-def told(
+def replay_message(
     snapshot: Snapshot, stage: Stage, status: str, named: Iterable[str], asked: int | None
 ) -> str | None:
     """From where a stage that was edited can be read, and how to see more of it.
@@ -316,14 +318,14 @@ def told(
     before = f"the version before is '{stage.name}@{stage.version - 1}'"
     if stage.begin < snapshot.epoch:
         return f"replayed from epoch {stage.begin}; {before}"
-    first = earliest(snapshot, named)
+    first = earliest_replay_epoch(snapshot, named)
     how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
     return f"computed as of epoch {stage.begin}{how}; {before}"
 
 
-def run(
-    definition: Runner, past: Past, span: Span, first: int, doing: Doing
-) -> tuple[list[Draft], dict[int, Trace]]:
+def run_replay(
+    definition: Runner, past: HistoricalInputs, span: ReplaySpan, first: int, doing: ActivityMonitor
+) -> tuple[list[EpochResult], dict[int, Trace]]:
     """Replays the epochs from `first` to now.
 
     Args:
@@ -339,9 +341,9 @@ def run(
     for node in span.sources:
         batch = past.state(node, first)
         for layout, number in node.traces.items():
-            traces[number] = whole(layout, batch, first)
+            traces[number] = state_at(layout, batch, first)
     runner = Runner(span.graph, definition.evaluate, definition.bulk)
-    draft = runner.first_run(Version(first, traces), sources)
+    draft = runner.first_run(VersionState(first, traces), sources)
     drafts = [draft.of_logs(logs)]
     runner = Runner(span.graph, definition.evaluate)
     steps = [e for e in past.readable(span.sources) if e > first]
@@ -352,13 +354,15 @@ def run(
             if inputs:
                 draft = runner.epoch(draft.version(), inputs, epoch)
                 drafts.append(draft.of_logs(logs))
-                compact(draft)
+                compact_replayed(draft)
             replaying.step()
     past.skip(logs, first, steps)
     return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
 
-def prefixed(past: Past, before: Node, after: Node, begin: int, ran: list[Draft]) -> list[Draft]:
+def with_previous_log(
+    past: HistoricalInputs, before: Node, after: Node, begin: int, ran: list[EpochResult]
+) -> list[EpochResult]:
     """Epochs that were run, behind what the log of before has of those from `begin` on.
 
     Args:
@@ -373,33 +377,33 @@ def prefixed(past: Past, before: Node, after: Node, begin: int, ran: list[Draft]
     drafts = []
     for last, epoch in pairwise([-1, *steps]):
         batch = past.state(before, epoch) if last < 0 else past.changes(before, last, epoch)
-        draft = Draft(Version(epoch, {}), epoch)
+        draft = EpochResult(VersionState(epoch, {}), epoch)
         if len(batch):
-            draft.logged.append((after.log, after.log_layout, Held((batch,))))
+            draft.logged.append((after.log, after.log_layout, ArrangedChange((batch,))))
         drafts.append(draft)
     first.unlog(after.log)
     past.skip([after.log], begin, steps)
     return [*drafts, *ran]
 
 
-def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:
+def state_at(layout: Layout, batch: Batch, epoch: int) -> Trace:
     """All that a collection holds at an epoch, as a trace of one layer."""
     arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
     return Trace.of(arranged, epoch)
 
 
-def compact(draft: Draft) -> None:
+def compact_replayed(draft: EpochResult) -> None:
     """Merges what an epoch left to plan, here and now."""
     for number in draft.due:
         draft.traces[number] = _compacted(draft.traces[number])
 
 
 def _compacted(trace: Trace) -> Trace:
-    while (planned := plan(trace)) is not None:
+    while (planned := plan_merges(trace)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
         parts = merge_ranges(trace.layout, [layer.parts for layer in inputs])
         output = Layer(inputs[0].lower, inputs[-1].upper, tuple(parts))
-        adopted = adopt(trace, inputs, output)
+        adopted = adopt_merged(trace, inputs, output)
         assert adopted is not None
         trace = adopted
     return trace

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.explain_output import Explained
-from nosync_nb.collections.session_protocol import Pinpoint, Stopped
+from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.session_protocol import ResolvedEpoch, Stopped
 from nosync_nb.errors import TimeError
-from nosync_nb.session.limits import Limits
-from nosync_nb.session.reads.collection_host__frames import Frames
-from nosync_nb.session.reads.log_follower import Follower
-from nosync_nb.session.reads.reader import SnapshotReader, known
-from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.limits import UserLimits
+from nosync_nb.session.reads.collection_host__frames import DataFrameExports
+from nosync_nb.session.reads.log_follower import LogFollower
+from nosync_nb.session.reads.reader import SnapshotReader, same_columns_definition
+from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.subscriptions import Listeners
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.subscriptions import Subscriptions
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.writes import missing_rows
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.trace import Trace
@@ -26,7 +26,7 @@ from nosync_nb.trace.batch import Batch
 Seen = TypeVar("Seen")
 
 
-class Standing(NamedTuple):
+class CollectionPosition(NamedTuple):
     """Up to where a collection has come, and what tells it from another one of its name.
 
     Attributes:
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
         logs: the numbers of the logs that it is read from; another version has others.
     """
 
-    point: Pinpoint
+    point: ResolvedEpoch
     logs: tuple[int | None, ...]
 
 
@@ -47,15 +47,15 @@ class SessionHost:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
         reader: SnapshotReader,
-        follower: Follower,
-        frames: Frames,
-        names: Names,
-        listeners: Listeners,
+        follower: LogFollower,
+        frames: DataFrameExports,
+        names: DefinitionNames,
+        listeners: Subscriptions,
         types: SparkTypes,
-        limits: Limits,
+        limits: UserLimits,
     ) -> None:
         self.types = types
         self._gate = gate
@@ -90,16 +90,16 @@ class SessionHost:
         """The number of an epoch."""
         return self._reader.epoch(at, self._publisher.snapshot)
 
-    def pinpoint(self, at: Any) -> Pinpoint:
+    def pinpoint(self, at: Any) -> ResolvedEpoch:
         """An epoch that is told from any that has its number after a rewind."""
         since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
-        return Pinpoint(self.epoch(at), since)
+        return ResolvedEpoch(self.epoch(at), since)
 
     def stopped(self, definition: Definition) -> Stopped | None:
         """Why a collection is stale, or reads one that is."""
         return self._reader.stopped(self._publisher.snapshot, definition)
 
-    def still(self, point: Pinpoint, title: str) -> int:
+    def still(self, point: ResolvedEpoch, title: str) -> int:
         """The number of an epoch of before; see `Host.still`."""
         if self._publisher.ledger.numbering.has_left(*point):
             raise TimeError(
@@ -108,7 +108,7 @@ class SessionHost:
             )
         return point.epoch
 
-    def standing(self, definition: Definition) -> Standing:
+    def standing(self, definition: Definition) -> CollectionPosition:
         """Up to where a collection has come; what a reader has not looked at yet is not in it.
 
         Raises:
@@ -118,14 +118,14 @@ class SessionHost:
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         if name is not None:
-            last = seen.last(known(seen, name, definition.schema))
-            return Standing(Pinpoint(last, since), (seen.graph.named[name].log,))
+            last = seen.last(same_columns_definition(seen, name, definition.schema))
+            return CollectionPosition(ResolvedEpoch(last, since), (seen.graph.named[name].log,))
         read = {ref.name: ref.schema for ref in definition.refs}
-        stages = [known(seen, each, schema) for each, schema in read.items()]
+        stages = [same_columns_definition(seen, each, schema) for each, schema in read.items()]
         logs = tuple(seen.graph.named[stage.name].log for stage in stages)
-        return Standing(Pinpoint(seen.epoch, since), logs)
+        return CollectionPosition(ResolvedEpoch(seen.epoch, since), logs)
 
-    def holds(self, standing: Standing, definition: Definition) -> bool:
+    def holds(self, standing: CollectionPosition, definition: Definition) -> bool:
         """Whether what a collection had then is what its epoch of that number has now."""
         left = self._publisher.ledger.numbering.has_left(*standing.point)
         return not left and self.standing(definition).logs == standing.logs
@@ -164,7 +164,7 @@ class SessionHost:
         """The readable epochs, as ranges."""
         return self._reader.history_of(definition)
 
-    def explain(self, definition: Definition) -> Explained:
+    def explain(self, definition: Definition) -> ExplainOutput:
         """How a collection is computed, as of now."""
         return self._reader.explain(definition)
 

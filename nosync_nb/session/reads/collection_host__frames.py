@@ -7,23 +7,27 @@ from functools import partial
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.readable import refuse_negative, titled
+from nosync_nb.collections.readable import refuse_negative, result_title
 from nosync_nb.dataflow.state_reader import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError
 from nosync_nb.session.reads.reader import SnapshotReader
-from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.writes import missing_rows
-from nosync_nb.spark.connection import Link
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts.arrow_file import DISK
 
 
-class Frames:
+class DataFrameExports:
     """Makes DataFrames; the files that they read are kept."""
 
     def __init__(
-        self, publisher: Publisher, reader: SnapshotReader, names: Names, link: Link
+        self,
+        publisher: Publisher,
+        reader: SnapshotReader,
+        names: DefinitionNames,
+        link: SparkConnection,
     ) -> None:
         self._publisher = publisher
         self._reader = reader
@@ -40,21 +44,21 @@ class Frames:
         """
         spark = self._link.require("to_spark")
         from nosync_nb.spark import launch
-        from nosync_nb.spark.execution.task_payload import Shipping
-        from nosync_nb.spark.staging.area import Depot
+        from nosync_nb.spark.execution.task_payload import PlanPayload
+        from nosync_nb.spark.staging.area import StagingArea
         from nosync_nb.spark.views import views
 
         store = self._publisher.store
         given = following(lambda: self._rows(definition, at, views.SMALL_ROWS))
         count = len(given) if isinstance(given, Batch) else given.rows_count
         carrier = self._link.carrier
-        depot = Depot(carrier.folder)
+        depot = StagingArea(carrier.folder)
         if count > views.SMALL_ROWS:
             depot = carrier.required(spark, f"to_spark of {count} rows")
-        shipping = Shipping(carrier, depot, "view", thorough=store.foreign)
+        shipping = PlanPayload(carrier, depot, "view", thorough=store.foreign)
         kept = store.log.mode == "w"
         try:
-            with launch.reached(spark, "to_spark"):
+            with launch.guarded_use(spark, "to_spark"):
                 frame = views.to_spark(spark, given, definition.schema, shipping, kept=kept)
         except NegativeMultiplicityError as error:
             name = self._names.of(definition)
@@ -79,7 +83,7 @@ class Frames:
         if name is None:
             batch = reader.read(definition, at)
             when = partial(reader.epoch, at, seen)
-            refuse_negative(batch, titled(None), when, partial(self._repair, definition))
+            refuse_negative(batch, result_title(None), when, partial(self._repair, definition))
             return batch
         if at is None:
             reader.refuse_pending(seen, definition, name)

@@ -14,14 +14,20 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.comparison import Comparison, Side, difference, differing, narrowed
+from nosync_nb.collections.comparison import (
+    Comparison,
+    ComparisonSide,
+    differing_counts,
+    restricted_comparison,
+    row_difference,
+)
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.row_changes import FirstChanges, changes_of
-from nosync_nb.collections.session_protocol import Host, definition_of, host_of
+from nosync_nb.collections.row_changes import RowChanges, first_row_changes
+from nosync_nb.collections.session_protocol import SessionProtocol, definition_of, session_of
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, StageError, one_line
 from nosync_nb.operators import Evaluate
-from nosync_nb.operators.registry import key_of
+from nosync_nb.operators.registry import row_key
 from nosync_nb.operators.spec import Key
 from nosync_nb.rows import Schema
 from nosync_nb.session.between import Between
@@ -30,19 +36,19 @@ from nosync_nb.session.reads.collection_host import SessionHost
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.trace.batch import Batch, Updates, no_updates
 from nosync_nb.trace.history import interval_cover
-from nosync_nb.trace.history.archive import added
+from nosync_nb.trace.history.archive import add_sums
 
 
 class _Compared(NamedTuple):
     """One side: where it is read, and the places of the columns that are compared."""
 
-    side: Side
-    host: Host
+    side: ComparisonSide
+    host: SessionProtocol
     definition: Definition
     places: Sequence[int]
 
 
-class Comparing:
+class CompareService:
     """Compares what a session has; owns nothing.
 
     Args:
@@ -50,7 +56,7 @@ class Comparing:
         evaluate: has Spark evaluate what only it can.
     """
 
-    def __init__(self, publisher: Publisher, host: Host, evaluate: Evaluate) -> None:
+    def __init__(self, publisher: Publisher, host: SessionProtocol, evaluate: Evaluate) -> None:
         self._publisher = publisher
         self._host = host
         self._evaluate = evaluate
@@ -85,13 +91,13 @@ class Comparing:
         if one.host is two.host and name and name == two.host.name_of(two.definition):
             made = _changes(one, two, schema)
         else:
-            made = difference(_rows(one, schema), _rows(two, schema), schema.types)
+            made = row_difference(_rows(one, schema), _rows(two, schema), schema.types)
         count = a.count(one.side.epoch)
         own = one if one.host is self._host else two
         here = epochs == (None, None) and one.host is two.host is self._host
         live: Callable[[], Collection] | None
         if here:
-            live = partial(differing, _only(a, schema), _only(other, schema))
+            live = partial(differing_counts, _only(a, schema), _only(other, schema))
         else:
             live = self._between(one, two, epochs, schema)
         by_key = self._keys(own, schema, by)
@@ -102,7 +108,7 @@ class Comparing:
             )
         return Comparison(one.side, two.side, schema, made, count, by_key, live, over)
 
-    def changes(self, collection: Collection, after: Any, upto: Any, *, limit: int) -> FirstChanges:
+    def changes(self, collection: Collection, after: Any, upto: Any, *, limit: int) -> RowChanges:
         """The first changes of a stage or input in `(after, upto]`, by its key if it has one.
 
         Args:
@@ -113,10 +119,10 @@ class Comparing:
 
         Cost: one pass over what changed, in vectors.
         """
-        definition, host = definition_of("changes", collection), host_of(collection)
+        definition, host = definition_of("changes", collection), session_of(collection)
         made = host.changes(definition, after, upto)
         key = _key(self._publisher.snapshot, definition) if host is self._host else None
-        return changes_of(made, collection.schema, key or (), limit)
+        return first_row_changes(made, collection.schema, key or (), limit)
 
     def _between(
         self, one: _Compared, two: _Compared, epochs: tuple[Any, ...], schema: Schema
@@ -176,7 +182,7 @@ def _only(collection: Collection, schema: Schema) -> Collection:
 
 def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
     """How a side is read."""
-    definition, host = definition_of("compare", collection), host_of(collection)
+    definition, host = definition_of("compare", collection), session_of(collection)
     name = collection.name or one_line(repr(collection))
     places = [collection.schema.index(each) for each in schema.names]
     if at is None:
@@ -184,21 +190,25 @@ def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
     epoch = host.epoch(at)
     if at is None and (known := collection.history()):
         epoch = known[-1][-1]  # an earlier version has stopped
-    return _Compared(Side(name, epoch), host, definition, places)
+    return _Compared(ComparisonSide(name, epoch), host, definition, places)
 
 
 def _rows(read: _Compared, schema: Schema) -> Updates:
     """The rows of a side."""
-    return narrowed(read.host.read(read.definition, read.side.epoch), read.places, schema.types)
+    return restricted_comparison(
+        read.host.read(read.definition, read.side.epoch), read.places, schema.types
+    )
 
 
 def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
     """What differs between two epochs of one collection."""
     first, last = sorted((one.side.epoch, other.side.epoch))
-    changed = narrowed(one.host.changes(one.definition, first, last), one.places, schema.types)
+    changed = restricted_comparison(
+        one.host.changes(one.definition, first, last), one.places, schema.types
+    )
     none = no_updates(schema.types)
     sides = (none, changed) if first == one.side.epoch else (changed, none)
-    return difference(*sides, schema.types)
+    return row_difference(*sides, schema.types)
 
 
 def _over(
@@ -217,8 +227,8 @@ def _over(
             a, b = (_at(each, epoch, schema) for each in (one, two))
         else:
             a, b = (_between(each, last, epoch, schema) for each in (one, two))
-        step = difference(a, b, schema.types)
-        made = step if made is None else added(made.layout, [made.updates, step.updates])
+        step = row_difference(a, b, schema.types)
+        made = step if made is None else add_sums(made.layout, [made.updates, step.updates])
         last = epoch
         here, there = (each.side._replace(epoch=epoch) for each in (one, two))
         yield Comparison(here, there, schema, made, 0, by)
@@ -226,13 +236,13 @@ def _over(
 
 def _at(read: _Compared, epoch: int, schema: Schema) -> Updates:
     """The rows of a side at an epoch."""
-    return narrowed(read.host.read(read.definition, epoch), read.places, schema.types)
+    return restricted_comparison(read.host.read(read.definition, epoch), read.places, schema.types)
 
 
 def _between(read: _Compared, after: int, upto: int, schema: Schema) -> Updates:
     """What changed in a side."""
     changed = read.host.changes(read.definition, after, upto)
-    return narrowed(changed, read.places, schema.types)
+    return restricted_comparison(changed, read.places, schema.types)
 
 
 def _key(seen: Snapshot, definition: Definition) -> Key:
@@ -250,5 +260,5 @@ def _key(seen: Snapshot, definition: Definition) -> Key:
         stage = seen.catalog.get(name)
         if stage is not None:
             tree = stage.definition
-            known[name] = stage.key if tree is None else key_of(tree.walk(), known.get)
-    return key_of(definition.walk(), known.get)
+            known[name] = stage.key if tree is None else row_key(tree.walk(), known.get)
+    return row_key(definition.walk(), known.get)

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.explain_output import Explained, PlanLine, PlanSection
-from nosync_nb.collections.explain_output__phrases import listed, phrase
-from nosync_nb.dataflow.cardinality import Tables, between
-from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, unchained
-from nosync_nb.dataflow.optimizer.plan_diff import columns_read, moved, pruned
-from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, Plans, plans_of
-from nosync_nb.dataflow.plan_lookups import Arrangement, Lookups
-from nosync_nb.dataflow.runtime.epoch_result import Work
-from nosync_nb.dataflow.shared_arrangements import kept_by_others, running
+from nosync_nb.collections.explain_output import ExplainOutput, PlanLine, PlanSection
+from nosync_nb.collections.explain_output__phrases import listed_names, operator_label
+from nosync_nb.dataflow.cardinality import TableSizes, intermediate_rows
+from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, without_multiway_joins
+from nosync_nb.dataflow.optimizer.plan_diff import columns_read, plan_moves, pruned_columns
+from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, PlanSet, plans_for_catalog
+from nosync_nb.dataflow.plan_lookups import PlanLookups, PlannedArrangement
+from nosync_nb.dataflow.runtime.epoch_result import StageWork
+from nosync_nb.dataflow.shared_arrangements import arrangements_of_others, shared_plan
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.operators.registry import waiting
-from nosync_nb.session.state.definition_names import Names
-from nosync_nb.session.state.metrics import Works
+from nosync_nb.operators.registry import spark_expressions
+from nosync_nb.session.state.definition_names import DefinitionNames
+from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.spark.sql_settings import SparkTypes
 
 DEPTH_MAX = 16
@@ -42,7 +42,7 @@ WORDS = {
 }  # fmt: skip
 
 
-class Subject(NamedTuple):
+class ExplainSubject(NamedTuple):
     """What is explained.
 
     Attributes:
@@ -64,9 +64,13 @@ class Subject(NamedTuple):
     possible: frozenset[Lookup] = NOBODYS
 
 
-def explained(
-    definition: Definition, seen: Snapshot, names: Names, works: Works, types: SparkTypes
-) -> Explained:
+def explain_collection(
+    definition: Definition,
+    seen: Snapshot,
+    names: DefinitionNames,
+    works: WorkMetrics,
+    types: SparkTypes,
+) -> ExplainOutput:
     """The plan of a collection.
 
     Cost: O(its operators + nodes of the graph); some 20 us for each operator.
@@ -75,28 +79,30 @@ def explained(
     stage = seen.stage(definition.name) if definition.is_ref else seen.catalog.get(name or "")
     written = definition if stage is None or stage.definition is None else stage.definition
     as_written = stage is not None and (stage.frozen or stage.options.nondeterministic)
-    told = Subject(written, written, stage, NOBODYS)
+    told = ExplainSubject(written, written, stage, NOBODYS)
     if not as_written:
-        plans = plans_of(written, types)
+        plans = plans_for_catalog(written, types)
         told = told._replace(plan=plans.by(NOBODYS))
         if plans.wishes:
             told = _chosen(told, seen, plans, types)
     return _Telling(told, seen, works, types).explained(name or "collection")
 
 
-def _chosen(told: Subject, seen: Snapshot, plans: Plans, types: SparkTypes) -> Subject:
+def _chosen(
+    told: ExplainSubject, seen: Snapshot, plans: PlanSet, types: SparkTypes
+) -> ExplainSubject:
     """With the plan by which it runs, and why by that."""
     runs, stage = _runs_by(seen, told.stage, plans), told.stage
-    others = NOBODYS if stage is None else kept_by_others(seen.catalog, stage.name, types)
+    others = NOBODYS if stage is None else arrangements_of_others(seen.catalog, stage.name, types)
     told = told._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
     if told.instead:
         usual = plans.by(told.others)
-        spared = between(usual, Tables(seen.graph, seen.version.traces))
+        spared = intermediate_rows(usual, TableSizes(seen.graph, seen.version.traces))
         return told._replace(spared=spared)
     return told._replace(possible=plans.wishes - runs)
 
 
-def _runs_by(seen: Snapshot, stage: Stage | None, plans: Plans) -> frozenset[Lookup]:
+def _runs_by(seen: Snapshot, stage: Stage | None, plans: PlanSet) -> frozenset[Lookup]:
     """What of its wishes a stage is run by."""
     graph = seen.graph
     if stage is None or stage.name not in graph.named:
@@ -106,36 +112,38 @@ def _runs_by(seen: Snapshot, stage: Stage | None, plans: Plans) -> frozenset[Loo
     parts = {node.fingerprint for node in graph if node.name is None}
     if len(prints) < len(names):
         return NOBODYS
-    return running(plans, stage, prints, parts, graph) or NOBODYS
+    return shared_plan(plans, stage, prints, parts, graph) or NOBODYS
 
 
 class _Telling:
     """The telling of one plan."""
 
-    def __init__(self, told: Subject, seen: Snapshot, works: Works, types: SparkTypes) -> None:
+    def __init__(
+        self, told: ExplainSubject, seen: Snapshot, works: WorkMetrics, types: SparkTypes
+    ) -> None:
         self.told = told
         self.seen = seen
         self.works = works
         plan = told.plan
-        self.lookups = Lookups(seen, plan, told.stage)
-        self.tables = Tables(seen.graph, seen.version.traces)
-        self.moved = moved(told.written, plan)
-        self.pruned = pruned(told.written, plan)
-        self.unchained = unchained(plan)
+        self.lookups = PlanLookups(seen, plan, told.stage)
+        self.tables = TableSizes(seen.graph, seen.version.traces)
+        self.moved = plan_moves(told.written, plan)
+        self.pruned = pruned_columns(told.written, plan)
+        self.unchained = without_multiway_joins(plan)
         self.read = columns_read(plan, types)
         self.parts = {id(part): part for part in plan.walk()}
         self.kept = {key: self._used(part) for key, part in self.parts.items()}
         self.numbers: dict[int, int] = {}
         self.shown: set[int] = set()
 
-    def _used(self, part: Definition) -> list[Arrangement]:
+    def _used(self, part: Definition) -> list[PlannedArrangement]:
         """The arrangements of a part; of a named collection those that this plan looks into."""
         own, stage = self.lookups.of(part), self.told.stage
         if not part.is_ref or stage is None:
             return own
         return [each for each in own if stage.name in each.readers]
 
-    def explained(self, title: str) -> Explained:
+    def explained(self, title: str) -> ExplainOutput:
         """All of it."""
         stage, plan = self.told.stage, self.told.plan
         head = f"{title}{self._ran(title) if stage is not None else ''}"
@@ -145,7 +153,7 @@ class _Telling:
             sections.append(PlanSection("kept to be looked up", kept))
         if asked := [*self._asked()]:
             sections.append(PlanSection("a change of an input looks up", asked))
-        return Explained(head, sections)
+        return ExplainOutput(head, sections)
 
     def _states(self) -> Iterator[PlanLine]:
         """What is said of the whole before its parts."""
@@ -165,7 +173,7 @@ class _Telling:
         """The parts from the result down; what is too deep follows under its number."""
         stage = self.told.stage
         if stage is not None and stage.is_input:
-            yield PlanLine(f"input ({listed(stage.schema.names)})")
+            yield PlanLine(f"input ({listed_names(stage.schema.names)})")
             return
         later = [plan]
         while later:
@@ -178,7 +186,9 @@ class _Telling:
             each, first, rest, depth, role = ahead.pop()
             if depth > DEPTH_MAX and each.inputs and id(each) not in self.shown:
                 later.append(each)
-                yield PlanLine(f"{role}{self._numbered(each)} {phrase(each)}", "see below", first)
+                yield PlanLine(
+                    f"{role}{self._numbered(each)} {operator_label(each)}", "see below", first
+                )
                 continue
             again = id(each) in self.shown
             yield self._line(each, first, role, again=again)
@@ -195,7 +205,7 @@ class _Telling:
                 ahead.append((each.inputs[at], *forks, depth + 1, _role(each, at)))
 
     def _line(self, part: Definition, rail: str, role: str, *, again: bool) -> PlanLine:
-        label = phrase(part)
+        label = operator_label(part)
         if part.is_ref:
             label += self._ran(part.name)
         elif self._is_numbered(part):
@@ -203,7 +213,7 @@ class _Telling:
         if again and part.inputs:
             return PlanLine(role + label, "as above", rail)
         notes = [*self._notes(part)]
-        if waits := waiting(part):
+        if waits := spark_expressions(part):
             label += f"  [waits for Spark: {', '.join(waits)}]"
         return PlanLine(role + label, "; ".join(notes), rail)
 
@@ -212,27 +222,27 @@ class _Telling:
         if (places := self.read.get(id(part))) is not None and part.is_ref:
             names = part.schema.names
             if len(places) < len(names):
-                read = listed([names[place] for place in sorted(places)])
+                read = listed_names([names[place] for place in sorted(places)])
                 yield f"{len(places)} of {len(names)} columns: {read}" if read else "no column"
         if below := self.moved.get(id(part)):
             yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
         if gone := self.pruned.get(id(part)):
-            yield f"not carried, as nobody reads it: {listed(gone)}"
+            yield f"not carried, as nobody reads it: {listed_names(gone)}"
         if theirs := [*self._among(part, self.told.others)]:
-            yield f"looked up as others keep it: {listed(theirs)}"
+            yield f"looked up as others keep it: {listed_names(theirs)}"
         if less := [*self._among(part, self.told.instead)]:
             spared = f"about {_rows(self.told.spared)} between"
-            yield f"looked up instead of {spared}, which would be more: {listed(less)}"
+            yield f"looked up instead of {spared}, which would be more: {listed_names(less)}"
         if why := self.unchained.get(id(part)):
             yield f"keeps the rows of the join below ({_rows(self._rows_below(part))}): {why}"
             if more := [*self._possible()]:
-                yield f"to keep none it would look up {listed(more)}"
+                yield f"to keep none it would look up {listed_names(more)}"
 
     def _among(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
         """Which of some lookups a join of many does."""
         for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
             if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in lookups:
-                yield f"{each.name} by {listed([each.schema.names[place] for place in key])}"
+                yield f"{each.name} by {listed_names([each.schema.names[place] for place in key])}"
 
     def _possible(self) -> Iterator[str]:
         """What it would look up if it kept no rows between, and how many rows that has."""
@@ -240,7 +250,7 @@ class _Telling:
             names = self.seen.catalog[name].schema.names
             trace = self.tables.trace(name)
             rows = _rows(0 if trace is None else trace.rows_count)
-            yield f"{name} by {listed([names[place] for place in key])} ({rows})"
+            yield f"{name} by {listed_names([names[place] for place in key])} ({rows})"
 
     def _rows_below(self, join: Definition) -> int:
         """How many rows a join looks up in its first input."""
@@ -257,7 +267,7 @@ class _Telling:
         return f"#{self.numbers.setdefault(id(part), len(self.numbers) + 1)}"
 
     def _ran(self, name: str) -> str:
-        work: Work | None = self.works.last(name)
+        work: StageWork | None = self.works.last(name)
         if work is None:
             return ""
         why = f": {work.why}" if work.why else ""
@@ -270,13 +280,13 @@ class _Telling:
         every = {_identity(self.parts[key], e): e for key, own in self.kept.items() for e in own}
         largest = sorted(every.values(), key=lambda each: -each.size_bytes)
         for each in largest[:SHOWN_MAX]:
-            readers = f"for {listed(each.readers)}" if each.readers else "for who reads it"
+            readers = f"for {listed_names(each.readers)}" if each.readers else "for who reads it"
             yield PlanLine(f"{self._called(each)}: {_bytes(each.size_bytes)}", readers)
         if len(largest) > SHOWN_MAX:
             rest = sum(each.size_bytes for each in largest[SHOWN_MAX:])
             yield PlanLine(f"and {len(largest) - SHOWN_MAX:,} smaller ones: {_bytes(rest)}")
 
-    def _called(self, each: Arrangement) -> str:
+    def _called(self, each: PlannedArrangement) -> str:
         """What an arrangement is called, and its rows."""
         part, rows = self.parts[each.part], f" ({_rows(each.rows)})"
         title = part.name if part.is_ref else self._title(part)
@@ -285,7 +295,7 @@ class _Telling:
         names = part.schema.names
         if each.key is None:
             return f"{title}{rows}"
-        key = listed([names[place] for place in each.key if place < len(names)])
+        key = listed_names([names[place] for place in each.key if place < len(names)])
         return f"{title} by {key}{rows}" if key else f"{title}, all of it{rows}"
 
     def _title(self, part: Definition) -> str:
@@ -321,7 +331,7 @@ class _Telling:
         return sought
 
 
-def _identity(part: Definition, each: Arrangement) -> tuple[object, ...]:
+def _identity(part: Definition, each: PlannedArrangement) -> tuple[object, ...]:
     """What tells one arrangement from another: a named collection may stand in a plan twice."""
     return part.name if part.is_ref else each.part, each.key, each.own
 

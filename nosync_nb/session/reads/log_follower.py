@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.session.recovery.repair_and_retry import Repairs
+from nosync_nb.session.recovery.repair_and_retry import RepairService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store import log_reader, relocate
-from nosync_nb.store.log_reader import Recovered
-from nosync_nb.store.records.replay import rewinds_to
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.log_reader import RecoveredState
+from nosync_nb.store.records.replay import rewind_target
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 
 Read = TypeVar("Read")
@@ -23,7 +23,7 @@ FOLLOW_MAX = 8192
 """Frames after which a reader begins again at the newest checkpoint."""
 
 
-class Follower:
+class LogFollower:
     """Shows what the owner of a log has committed by now; nothing to do for the owner itself.
 
     Threads: what is here is changed with `_lock` alone, which is taken before the gate, and which
@@ -39,11 +39,11 @@ class Follower:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        signer: Signer,
-        repairs: Repairs,
-        recovered: Recovered | None,
+        signer: CatalogSigner,
+        repairs: RepairService,
+        recovered: RecoveredState | None,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -89,7 +89,7 @@ class Follower:
         with self._lock:
             act()
 
-    def _follow(self, before: Recovered) -> bool:
+    def _follow(self, before: RecoveredState) -> bool:
         """Shows what was written after what is shown; whether it could be followed."""
         store = before.store
         self._unshown = True
@@ -98,12 +98,12 @@ class Follower:
             self._followed += len(frames)
             if self._followed > FOLLOW_MAX:
                 return False
-            with decoding("the log"):
+            with guarded_decoding("the log"):
                 tail = store.decoded(frames)
-                if rewinds_to(tail) is not None:
+                if rewind_target(tail) is not None:
                     return False
                 if tail:
-                    self._show(log_reader.follow(before, tail))
+                    self._show(log_reader.follow_frames(before, tail))
         except (DurabilityError, CorruptLogError):
             return False
         self._unshown = False
@@ -115,7 +115,7 @@ class Follower:
         before = self._publisher.store
         store = Store.open(relocate.current_folder(before.files, before.log.place), mode="r")
         try:
-            recovered = log_reader.recover(store)
+            recovered = log_reader.recover_state(store)
             store.release()
             self._show(recovered)
         except BaseException:
@@ -126,7 +126,7 @@ class Follower:
         self._unshown = False
         before.close()
 
-    def _show(self, recovered: Recovered) -> None:
+    def _show(self, recovered: RecoveredState) -> None:
         with self._gate.lock:
             self._publisher.show(recovered)
             self._signer.believe(recovered)

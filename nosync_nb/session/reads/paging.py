@@ -15,35 +15,35 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.collections import row_expressions
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.readable import Readable, refuse_negative, titled
+from nosync_nb.collections.readable import Readable, refuse_negative, result_title
 from nosync_nb.collections.session_protocol import Stopped, definition_of
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.state_reader import layers_at
-from nosync_nb.operators.user_functions import tuples
+from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
-from nosync_nb.session.reads.log_follower import Follower
-from nosync_nb.session.reads.reader import SnapshotReader, known
-from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.reads.log_follower import LogFollower
+from nosync_nb.session.reads.reader import SnapshotReader, same_columns_definition
+from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.writes import missing_rows
 from nosync_nb.spark.sql_settings import SparkTypes
-from nosync_nb.store.catalog.epoch_index import Numbering
+from nosync_nb.store.catalog.epoch_index import EpochNumbering
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.column_profiles import Profile
-from nosync_nb.trace.history.incremental_seek import Near
-from nosync_nb.trace.paging import Order, Ordered
+from nosync_nb.trace.history.incremental_seek import NearbyState
+from nosync_nb.trace.paging import Order, OrderedRows
 
 
-class Paging:
+class PagingService:
     """Makes looks; owns nothing."""
 
     def __init__(
         self,
         publisher: Publisher,
         reader: SnapshotReader,
-        follower: Follower,
-        names: Names,
+        follower: LogFollower,
+        names: DefinitionNames,
         types: SparkTypes,
     ) -> None:
         self._publisher = publisher
@@ -57,7 +57,9 @@ class Paging:
         """The last epoch that is there to be looked at."""
         return self._follower.refresh()
 
-    def look(self, collection: Readable, at: Any = None, before: Look | None = None) -> Look:
+    def look(
+        self, collection: Readable, at: Any = None, before: CollectionView | None = None
+    ) -> CollectionView:
         """A look at a collection, now or at an epoch.
 
         A stale stage is looked at as of its last epoch, and without rows if it has none left.
@@ -72,7 +74,9 @@ class Paging:
         definition = definition_of("look", collection)
         return self._follower.following(lambda: self._look(definition, at, before))
 
-    def _look(self, definition: Definition, at: Any, before: Look | None) -> Look:
+    def _look(
+        self, definition: Definition, at: Any, before: CollectionView | None
+    ) -> CollectionView:
         since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
         seen, name = self._publisher.snapshot, self._names.of(definition)
         stopped = self._reader.stopped(seen, definition)
@@ -85,11 +89,11 @@ class Paging:
             epoch = seen.epoch if number is None else number
             trace = Trace.of(self._reader.scratch(seen, definition, epoch), epoch)
         else:
-            known(seen, name, definition.schema)
+            same_columns_definition(seen, name, definition.schema)
             log, numbering = seen.graph.named[name].log, self._publisher.ledger.numbering
             near = () if before is None else before.near(self, log, numbering)
             epoch, trace = layers_at(seen, name, number, near)
-        look = Look(self, seen, definition, epoch, trace, name, since, stopped)
+        look = CollectionView(self, seen, definition, epoch, trace, name, since, stopped)
         if before is not None and name is not None:
             look.take_over(before)
         return look
@@ -98,25 +102,25 @@ class Paging:
         """The command that brings the rows that inputs of a collection lack."""
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
-    def filtered(self, look: Look, where: str) -> Ordered:
+    def filtered(self, look: CollectionView, where: str) -> OrderedRows:
         """The rows of a look for which a predicate is true.
 
         Raises:
             ExpressionError: it cannot be understood, or is not boolean.
         """
-        definition = row_expressions.filtered(look.definition, where, self._types)
+        definition = row_expressions.filter_definition(look.definition, where, self._types)
         if look.stopped is not None and look.stopped.epoch is None:
-            return Ordered(look.trace, look.check)
+            return OrderedRows(look.trace, look.check)
         batch = self._follower.following(
             lambda: self._reader.scratch(look.seen, definition, look.epoch)
         )
-        return Ordered(Trace.of(batch, look.epoch), look.check)
+        return OrderedRows(Trace.of(batch, look.epoch), look.check)
 
 
-class Look:
+class CollectionView:
     """A collection at an epoch.
 
-    Threads: any may ask at once; see `Ordered`.
+    Threads: any may ask at once; see `OrderedRows`.
 
     Attributes:
         epoch: what it is dated with.
@@ -127,7 +131,7 @@ class Look:
 
     def __init__(
         self,
-        paging: Paging,
+        paging: PagingService,
         seen: Snapshot,
         definition: Definition,
         epoch: int,
@@ -139,30 +143,32 @@ class Look:
         self.stopped = stopped
         self.seen, self.definition, self.epoch = seen, definition, epoch
         self.schema: Schema = definition.schema
-        self.order = () if name is None else own_order(seen.stage(name).definition)
+        self.order = () if name is None else stage_order(seen.stage(name).definition)
         self.trace = trace
         self._name, self._since = name, since
         self._paging = paging
-        self._ordered: dict[str, Ordered] = {"": Ordered(trace, self.check)}
+        self._ordered: dict[str, OrderedRows] = {"": OrderedRows(trace, self.check)}
         self._profiles: dict[str, list[Profile]] = {}
 
-    def take_over(self, before: Look) -> None:
+    def take_over(self, before: CollectionView) -> None:
         """Takes what was made by an earlier look, if nothing has changed since."""
         if before.trace is self.trace and before.schema == self.schema:
             self._ordered, self._profiles = before._ordered, before._profiles
 
-    def near(self, paging: Paging, log: int | None, numbering: Numbering) -> Sequence[Near]:
+    def near(
+        self, paging: PagingService, log: int | None, numbering: EpochNumbering
+    ) -> Sequence[NearbyState]:
         """What is known of a log, if it is the one that was looked at, and the epoch is its own."""
         node = self.seen.graph.named.get(self._name or "")
         own = self._paging is paging and node is not None and node.log == log
         left = numbering.has_left(self.epoch, self._since)
-        return [Near(self.epoch, self.trace)] if own and not left else ()
+        return [NearbyState(self.epoch, self.trace)] if own and not left else ()
 
     def check(self, batch: Batch) -> None:
         """Raises NegativeMultiplicityError if rows, added up, are no state."""
         refuse_negative(
             batch,
-            titled(self._name),
+            result_title(self._name),
             lambda: self.epoch,
             lambda: self._paging.repair(self.definition),
         )
@@ -172,10 +178,10 @@ class Look:
         return self._rows(where).count()
 
     def page(self, order: Order, offset: int, limit: int, *, where: str = "") -> list[Any]:
-        """The rows `[offset, offset + limit)` of an order as named tuples; see `Ordered.page`."""
+        """The rows `[offset, offset + limit)` of an order as named tuples."""
         columns = self._rows(where).page(order, offset, limit)
         n = len(columns[0]) if columns else 0
-        return tuples(columns, self.schema, n)
+        return named_tuples(columns, self.schema, n)
 
     def table(self, order: Order, *, where: str = "") -> pa.Table:
         """All rows in an order, as an Arrow table."""
@@ -192,7 +198,7 @@ class Look:
             self._profiles = {where: made}
         return made
 
-    def _rows(self, where: str) -> Ordered:
+    def _rows(self, where: str) -> OrderedRows:
         ordered = self._ordered.get(where)
         if ordered is None:
             ordered = self._paging.filtered(self, where)
@@ -200,7 +206,7 @@ class Look:
         return ordered
 
 
-def own_order(definition: Definition | None) -> Order:
+def stage_order(definition: Definition | None) -> Order:
     """What a stage is ordered by itself: groups of a `top`, and its order in each."""
     if definition is None or definition.op != "top":
         return ()

@@ -9,26 +9,26 @@ import threading
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.explain_output import Explained
-from nosync_nb.collections.session_protocol import Stopped, Types
+from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.session_protocol import SparkTypeResolver, Stopped
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.state_reader import check_epoch, last_shown, layers_at, state
+from nosync_nb.dataflow.state_reader import check_epoch, collection_state, last_shown, layers_at
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
-from nosync_nb.session.reads.explain import explained
-from nosync_nb.session.state.definition_names import Names
+from nosync_nb.session.reads.explain import explain_collection
+from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.trace import Trace, empty_batch
 from nosync_nb.trace.batch import Batch, arrange
-from nosync_nb.trace.history.archive import total
+from nosync_nb.trace.history.archive import total_of
 
 
 class SnapshotReader:
@@ -42,7 +42,7 @@ class SnapshotReader:
         self,
         publisher: Publisher,
         transactions: Transactions,
-        names: Names,
+        names: DefinitionNames,
         types: SparkTypes,
         evaluate: Evaluate,
     ) -> None:
@@ -67,10 +67,10 @@ class SnapshotReader:
             self.refuse_pending(seen, definition, name)
         if name is None:
             return self.scratch(seen, definition, number)
-        stage = known(seen, name, definition.schema)
+        stage = same_columns_definition(seen, name, definition.schema)
         if at is None and stage.frozen:
             number = seen.last(stage)
-        return state(seen, name, number)
+        return collection_state(seen, name, number)
 
     def now(self, definition: Definition) -> Trace | None:
         """The trace of a named collection at the last epoch; None if it has to be evaluated."""
@@ -79,7 +79,7 @@ class SnapshotReader:
         self.refuse_pending(seen, definition, name)
         if name is None:
             return None
-        stage = known(seen, name, definition.schema)
+        stage = same_columns_definition(seen, name, definition.schema)
         if not stage.frozen and (seen.last(stage) != seen.epoch or stage.in_memory):
             return None  # it has stopped: reading it says why
         numbers = seen.graph.named[name].traces.values()
@@ -92,7 +92,7 @@ class SnapshotReader:
         name = self._names.of(definition)
         if name is None:
             return None
-        known(seen, name, definition.schema)
+        same_columns_definition(seen, name, definition.schema)
         return layers_at(seen, name, self.epoch(at, seen))[1]
 
     def stopped(self, seen: Snapshot, definition: Definition) -> Stopped | None:
@@ -116,7 +116,7 @@ class SnapshotReader:
             raise StageError(
                 "an unnamed collection has no history", hint="name it: session.stage('name', c)"
             )
-        stage, node = known(seen, name, definition.schema), seen.graph.named[name]
+        stage, node = same_columns_definition(seen, name, definition.schema), seen.graph.named[name]
         assert node.log is not None
         last = seen.last(stage) if upto is None else self.epoch(upto, seen)
         first = None if after is None else self.epoch(after, seen)
@@ -126,7 +126,7 @@ class SnapshotReader:
             found = seen.history.changes(node.log, first, last)
         else:
             found = seen.history.state(node.log, last)
-        return total(found, node.log_layout)
+        return total_of(found, node.log_layout)
 
     def history_of(self, definition: Definition) -> list[range]:
         """The readable epochs of a collection."""
@@ -168,15 +168,15 @@ class SnapshotReader:
 
     def scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
         """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
-        return scratch(seen, definition, epoch, self._types, self._evaluate)
+        return evaluate_unnamed(seen, definition, epoch, self._types, self._evaluate)
 
-    def explain(self, definition: Definition) -> Explained:
+    def explain(self, definition: Definition) -> ExplainOutput:
         """How a collection is computed, as of now."""
         seen, works = self._publisher.snapshot, self._publisher.works
-        return explained(definition, seen, self._names, works, self._types)
+        return explain_collection(definition, seen, self._names, works, self._types)
 
 
-def known(seen: Snapshot, name: str, schema: Schema) -> Stage:
+def same_columns_definition(seen: Snapshot, name: str, schema: Schema) -> Stage:
     """A named collection, if it still has the columns that the reader knows.
 
     Raises:
@@ -192,23 +192,25 @@ def known(seen: Snapshot, name: str, schema: Schema) -> Stage:
     return stage
 
 
-def scratch(
-    seen: Snapshot, definition: Definition, epoch: int, types: Types, evaluate: Evaluate
+def evaluate_unnamed(
+    seen: Snapshot, definition: Definition, epoch: int, types: SparkTypeResolver, evaluate: Evaluate
 ) -> Batch:
     """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
     read = {ref.name: ref.schema for ref in definition.refs}
-    catalog = {n: Stage(n, known(seen, n, schema).schema) for n, schema in read.items()}
+    catalog = {
+        n: Stage(n, same_columns_definition(seen, n, schema).schema) for n, schema in read.items()
+    }
     existing = Compiler(Graph(), types).compile(catalog)
     traces = {}
     for name in catalog:
-        batch = state(seen, name, epoch)
+        batch = collection_state(seen, name, epoch)
         (layout, number), *_ = existing.named[name].traces.items()
         traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
     graph = Compiler(existing, types).compile(
         {**catalog, "": Stage("", definition.schema, definition)}
     )
     runner = Runner(graph, evaluate)
-    draft = runner.first_run(Version(epoch, traces), existing)
+    draft = runner.first_run(VersionState(epoch, traces), existing)
     node = graph.nodes[next(reversed(graph.nodes))]
     for number in node.traces.values():
         trace = draft.traces.get(number)

@@ -18,42 +18,42 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from nosync_nb.collections.functions import signing as trust
+from nosync_nb.collections.functions import signing
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import UNMADE, Graph
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.dataflow.schema_adaptation import rebased
-from nosync_nb.dataflow.snapshot import hide, named_logs
+from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas
+from nosync_nb.dataflow.snapshot import hidden_columns, named_logs
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
-from nosync_nb.expressions import refusal
+from nosync_nb.expressions import disallowed_reason
 from nosync_nb.operators.registry import expressions_of
 from nosync_nb.session.backfill import lost_memos
 from nosync_nb.session.backfill.lost_memos import Compiled
 from nosync_nb.session.durability import replication_lag as behind
-from nosync_nb.session.durability.lazy_files import Fetching
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.durability.lazy_files import LazyFiles
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import backfill_plan, definition_diff, replay
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.session.state.publisher import Publisher, files_of
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store import log_reader
 from nosync_nb.store.catalog import signature
-from nosync_nb.store.catalog.epoch_index import lost_after
-from nosync_nb.store.lazy_layer import needs
-from nosync_nb.store.log_reader import Described, Judged, Recovered, Said
+from nosync_nb.store.catalog.epoch_index import lost_epochs
+from nosync_nb.store.lazy_layer import files_needed
+from nosync_nb.store.log_reader import CatalogTrust, Described, RecoveredState, WrittenCatalog
 from nosync_nb.store.records import payloads
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 
 LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
 
 
-class Opening(NamedTuple):
+class RecoveryState(NamedTuple):
     """What a session begins with.
 
     Attributes:
@@ -66,7 +66,7 @@ class Opening(NamedTuple):
         anew: the stages that go on and of which nothing is there, as the log begins before them.
     """
 
-    recovered: Recovered
+    recovered: RecoveredState
     report: RecoveryReport
     differs: bool = False
     behind: bool = False
@@ -77,12 +77,12 @@ class Opening(NamedTuple):
     @property
     def lacking(self) -> bool:
         """Whether stages lack something that has to be had again."""
-        doubtful = backfill_plan.doubtful(self.recovered.snapshot.catalog)
+        doubtful = backfill_plan.awaits_recheck(self.recovered.snapshot.catalog)
         lost = self.missing or self.anew or self.recovered.store.clocks.wrong
         return self.memory or doubtful or bool(lost)
 
 
-def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
+def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoveryState:
     """What a session begins with that opened a folder. What nobody names is deleted there.
 
     Args:
@@ -93,17 +93,17 @@ def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
     """
     log = store.log
     if log.mode == "r":
-        recovered = log_reader.recover(store)
+        recovered = log_reader.recover_state(store)
         store.release()
-        return Opening(recovered, _report(recovered, range(0)))
+        return RecoveryState(recovered, _report(recovered, range(0)))
     describe = _Describer(log.id, types)
-    recovered = log_reader.recover(store, describe)
+    recovered = log_reader.recover_state(store, describe)
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
-    lost = lost_after(log.noted, recovered.ledger.incarnation, epoch)[:LOST_MAX]
-    with decoding("the log"):
+    lost = lost_epochs(log.noted, recovered.ledger.incarnation, epoch)[:LOST_MAX]
+    with guarded_decoding("the log"):
         lacking = fetching.expect(store.sweep())
     report = _report(recovered, lost)
-    for note in (lacking.said, *behind.scaled_told(catalog)):
+    for note in (lacking.said, *behind.demotion_text(catalog)):
         if note:
             report.note(note)
     stages = recovered.data.get("stages", ())
@@ -112,12 +112,12 @@ def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
         for each in stages
     )
     anew = frozenset(describe.anew)
-    return Opening(
+    return RecoveryState(
         recovered, report, differs, describe.behind, lacking.missing, describe.memory, anew
     )
 
 
-def _report(recovered: Recovered, lost: range) -> RecoveryReport:
+def _report(recovered: RecoveredState, lost: range) -> RecoveryReport:
     """Args: `lost` are epochs that are gone."""
     log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
     stages, reasons = _ways(catalog)
@@ -154,7 +154,7 @@ class _Describer:
         self.behind = self.memory = False
         self.anew: set[str] = set()
 
-    def __call__(self, said: Said, judged: Judged, epoch: int) -> Described:
+    def __call__(self, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
         """A catalog of another's key is marked as his."""
         signer, data = judged.origin.signer, said.catalog
         if signer is not None:
@@ -163,7 +163,9 @@ class _Describer:
         def unseal(text: str, context: str, identity: str) -> Any:
             assert judged.key is not None  # it has signed the catalog
             sealed = base64.b64decode(text)
-            return trust.unseal(sealed, key=judged.key, context=context, fingerprint=identity)
+            return signing.load_signed_function(
+                sealed, key=judged.key, context=context, fingerprint=identity
+            )
 
         catalog = payloads.catalog_from_json(data, self._log_id, unseal)
         for name, stage in catalog.items():
@@ -175,8 +177,8 @@ class _Describer:
             if why is None and stage.refused:
                 why = stage.reason
             elif why is None:
-                _, why = rebased(stage, catalog, self._types)
-                why = why or definition_diff.halted(stage, catalog) or _gave(stage)
+                _, why = adapted_to_schemas(stage, catalog, self._types)
+                why = why or definition_diff.halt_reason(stage, catalog) or _gave(stage)
             lacks = not stage.has(stage.last(epoch))
             if why is not None and (stage.in_memory or lacks):
                 stage = stage.forgotten(why, epoch)
@@ -195,14 +197,14 @@ class _Describer:
         return data, catalog
 
 
-def _held(stage: Stage, origin: signature.Origin) -> str | None:
+def _held(stage: Stage, origin: signature.CatalogOrigin) -> str | None:
     """Why nothing of a stage may be compiled before its cell is run."""
     if stage.signer is not None:
-        return origin.why or signature.foreign(stage.signer)
+        return origin.why or signature.is_foreign(stage.signer)
     assert stage.definition is not None
     for part in stage.definition.walk():
         for sql in expressions_of(part):
-            why = refusal(sql)
+            why = disallowed_reason(sql)
             if why is not None:
                 return f"{why}: run the stage's cell"
     return None
@@ -215,19 +217,19 @@ def _gave(stage: Stage) -> str | None:
     return None
 
 
-class Resume(Protocol):
-    """Writes which stages go on after a recovery; see `Definitions.resume`."""
+class ResumeStages(Protocol):
+    """Writes which stages go on after a recovery; see `DefinitionService.resume`."""
 
     def __call__(self, *, extend: bool, differs: bool) -> None: ...
 
 
-class Heal(Protocol):
-    """Has again what lies in files that are not there; see `Healing.heal`."""
+class HealStages(Protocol):
+    """Has again what lies in files that are not there; see `BackfillExecutor.heal`."""
 
     def __call__(self, missing: AbstractSet[str], anew: AbstractSet[str]) -> bool: ...
 
 
-class Completion:
+class RecoveryCompletion:
     """Compiles the stages of a session that was opened, before it is written.
 
     Args:
@@ -239,13 +241,13 @@ class Completion:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        upkeep: Upkeep,
-        link: Link,
-        heal: Heal,
+        upkeep: Maintenance,
+        link: SparkConnection,
+        heal: HealStages,
         report: RecoveryReport,
-        resume: Resume,
+        resume: ResumeStages,
         lack: Callable[[], None],
     ) -> None:
         self._gate = gate
@@ -257,12 +259,12 @@ class Completion:
         self._resumes = resume
         self._lack = lack
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: RecoveryState) -> None:
         """Has it done before the first write."""
         graph = self._publisher.snapshot.graph
         self._gate.first(lambda: self._complete(graph, opening, differs=opening.differs))
 
-    def _complete(self, old: Graph, opening: Opening, *, differs: bool) -> None:
+    def _complete(self, old: Graph, opening: RecoveryState, *, differs: bool) -> None:
         """Compiles the stages and restores their state, so that they can go on.
 
         Failure: 1. A stage is stale, as its key is not there; epochs pass. 2. The session ends, and
@@ -283,28 +285,28 @@ class Completion:
             graph = _unmade(graph, old)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
-        self._publisher.compiled(runner, Version(version.epoch, traces), graph, catalog)
+        self._publisher.compiled(runner, VersionState(version.epoch, traces), graph, catalog)
         self._gate.first(lambda: self._resume(opening, differs=differs))
         self._gate.ready(rebuilt=False)
 
     def _without_lost(
-        self, catalog: dict[str, Stage], old: Graph, version: Version, anew: AbstractSet[str]
+        self, catalog: dict[str, Stage], old: Graph, version: VersionState, anew: AbstractSet[str]
     ) -> Graph:
         """The graph of a catalog in which the stages have stopped that cannot be run again."""
 
         def compiled(stages: Mapping[str, Stage]) -> Compiled:
             types, now, none = self._link.types, version.epoch, frozenset[str]()
-            return Compiled(old, replay.compiled(stages, old, types, now=now, extended=none))
+            return Compiled(old, replay.compile_catalog(stages, old, types, now=now, extended=none))
 
         memory = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
         before = dict(catalog)
         _, graph = lost_memos.stop(catalog, compiled, version, anew | memory)
         if catalog != before:
-            hide(self._publisher.store.history, named_logs(old), catalog)
+            hidden_columns(self._publisher.store.history, named_logs(old), catalog)
             self._report.restored(*_ways(catalog))
         return graph
 
-    def _resume(self, opening: Opening, *, differs: bool) -> None:
+    def _resume(self, opening: RecoveryState, *, differs: bool) -> None:
         """Lets stages go on that have what they need; again, if it was interrupted.
 
         Failure: 1. A frame after the checkpoint names a file, a later one has it no more. 2. Who
@@ -319,7 +321,9 @@ class Completion:
         if opening.lacking:
             self._heal(opening.missing, opening.anew)
         traces = self._publisher.snapshot.version.traces
-        self._upkeep.plan_merges(n for n, t in traces.items() if not needs(t) & opening.missing)
+        self._upkeep.plan_merges(
+            n for n, t in traces.items() if not files_needed(t) & opening.missing
+        )
         if not behind:
             if differs:
                 self._lack()

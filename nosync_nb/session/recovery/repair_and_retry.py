@@ -18,26 +18,26 @@ from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError, NosyncError, StageError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability.replication import Replication
-from nosync_nb.session.state.subscriptions import Listeners
-from nosync_nb.store.log.owner__machine import Machine
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.config import Replicas
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.remote_call import Beat, ask
+from nosync_nb.session.durability.replication import ReplicationService
+from nosync_nb.session.state.subscriptions import Subscriptions
+from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.remote_call import Beat, call_remote
 from nosync_nb.store.replication.restore import repair
-from nosync_nb.store.replication.restore.repair import Mended
+from nosync_nb.store.replication.restore.repair import RepairedFile
 from nosync_nb.store.store import Store
-from nosync_nb.store.verification.inventory import Item, items
-from nosync_nb.store.verification.survey import survey
-from nosync_nb.store.verification.verify import completed
+from nosync_nb.store.verification.inventory import ImmutableFile, immutable_files
+from nosync_nb.store.verification.survey import survey_log
+from nosync_nb.store.verification.verify import completed_report
 
 Result = TypeVar("Result")
 
 _FILES_MAX = 256
 
 
-class Repairs:
+class RepairService:
     """Has files of a log again that a session misses.
 
     Owns, under `_lock`, the right to mend: two threads that miss a file have it fetched once.
@@ -50,8 +50,8 @@ class Repairs:
     def __init__(
         self,
         store: Store,
-        replication: Replication,
-        listeners: Listeners,
+        replication: ReplicationService,
+        listeners: Subscriptions,
         regain: Callable[[str, bool], bool],
     ) -> None:
         self._store = store
@@ -100,7 +100,7 @@ class Repairs:
         files, log_id = self._store.files, self._store.log.id
         for address in self._replication.settings.replicas:
             try:
-                if not ask(address.url, _Holds(files, address, log_id)):
+                if not call_remote(address.url, _Holds(files, address, log_id)):
                     return False
             except NosyncError:
                 return False
@@ -113,7 +113,7 @@ class Repairs:
             return False
         with self._lock:
             try:
-                done = mended(self._store, settings, [name])
+                done = repaired_files(self._store, settings, [name])
             except NosyncError:
                 return False
         for each in done.get(name, ()):
@@ -124,25 +124,27 @@ class Repairs:
 class _Holds:
     """Whether a replica holds something of a log; an empty mount point does not."""
 
-    def __init__(self, files: Files, address: Address, log_id: bytes) -> None:
+    def __init__(self, files: Files, address: ReplicaAddress, log_id: bytes) -> None:
         self._files, self._address, self._log_id = files, address, log_id
 
     def __call__(self, _beat: Beat) -> bool:
-        replica = connect(self._address, self._files).replica(self._log_id)
+        replica = connect_site(self._address, self._files).replica(self._log_id)
         try:
             return bool(replica.held().files)
         finally:
             replica.close()
 
 
-def mended(store: Store, settings: Replicas, names: Iterable[str]) -> dict[str, list[Mended]]:
+def repaired_files(
+    store: Store, settings: ReplicaConfig, names: Iterable[str]
+) -> dict[str, list[RepairedFile]]:
     """Has files of rows again; returns those that are whole by now, with what was done for each.
 
     Raises:
         DurabilityError: the log or its disk cannot be read, or written.
         FencedError: the log is somebody else's.
     """
-    whole: dict[str, list[Mended]] = {}
+    whole: dict[str, list[RepairedFile]] = {}
     left, before = [*names], -1
     while left and len(whole) > before:  # what is had may be a pack, which names others
         before = len(whole)
@@ -154,13 +156,15 @@ def mended(store: Store, settings: Replicas, names: Iterable[str]) -> dict[str, 
     return whole
 
 
-def _mend(store: Store, settings: Replicas, item: Item, whole: dict[str, list[Mended]]) -> None:
+def _mend(
+    store: Store, settings: ReplicaConfig, item: ImmutableFile, whole: dict[str, list[RepairedFile]]
+) -> None:
     """Has one file again, if it is not whole, and notes it."""
-    why = repair.flaw(store.files, store.path, item, _uncounted)
+    why = repair.damage_reason(store.files, store.path, item, _uncounted)
     if not why:
         whole[item.name] = []
         return
-    one = repair.mend(
+    one = repair.repair_file(
         store.files,
         store.path,
         item,
@@ -173,10 +177,10 @@ def _mend(store: Store, settings: Replicas, item: Item, whole: dict[str, list[Me
         whole[item.name] = [one]
 
 
-def _known(store: Store) -> dict[str, Item]:
+def _known(store: Store) -> dict[str, ImmutableFile]:
     """What the log says of its files, those that packs alone name included."""
-    surveyed = survey(store.files, store.path, Machine(), _uncounted)
-    return items(completed(store.files, store.path, surveyed, _uncounted))
+    surveyed = survey_log(store.files, store.path, HostIdentity(), _uncounted)
+    return immutable_files(completed_report(store.files, store.path, surveyed, _uncounted))
 
 
 def _uncounted(_count: int) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.subscriptions import Subscriptions
 
 
-class Names:
+class DefinitionNames:
     """The names of a session's descriptions.
 
     Threads: who defines changes them, with the gate; any may ask.
@@ -23,7 +23,7 @@ class Names:
         listeners: who wait for a name.
     """
 
-    def __init__(self, listeners: Listeners) -> None:
+    def __init__(self, listeners: Subscriptions) -> None:
         self._listeners = listeners
         self._mutex = threading.RLock()  # a signal's handler in the middle must not wait for itself
         self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()

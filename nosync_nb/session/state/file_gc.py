@@ -18,7 +18,7 @@ EXPORTS_MAX = 64
 """DataFrames whose files are kept; older ones fail, and say so, once their files were merged."""
 
 
-class Garbage:
+class FileCollector:
     """The files of a session that are on their way out.
 
     Threads: `export` is for any, as adding to a deque is one step; all else is done with the gate.

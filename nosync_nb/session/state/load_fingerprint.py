@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.session.state.pending_changes import PendingCall
 
 
-class Digest(NamedTuple):
+class LoadFingerprint(NamedTuple):
     """What equal multisets of rows have in common, and others do not but by a rare chance."""
 
     rows: int
@@ -26,34 +26,36 @@ class Digest(NamedTuple):
     squares: int
 
 
-def load_of(stage: Stage, calls: Sequence[Change]) -> str:
+def load_text(stage: Stage, calls: Sequence[PendingCall]) -> str:
     """The calls on one input as a text for the log: equal for equal rows in any order."""
     every = stage.schema.types
-    text = [kinds(every)]
+    text = [type_kinds(every)]
     for kind in dict.fromkeys(call.kind for call in calls):
         types = every
         if kind == "delete":  # its rows are keys
             types = tuple(every[i] for i in stage.key or ())
-        each = of_calls([call for call in calls if call.kind == kind], types)
+        each = fingerprint_of_calls([call for call in calls if call.kind == kind], types)
         text.append(f"{kind} {each.rows} {each.sum:x} {each.squares:x}")
     return " ".join(text)
 
 
-def kinds(types: Sequence[str]) -> str:
+def type_kinds(types: Sequence[str]) -> str:
     """A short text for the types of columns: the hash of a number depends on its type."""
     return hashlib.blake2b("\n".join(types).encode(), digest_size=4).hexdigest()
 
 
-def of_calls(calls: Sequence[Change], types: Sequence[str]) -> Digest:
+def fingerprint_of_calls(calls: Sequence[PendingCall], types: Sequence[str]) -> LoadFingerprint:
     """The digest of the rows of some inserts."""
-    return digest(
+    return fingerprint(
         (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
         for call in calls
         for u in call.pieces
     )
 
 
-def digest(parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]) -> Digest:
+def fingerprint(
+    parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],
+) -> LoadFingerprint:
     """Adds up hashes and counts of rows; the order and the parts do not matter."""
     count = sums = squares = 0
     for hashes, diff in parts:
@@ -61,4 +63,4 @@ def digest(parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]
         count += int(diff.sum())
         sums += int((hashes * times).sum())
         squares += int((hashes * hashes * times).sum())
-    return Digest(count, sums % 2**64, squares % 2**64)
+    return LoadFingerprint(count, sums % 2**64, squares % 2**64)

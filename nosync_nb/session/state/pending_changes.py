@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.dataflow.runtime.delta import Delta, Held
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError
-from nosync_nb.operators.grouping import Groups, group
-from nosync_nb.operators.user_functions import tuples
+from nosync_nb.operators.grouping import Groups, group_rows
+from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates, merge, no_updates
@@ -31,7 +31,7 @@ _SLICE = 1 << 14
 _parts_of = attrgetter("parts")
 
 
-class Change(NamedTuple):
+class PendingCall(NamedTuple):
     """One call on an input: what was asked, with the rows as they were at the call.
 
     Rows that came as a DataFrame lie in files: `held`, by layout, and no `updates`.
@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
     kind: str
     updates: Updates | None
-    held: Mapping[Layout, Held] = MappingProxyType({})
+    held: Mapping[Layout, ArrangedChange] = MappingProxyType({})
 
     def asks(self, *, keyed: bool) -> bool:
         """Whether what it means depends on what is there."""
@@ -58,13 +58,13 @@ class Change(NamedTuple):
         return [part.updates for part in next(iter(self.held.values())).parts]
 
 
-class TakenCall(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call that was taken: who made it, and what it means over those before it.
 
     `once` is the key of a repeatable load with a digest of what it loads.
     """
 
-    change: Change
+    change: PendingCall
     parts: Sequence[Updates]
     thread: int
     once: tuple[str, str] | None = None
@@ -74,10 +74,10 @@ class _CallsOver(NamedTuple):
     """Calls, and the contents of the input over which they mean what they mean."""
 
     base: Trace
-    calls: list[TakenCall]
+    calls: list[RecordedCall]
 
 
-class InputChanges:
+class PendingInputChanges:
     """The pending changes of one input; `contents`: as it is now.
 
     IMPORTANT: an interrupt comes between any two steps, and the rows that wait stay. So all that is
@@ -95,7 +95,7 @@ class InputChanges:
         return len(self._taken.calls)
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[PendingCall]:
         """The calls."""
         return [call.change for call in self._taken.calls]
 
@@ -158,7 +158,7 @@ class InputChanges:
         calls = self._taken.calls
         return _parts(calls[: len(calls) - last])
 
-    def absent(self, change: Change) -> Updates | None:
+    def absent(self, change: PendingCall) -> Updates | None:
         """The rows that a `remove` by key, one of the calls, did not find; None if it found all."""
         call = next(call for call in self._taken.calls if call.change is change)
         types = self.stage.schema.types
@@ -167,7 +167,7 @@ class InputChanges:
             return None
         return arrange(Layout(types, self.stage.key), both).updates
 
-    def add(self, change: Change, contents: Trace, once: tuple[str, str] | None = None) -> int:
+    def add(self, change: PendingCall, contents: Trace, once: tuple[str, str] | None = None) -> int:
         """Adds a call; returns the number of rows it means, copies counted.
 
         Raises:
@@ -179,7 +179,7 @@ class InputChanges:
         made = _meant(self.stage, change, contents, calls)
         if once is not None or change.held:
             self._plain = False
-        call = TakenCall(change, made, threading.get_ident(), once)
+        call = RecordedCall(change, made, threading.get_ident(), once)
         count = _rows(made)
         calls.append(call)
         return count
@@ -204,19 +204,19 @@ class InputChanges:
 
     def _again(self, contents: Trace) -> None:
         """Computes the meaning anew, as somebody else changed the input."""
-        calls: list[TakenCall] = []
+        calls: list[RecordedCall] = []
         for call in self._taken.calls:
             calls.append(call._replace(parts=_meant(self.stage, call.change, contents, calls)))
         self._taken = _CallsOver(contents, calls)
 
 
-def taken(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
+def rows_to_remove(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
     """Those rows of updates that are to be taken away."""
     changed = concat_updates(parts, types)
     return changed.take((changed.diff < 0).nonzero()[0])
 
 
-def _parts(calls: Sequence[TakenCall]) -> list[Updates]:
+def _parts(calls: Sequence[RecordedCall]) -> list[Updates]:
     """What calls mean, one after the other."""
     return [*chain.from_iterable(map(_parts_of, calls))]
 
@@ -234,13 +234,13 @@ def _rows(parts: Sequence[Updates]) -> int:
     return total
 
 
-def _copies(held: Held) -> int:
+def _copies(held: ArrangedChange) -> int:
     """How many rows a change adds, copies counted."""
     return sum(int(part.diff.sum()) for part in held.parts)
 
 
 def _meant(
-    stage: Stage, change: Change, contents: Trace, before: Sequence[TakenCall]
+    stage: Stage, change: PendingCall, contents: Trace, before: Sequence[RecordedCall]
 ) -> list[Updates]:
     """What a call means as updates, over the contents and the transaction's earlier calls."""
     if stage.key is None and change.kind == "insert":
@@ -252,7 +252,9 @@ def _meant(
     return [updates for updates in made if len(updates.diff)]
 
 
-def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]) -> Updates:
+def _meaning(
+    stage: Stage, change: PendingCall, contents: Trace, before: Sequence[Updates]
+) -> Updates:
     """What a call means that asks what is there."""
     layout = Layout(stage.schema.types, stage.key)
     pieces = change.pieces
@@ -303,7 +305,7 @@ def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
                 f"input '{stage.name}': key '{name}' is null in row {int(null.argmax())}",
                 hint="drop the rows without a key, or use an input without key",
             )
-    groups = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
+    groups = group_rows(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
     if unique and int(updates.diff.sum()) > len(groups.starts):
         _refuse_twice(stage, updates, groups)
     if len(groups.starts) < len(updates.diff):
@@ -364,5 +366,7 @@ def key_text(stage: Stage, updates: Updates, row: int) -> str:
     """The key of a row as a message shows it."""
     assert stage.key is not None
     schema = Schema([stage.schema.fields[i] for i in stage.key])
-    first = tuples([rows.slice_(updates.columns[i], row, row + 1) for i in stage.key], schema, 1)[0]
+    first = named_tuples(
+        [rows.slice_(updates.columns[i], row, row + 1) for i in stage.key], schema, 1
+    )[0]
     return repr(first[0] if len(first) == 1 else tuple(first))

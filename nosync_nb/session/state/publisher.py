@@ -24,28 +24,28 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version, Work
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.dataflow.snapshot import Snapshot, named_logs, seen
+from nosync_nb.dataflow.snapshot import Snapshot, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import FencedError, titled
-from nosync_nb.session.state.definition_names import Names
-from nosync_nb.session.state.file_gc import Garbage
-from nosync_nb.session.state.metrics import Works
+from nosync_nb.session.state.definition_names import DefinitionNames
+from nosync_nb.session.state.file_gc import FileCollector
+from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.transactions import Transaction
-from nosync_nb.session.state.writer_lock import Gate, Outcome
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog import signature
-from nosync_nb.store.catalog.epoch_index import Ledger, Record, Rewound, noted
+from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark, last_epoch_note
 from nosync_nb.store.durability import frame_offsets as defined
-from nosync_nb.store.durability.frame_offsets import Defined
+from nosync_nb.store.durability.frame_offsets import DefinitionOffset
 from nosync_nb.store.log import Position
-from nosync_nb.store.log_reader import Recovered
+from nosync_nb.store.log_reader import RecoveredState
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 from nosync_nb.trace.history.history import History
-from nosync_nb.trace.history.unpacked_tail import Encoded
+from nosync_nb.trace.history.unpacked_tail import EncodedChange
 
 Catalog = Mapping[str, Stage]
 
@@ -71,17 +71,22 @@ class Publisher:
     """
 
     def __init__(
-        self, store: Store, gate: Gate, works: Works, garbage: Garbage, names: Names
+        self,
+        store: Store,
+        gate: WriterLock,
+        works: WorkMetrics,
+        garbage: FileCollector,
+        names: DefinitionNames,
     ) -> None:
         self.store = store
-        self.ledger = Ledger()
-        self.snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
+        self.ledger = EpochIndex()
+        self.snapshot = Snapshot(VersionState(0, {}), Graph(), {}, visible_columns(store.history))
         self.described: Catalog = {}
         self.runner = Runner(self.snapshot.graph)
         self.position: Position | None = None
         self.catalog: Mapping[str, Any] = {}
         self.digest = b""
-        self.defined: Mapping[int, Defined] = {}
+        self.defined: Mapping[int, DefinitionOffset] = {}
         self._logs: Mapping[int, str] = {}  # those of named collections, which have a history
         self._numbers = 0  # of nodes and traces, that any definition here has taken
         self._gate = gate
@@ -97,7 +102,7 @@ class Publisher:
     @property
     def retention(self) -> Retention:
         """Which past is kept."""
-        return retention_policy.of(self.catalog)
+        return retention_policy.retention_of(self.catalog)
 
     @property
     def durable(self) -> int:
@@ -132,7 +137,7 @@ class Publisher:
 
     # -- epochs and definitions --------------------------------------------------------------
 
-    def epoch(self, draft: Draft, meta: Mapping[str, Any], transaction: Transaction) -> int:
+    def epoch(self, draft: EpochResult, meta: Mapping[str, Any], transaction: Transaction) -> int:
         """Writes an epoch and makes it visible. Returns the number of its frame."""
         # As a datetime has it, so that it can be looked up by one.
         utc = self.ledger.not_before(round(time.time(), 6))
@@ -140,22 +145,20 @@ class Publisher:
         snapshot = self.snapshot
         retired = _emptied(snapshot.version, draft.cleared) if draft.cleared else frozenset()
         stats = self.works.after(draft)
-        self._gate.begin(
-            UnfinishedEpoch(self, draft, meta, utc, transaction, where, retired, stats)
-        )
+        self._gate.begin(EpochRedo(self, draft, meta, utc, transaction, where, retired, stats))
         written = self.store.write_epoch(draft, utc, meta, snapshot.graph)
         assert written == where
         self._gate.finish()
         return where.seq
 
-    def definition(self, record: UnfinishedDefinition, payload: bytes) -> None:
+    def definition(self, record: DefinitionRedo, payload: bytes) -> None:
         """Writes a definition and makes it visible."""
         self._gate.begin(record)
         written = self.store.write_definition(payload)
         assert written == record.position
         self._gate.finish()
 
-    def rewind(self, record: UnfinishedRewind, payload: bytes) -> None:
+    def rewind(self, record: RewindRedo, payload: bytes) -> None:
         """Writes that the log goes on from an earlier epoch, and makes it visible."""
         self._gate.begin(record)
         written = self.store.write_definition(payload, back=True)
@@ -167,9 +170,11 @@ class Publisher:
         head = self.store.log.head
         return Position(head.seq + 1, head.offset)
 
-    def redefined(self, catalog: Mapping[str, Any]) -> Mapping[int, Defined]:
+    def redefined(self, catalog: Mapping[str, Any]) -> Mapping[int, DefinitionOffset]:
         """By log, the frames that define what is named if the next one has a catalog."""
-        return defined.after(self.defined, self.catalog, catalog, self.next().seq)
+        return defined.offsets_after_definition(
+            self.defined, self.catalog, catalog, self.next().seq
+        )
 
     def reached(self, position: Position) -> bool:
         """Whether a frame is in the log; if so, others are shown it."""
@@ -179,16 +184,16 @@ class Publisher:
         log.show()
         return True
 
-    def assign_epoch(self, record: UnfinishedEpoch) -> None:
+    def assign_epoch(self, record: EpochRedo) -> None:
         """Makes an epoch visible; may be done again."""
         draft, epoch, log = record.draft, record.draft.epoch, self.store.log
-        log.note(noted(self.ledger.incarnation, epoch))
-        remember(self.store.history, self._logs, draft, again=True)
+        log.note(last_epoch_note(self.ledger.incarnation, epoch))
+        record_history(self.store.history, self._logs, draft, again=True)
         self.position = record.position
         self.works.assign(record.stats, draft.work)
         if record.retired or draft.spare:
             self.garbage.retire(record.retired | draft.spare)
-        said = Record(epoch, record.utc, record.position.seq, log.durable)
+        said = EpochRecord(epoch, record.utc, record.position.seq, log.durable)
         if record.meta:
             label, once = record.meta.get("label"), record.meta.get("once")
             said = said._replace(label=label, once=once or {})
@@ -196,7 +201,7 @@ class Publisher:
         if self.snapshot.epoch < epoch:
             self.snapshot = self.snapshot.advanced(draft.version())
 
-    def assign_definition(self, record: UnfinishedDefinition) -> None:
+    def assign_definition(self, record: DefinitionRedo) -> None:
         """Makes a definition visible; may be done again."""
         self.position = record.position
         self.catalog, self.digest = record.catalog, record.digest
@@ -211,10 +216,10 @@ class Publisher:
         for definition, name in record.names.items():
             self.names.call(definition, name)
 
-    def assign_rewind(self, record: UnfinishedRewind) -> None:
+    def assign_rewind(self, record: RewindRedo) -> None:
         """Makes a rewind visible; may be done again."""
         self.ledger.rewind(record.rewound)
-        self.store.log.note(noted(record.rewound.incarnation, record.rewound.epoch))
+        self.store.log.note(last_epoch_note(record.rewound.incarnation, record.rewound.epoch))
         self.assign_definition(record.definition)
         self._gate.first(record.before_next)
 
@@ -239,17 +244,17 @@ class Publisher:
 
     # -- merges and packs --------------------------------------------------------------------
 
-    def replace(self, version: Version) -> None:
+    def replace(self, version: VersionState) -> None:
         """Makes a version visible that holds the same in other layers."""
         self.snapshot = self.snapshot.advanced(version)
 
     def repacked(self) -> None:
         """Makes the history visible that holds the same in other packs."""
-        self.snapshot = self.snapshot._replace(history=seen(self.store.history))
+        self.snapshot = self.snapshot._replace(history=visible_columns(self.store.history))
 
     # -- opening -----------------------------------------------------------------------------
 
-    def show(self, recovered: Recovered) -> None:
+    def show(self, recovered: RecoveredState) -> None:
         """Makes visible what a log says."""
         self.store = recovered.store
         self.position = self.store.position
@@ -263,7 +268,7 @@ class Publisher:
         self.snapshot = recovered.snapshot
 
     def compiled(
-        self, runner: Runner | None, version: Version, graph: Graph, catalog: Catalog
+        self, runner: Runner | None, version: VersionState, graph: Graph, catalog: Catalog
     ) -> None:
         """Makes visible what was compiled of a catalog that was read, with all of its state.
 
@@ -273,10 +278,10 @@ class Publisher:
         if runner is not None:
             self.runner = runner
         self.described = catalog
-        self.snapshot = Snapshot(version, graph, catalog, seen(self.store.history))
+        self.snapshot = Snapshot(version, graph, catalog, visible_columns(self.store.history))
 
 
-class UnfinishedEpoch(NamedTuple):
+class EpochRedo(NamedTuple):
     """An epoch between its record and its last assignment.
 
     Attributes:
@@ -286,7 +291,7 @@ class UnfinishedEpoch(NamedTuple):
     """
 
     publisher: Publisher
-    draft: Draft
+    draft: EpochResult
     meta: Mapping[str, Any]
     utc: float
     transaction: Transaction
@@ -301,7 +306,7 @@ class UnfinishedEpoch(NamedTuple):
             self.transaction.stands(self.draft.epoch)
 
 
-class UnfinishedDefinition(NamedTuple):
+class DefinitionRedo(NamedTuple):
     """A definition between its record and its last assignment.
 
     Attributes:
@@ -326,12 +331,12 @@ class UnfinishedDefinition(NamedTuple):
     runner: Runner
     catalog: Mapping[str, Any]
     digest: bytes
-    defined: Mapping[int, Defined]
+    defined: Mapping[int, DefinitionOffset]
     retired: frozenset[str]
-    work: Mapping[str, Work]
+    work: Mapping[str, StageWork]
     stats: Mapping[str, int]
     names: Mapping[Definition, str | None]
-    outcome: Outcome
+    outcome: DefinitionOutcome
 
     def finish(self) -> None:
         """Makes the definition visible, if its frame is written."""
@@ -340,7 +345,7 @@ class UnfinishedDefinition(NamedTuple):
             self.outcome.stand()
 
 
-class UnfinishedRewind(NamedTuple):
+class RewindRedo(NamedTuple):
     """A rewind between its record and its last assignment.
 
     Attributes:
@@ -349,8 +354,8 @@ class UnfinishedRewind(NamedTuple):
     """
 
     publisher: Publisher
-    definition: UnfinishedDefinition
-    rewound: Rewound
+    definition: DefinitionRedo
+    rewound: RewindMark
     before_next: Callable[[], None] | None
 
     def finish(self) -> None:
@@ -360,13 +365,15 @@ class UnfinishedRewind(NamedTuple):
             self.definition.outcome.stand()
 
 
-def files_of(version: Version) -> set[str]:
+def files_of(version: VersionState) -> set[str]:
     """The files of a version's traces."""
     traces = version.traces.values()
     return {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
 
 
-def remember(history: History, logs: Container[int], draft: Draft, *, again: bool = False) -> None:
+def record_history(
+    history: History, logs: Container[int], draft: EpochResult, *, again: bool = False
+) -> None:
     """Gives the changes in some logs to a history; `again`: it may have some of them already."""
     epoch = draft.epoch
     for number, layout, (parts, refs) in draft.logged:
@@ -379,16 +386,16 @@ def remember(history: History, logs: Container[int], draft: Draft, *, again: boo
         elif batch.layout == layout:
             history.append(number, epoch, batch, again=again)
         else:
-            change = tuple.__new__(Encoded, (layout, batch, updates_of))
+            change = tuple.__new__(EncodedChange, (layout, batch, unarranged_updates))
             history.append(number, epoch, change, again=again)
 
 
-def _emptied(version: Version, numbers: Iterable[int]) -> frozenset[str]:
+def _emptied(version: VersionState, numbers: Iterable[int]) -> frozenset[str]:
     """The files of traces that are emptied."""
     layers = [layer for number in numbers for layer in version.traces[number].layers]
     return frozenset([ref.path for layer in layers for ref in layer.files])
 
 
-def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
+def unarranged_updates(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
     """The updates of batches that are not arranged as their log is, and how many each has."""
     return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]

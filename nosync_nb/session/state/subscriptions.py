@@ -26,7 +26,7 @@ from nosync_nb.collections import readable
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.result_schema import check_callable
 from nosync_nb.collections.loops import refuse_inside
-from nosync_nb.dataflow.runtime.epoch_result import Draft
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError, visible, warn
 from nosync_nb.store.timetravel import catalog_at__rewound
@@ -39,7 +39,7 @@ Inspector = Callable[[int, pa.Table], Any]
 NOTICES_MAX = 100
 
 
-class Inspected(NamedTuple):
+class InspectSubscription(NamedTuple):
     """A named collection with its function, and the kinds of errors that were told of."""
 
     name: str
@@ -47,14 +47,14 @@ class Inspected(NamedTuple):
     failed: set[type]
 
 
-class Subscribed(NamedTuple):
+class EpochSubscription(NamedTuple):
     """A function that hears of each epoch, and the kinds of errors that were told of."""
 
     callback: Callable[[int], None]
     failed: set[type]
 
 
-class Listeners:
+class Subscriptions:
     """Who listens to a session.
 
     Threads: any may add, remove and tell. The tuples are replaced under the lock and never
@@ -75,8 +75,8 @@ class Listeners:
         self._mutex = threading.RLock()
         self._tell = tell
         self._deaf: set[type] = set()  # the kinds of errors of `on_notice` that were told of
-        self._inspected: tuple[Inspected, ...] = ()
-        self._subscribed: tuple[Subscribed, ...] = ()
+        self._inspected: tuple[InspectSubscription, ...] = ()
+        self._subscribed: tuple[EpochSubscription, ...] = ()
         self._waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
         self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
         self.on_notice: Callable[[str], None] | None = None
@@ -95,7 +95,7 @@ class Listeners:
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Adds a subscriber; returns the way to remove it, which may be called again."""
-        entry = Subscribed(callback, set())
+        entry = EpochSubscription(callback, set())
 
         def stop() -> None:
             with self._mutex:
@@ -186,12 +186,12 @@ class Listeners:
         """Sets or (None) removes the function of a named collection."""
         with self._mutex:
             others = tuple(each for each in self._inspected if each.name != name)
-            added = () if function is None else (Inspected(name, function, set()),)
+            added = () if function is None else (InspectSubscription(name, function, set()),)
             self._inspected = (*others, *added)
 
     # -- telling -----------------------------------------------------------------------------
 
-    def tell(self, draft: Draft, seen: Snapshot) -> None:
+    def tell(self, draft: EpochResult, seen: Snapshot) -> None:
         """Calls the functions of the collections that an epoch has changed, and subscribers."""
         for each in self._inspected:
             node = seen.graph.named.get(each.name)
@@ -212,12 +212,12 @@ class Listeners:
         """
         for each in self._inspected:
             if each.name in was.graph.named and each.name in seen.graph.named:
-                changes = catalog_at__rewound.difference(was, seen, each.name)
+                changes = catalog_at__rewound.rewind_difference(was, seen, each.name)
                 if len(changes):
                     self._show(each, seen.epoch, changes, seen)
         self._notify(seen.epoch)
 
-    def _show(self, each: Inspected, epoch: int, batch: Batch, seen: Snapshot) -> None:
+    def _show(self, each: InspectSubscription, epoch: int, batch: Batch, seen: Snapshot) -> None:
         """Calls an inspector with changes."""
         changes = readable.changes_table(batch, seen.stage(each.name).schema)
         try:
@@ -237,7 +237,7 @@ class Listeners:
                     failed.add(type(error))
                     self.alert(f"a subscriber raised {error!r}")
 
-    def _forget(self, entry: Inspected) -> None:
+    def _forget(self, entry: InspectSubscription) -> None:
         with self._mutex:
             self._inspected = tuple(each for each in self._inspected if each is not entry)
 

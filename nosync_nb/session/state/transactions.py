@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nosync_nb.session.state.pending_changes import InputChanges
+from nosync_nb.session.state.pending_changes import PendingInputChanges
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Transaction:
     """
 
     label: str | None = None
-    inputs: dict[str, InputChanges] = field(default_factory=dict)
+    inputs: dict[str, PendingInputChanges] = field(default_factory=dict)
     keyed: bool = False
     logged: bool = False
     epoch: int | None = None
@@ -56,7 +56,7 @@ class Transaction:
         self._notes = {**self._notes, mark: (said, before)}
 
     @property
-    def pending(self) -> dict[str, InputChanges]:
+    def pending(self) -> dict[str, PendingInputChanges]:
         """The inputs with changes that wait."""
         return {n: c for n, c in list(self.inputs.items()) if c.waits}
 

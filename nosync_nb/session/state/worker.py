@@ -33,7 +33,7 @@ DELAY_S = 1.0
 """What waits for a pause waits for so long, not longer."""
 
 
-class Turns:
+class InterpreterSwitch:
     """How soon a waiting thread gets the interpreter: one setting of the process.
 
     Workers of several sessions overlap, so the first to begin keeps what stood and the last to end
@@ -63,7 +63,7 @@ class Turns:
                     sys.setswitchinterval(self._before + 5e-7)
 
 
-_TURNS = Turns()
+_TURNS = InterpreterSwitch()
 
 
 class _Submitted(NamedTuple):
@@ -71,7 +71,7 @@ class _Submitted(NamedTuple):
     run: Callable[[], None]
 
 
-class Worker:
+class BackgroundWorker:
     """Runs tasks one after the other in a thread that starts with the first.
 
     Those that may as well be done later are begun in a pause, if one comes soon. Failure: a load is
@@ -132,14 +132,14 @@ class Worker:
             self._hurrying += 1
             try:
                 self._news.notify_all()
-                interruptible_wait.wait_for(self._news, lambda: not self._tasks, seconds)
+                interruptible_wait.wait_until(self._news, lambda: not self._tasks, seconds)
             finally:
                 self._hurrying -= 1
 
     def catch_up(self, seconds: float) -> None:
         """Waits until nothing runs, or waits for anything but a pause, or so long."""
         with self._lock:
-            interruptible_wait.wait_for(
+            interruptible_wait.wait_until(
                 self._news, lambda: len(self._tasks) == len(self._later), seconds
             )
 
@@ -151,7 +151,7 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        parallel.alone()  # the other ones are for who commits
+        parallel.single_threaded()  # the other ones are for who commits
         while True:
             with self._lock:
                 while (key := self._due()) is None:

@@ -31,14 +31,14 @@ WAY_S = 0.01
 """How long at most others wait for the end of an epoch, again and again until they are done."""
 
 
-class Unfinished(Protocol):
+class RedoRecord(Protocol):
     """What an interrupted call may leave."""
 
     def finish(self) -> None:
         """Assigns all of it, or nothing; may be called twice."""
 
 
-class Rebuild(Protocol):
+class PendingRebuild(Protocol):
     """What operators lack of what they remember, which is made before the next write."""
 
     def finish(self) -> None:
@@ -55,7 +55,7 @@ class _Thread(threading.local):
     telling = False
 
 
-class Gate:
+class WriterLock:
     """Who may write to a session, and when.
 
     All but `closed` and `closing` is changed with the lock alone.
@@ -82,8 +82,8 @@ class Gate:
         self._check = check
         self._thread = _Thread()
         self._unready: Callable[[], None] | None = None  # what the first write has to do before
-        self._rebuild: Rebuild | None = None  # and what may go on behind its back
-        self._unfinished: Unfinished | None = None
+        self._rebuild: PendingRebuild | None = None  # and what may go on behind its back
+        self._unfinished: RedoRecord | None = None
         _gates.add(self)
 
     def inherit(self) -> None:
@@ -122,7 +122,7 @@ class Gate:
             self.lock.release()
         return not free
 
-    def begin(self, unfinished: Unfinished) -> None:
+    def begin(self, unfinished: RedoRecord) -> None:
         """Keeps what is to be finished, whatever comes."""
         self._unfinished = unfinished
 
@@ -152,7 +152,7 @@ class Gate:
             self._rebuild.cancel()
         self._unready, self._rebuild = task, None
 
-    def lack(self, rebuild: Rebuild | None) -> None:
+    def lack(self, rebuild: PendingRebuild | None) -> None:
         """Has something made before the first write that needs it; None: it is there."""
         self._rebuild = rebuild
 
@@ -229,7 +229,7 @@ class Gate:
             thread.telling = before
             raise
 
-    def settle(self, error: BaseException, outcome: Outcome, what: str) -> None:
+    def settle(self, error: BaseException, outcome: DefinitionOutcome, what: str) -> None:
         """Finishes what an error has interrupted; says with it what stands all the same."""
         with self.lock:
             self.finish()
@@ -262,7 +262,7 @@ class Gate:
         self.closed = True
 
 
-_gates: WeakSet[Gate] = WeakSet()
+_gates: WeakSet[WriterLock] = WeakSet()
 
 
 def _inherit() -> None:
@@ -273,7 +273,7 @@ def _inherit() -> None:
 os.register_at_fork(after_in_child=_inherit)
 
 
-class Outcome:
+class DefinitionOutcome:
     """Whether a definition stands: its frame is written, whatever was raised then."""
 
     stands = False

@@ -14,22 +14,25 @@ from contextlib import suppress
 from typing import Any
 
 from nosync_nb.collections.definition import check_name
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.snapshot import named_logs
 from nosync_nb.errors import SchemaError, TrustError
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.writer_lock import Gate
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.timetravel import remote_branches
 from nosync_nb.store import undo
-from nosync_nb.store.replication.config import Replicas, checked
+from nosync_nb.store.replication.config import ReplicaConfig, checked_config
 from nosync_nb.store.timetravel import branches, branches__listing
-from nosync_nb.store.timetravel.branches import Beginning
-from nosync_nb.store.timetravel.branches__listing import Branch
-from nosync_nb.store.timetravel.catalog_at import cut
-from nosync_nb.store.timetravel.historical_catalog import catalog_at, with_catalog
-from nosync_nb.store.timetravel.trace_plan import asof
+from nosync_nb.store.timetravel.branches import BranchStart
+from nosync_nb.store.timetravel.branches__listing import BranchInfo
+from nosync_nb.store.timetravel.catalog_at import branch_catalog
+from nosync_nb.store.timetravel.historical_catalog import (
+    historical_catalog,
+    with_historical_catalog,
+)
+from nosync_nb.store.timetravel.trace_plan import plan_as_of
 
 NOW, THEN = "now", "then"
 """Which stages a branch has: those of now, or those that there were at the epoch."""
@@ -38,7 +41,7 @@ Opens = Callable[..., Any]
 """Opens the session of a folder; see `opening.open`."""
 
 
-class Branching:
+class BranchService:
     """Makes, lists and drops the branches of one session; owns nothing.
 
     Args:
@@ -47,10 +50,10 @@ class Branching:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
-        signer: Signer,
-        replication: Replication,
+        signer: CatalogSigner,
+        replication: ReplicationService,
         opens: Opens,
     ) -> None:
         self._gate = gate
@@ -100,7 +103,7 @@ class Branching:
             self._gate.turn("branch", rebuilt=False)
             replicas = self._replicas(name)
             beginning = self.beginning(at, then=definitions == THEN)._replace(replicas=replicas)
-            return branches.make(self._publisher.store, name, beginning)
+            return branches.create_branch(self._publisher.store, name, beginning)
 
     def leave(self, incarnation: int) -> str:
         """Makes ready what a rewind leaves as a branch of now; returns its name. With the lock.
@@ -109,18 +112,18 @@ class Branching:
             incarnation: of the epochs after the rewind.
         """
         store, number = self._publisher.store, incarnation
-        known = branches.names(store.files, store.path)
+        known = branches.branch_names(store.files, store.path)
         while f"before-rewind-{number}" in known:
             number += 1
         name = f"before-rewind-{number}"
-        replicas = Replicas()
+        replicas = ReplicaConfig()
         with suppress(SchemaError):  # a bucket's name for it is too long: it is here alone
             replicas = self._replicas(name)
         beginning = self.beginning(None)._replace(replicas=replicas)
-        branches.leave(store, name, incarnation, beginning)
+        branches.prepare_backup_branch(store, name, incarnation, beginning)
         return name
 
-    def _replicas(self, name: str) -> Replicas:
+    def _replicas(self, name: str) -> ReplicaConfig:
         """Where a branch is kept when it is opened: where its parent is, below `branches/NAME`.
 
         A server keeps what it is given by the id of the log, as any does.
@@ -132,14 +135,16 @@ class Branching:
             else f"{each.url.rstrip('/')}/{branches.FOLDER}/{name}"
             for each in settings.replicas
         ]
-        asked = checked(urls, settings.quorum, log=branches.place(store.path, name), look=False)
+        asked = checked_config(
+            urls, settings.quorum, log=branches.branch_folder(store.path, name), look=False
+        )
         return asked._replace(unprepared=bool(urls))
 
     def settle(self) -> None:
         """Shows what rewinds have left as branches, and deletes what one that failed made ready."""
-        branches.settle(self._publisher.store, self._publisher.ledger.incarnation)
+        branches.finish_backup_branches(self._publisher.store, self._publisher.ledger.incarnation)
 
-    def beginning(self, at: Any, *, then: bool = False) -> Beginning:
+    def beginning(self, at: Any, *, then: bool = False) -> BranchStart:
         """What a log begins with that goes on from an epoch; with the gate's lock, or a reader.
 
         Args:
@@ -162,11 +167,13 @@ class Branching:
         reads = store.log.mode == "r" or epoch == seen.epoch
         had = named_logs(seen.graph)
         if then:
-            seen = with_catalog(seen, catalog_at(store, epoch, seen.epoch), store.log.id)
+            seen = with_historical_catalog(
+                seen, historical_catalog(store, epoch, seen.epoch), store.log.id
+            )
         rewinds = publisher.ledger.rewinds
-        frames = [] if reads else undo.frames(store, epoch, seen.epoch, rewinds)
-        made = asof(seen, epoch, frames=frames, moved=then)
-        catalog, graph = cut(seen, made)
+        frames = [] if reads else undo.recent_frames(store, epoch, seen.epoch, rewinds)
+        made = plan_as_of(seen, epoch, frames=frames, moved=then)
+        catalog, graph = branch_catalog(seen, made)
         past = store.history.copied(())
         past.truncate(epoch)
         for number in had.keys() - named_logs(graph) if then else ():
@@ -174,26 +181,26 @@ class Branching:
         recorded, times = publisher.ledger.saved(epoch)
 
         def said(log_id: bytes) -> Mapping[str, Any]:
-            sealed = Signer(log_id).sealed(catalog, graph, epoch, publisher.retention)
+            sealed = CatalogSigner(log_id).sealed(catalog, graph, epoch, publisher.retention)
             return {**sealed.meta, **recorded}
 
-        version = Version(epoch, made.traces)
-        return Beginning(version, graph, past, seen.graph.unwritten, said, times)
+        version = VersionState(epoch, made.traces)
+        return BranchStart(version, graph, past, seen.graph.unwritten, said, times)
 
     def open(self, name: str) -> Any:
         """The session of a branch: that of this process, or one that is opened."""
         store = self._publisher.store
-        known = branches.names(store.files, store.path)
+        known = branches.branch_names(store.files, store.path)
         if name not in known:
-            raise branches.unknown(name, known)
-        return self._opens(branches.place(store.path, name))
+            raise branches.unknown_branch_error(name, known)
+        return self._opens(branches.branch_folder(store.path, name))
 
     @property
-    def listed(self) -> Mapping[str, Branch]:
+    def listed(self) -> Mapping[str, BranchInfo]:
         """The branches, by name, those that are at replicas alone as well."""
         store = self._publisher.store
-        here = branches__listing.listed(store.files, store.path)
-        return {**remote_branches.listed(store.files, store.path), **here}
+        here = branches__listing.list_branches(store.files, store.path)
+        return {**remote_branches.remote_branch_list(store.files, store.path), **here}
 
     def drop(self, name: str) -> None:
         """Deletes a branch that nobody has open, and its copies at replicas.
@@ -208,9 +215,9 @@ class Branching:
         if not isinstance(name, str):
             raise SchemaError(f"{name!r:.60} is no name of a branch", hint="name one of .branches")
         store = self._publisher.store
-        copies, generation = remote_branches.copies_of(store.files, store.path, name), None
+        copies, generation = remote_branches.branch_copies(store.files, store.path, name), None
         with self._gate.lock:
             self._gate.turn("dropping a branch", rebuilt=False)
             if copies.here or not copies.replicas:
-                generation = branches.drop(store, name)
-        remote_branches.drop(store.files, copies, generation)
+                generation = branches.drop_branch(store, name)
+        remote_branches.drop_remote_copies(store.files, copies, generation)

@@ -27,18 +27,18 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import mask
-from nosync_nb.session.state.load_fingerprint import load_of
-from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.session.state.load_fingerprint import load_text
+from nosync_nb.session.state.pending_changes import PendingCall
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.transactions import Transaction, Transactions
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.session.writes.commit import Commits
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.session.writes.commit import CommitService
 from nosync_nb.session.writes.idempotency import BLOCK
-from nosync_nb.session.writes.ingest import Inputs
-from nosync_nb.store.catalog.epoch_index import Ledger
-from nosync_nb.store.timetravel.branches import Fork, fork_of
+from nosync_nb.session.writes.ingest import IngestService
+from nosync_nb.store.catalog.epoch_index import EpochIndex
+from nosync_nb.store.timetravel.branches import BranchOrigin, branch_origin
 from nosync_nb.trace.batch import Updates, concat_updates
-from nosync_nb.trace.epoch_ranges import Ranges, check_readable
+from nosync_nb.trace.epoch_ranges import EpochRanges, check_readable
 
 
 class _Pair(NamedTuple):
@@ -48,16 +48,16 @@ class _Pair(NamedTuple):
     log: int
 
 
-class Pursuit:
+class ParentFollower:
     """Follows the parent of one session, if that is a branch; owns nothing."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        inputs: Inputs,
-        commits: Commits,
+        inputs: IngestService,
+        commits: CommitService,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -86,7 +86,7 @@ class Pursuit:
                 f"{waiting} rows wait, and would come before epochs of the parent",
                 hint="session.commit() or session.discard() them first",
             )
-        fork = fork_of(self._publisher.store.meta)
+        fork = branch_origin(self._publisher.store.meta)
         if fork is None or fork.of != parent.store.log.id.hex():
             raise SchemaError(
                 f"'{self._publisher.store.path}' is no branch of '{parent.store.path}'",
@@ -110,11 +110,11 @@ class Pursuit:
                 taking.step()
         return self._publisher.now
 
-    def _taken(self, fork: Fork, epoch: int) -> bool:
+    def _taken(self, fork: BranchOrigin, epoch: int) -> bool:
         """Whether an epoch of the parent was taken."""
         return self._publisher.ledger.loaded(_mark(fork, epoch))
 
-    def _common(self, fork: Fork, parent: Publisher) -> int:
+    def _common(self, fork: BranchOrigin, parent: Publisher) -> int:
         """The last epoch that both began with and that neither has left.
 
         Raises:
@@ -178,7 +178,7 @@ class Pursuit:
         log = seen.graph.named[other.name].log
         assert log is not None
         ranges = seen.history.epochs(log, seen.epoch)
-        readable = Ranges.of(*(r for r in ranges if r.step == 1), range(other.begin))
+        readable = EpochRanges.of(*(r for r in ranges if r.step == 1), range(other.begin))
         for epoch in (todo[0] - 1, *todo):
             check_readable(other.name, epoch, readable)
         return _Pair(own, log)
@@ -190,7 +190,7 @@ class Pursuit:
         epoch: int,
         label: str | None,
         once: Mapping[str, str],
-        mark: tuple[Fork, str],
+        mark: tuple[BranchOrigin, str],
     ) -> None:
         """Commits one epoch of the parent, all of it or nothing."""
         known = self._publisher.ledger
@@ -217,12 +217,12 @@ class Pursuit:
             self._commits.discard(transaction)
 
 
-def _mark(fork: Fork, epoch: int | str) -> str:
+def _mark(fork: BranchOrigin, epoch: int | str) -> str:
     """The key under which an epoch of the parent is taken."""
     return f"follow:{fork.of}:{epoch}"
 
 
-def _moment(ledger: Ledger, epoch: int) -> str:
+def _moment(ledger: EpochIndex, epoch: int) -> str:
     """What tells an epoch from another one of its number: when it was committed."""
     return repr(ledger.committed(epoch))
 
@@ -235,7 +235,7 @@ def _left(parent: Publisher, epoch: int, here: int) -> StageError:
     )
 
 
-def _is_there(own: Stage, changes: list[Change], known: Mapping[str, str], epoch: int) -> bool:
+def _is_there(own: Stage, changes: list[PendingCall], known: Mapping[str, str], epoch: int) -> bool:
     """Whether what an epoch did to an input was loaded here already, under its key.
 
     Raises:
@@ -245,7 +245,7 @@ def _is_there(own: Stage, changes: list[Change], known: Mapping[str, str], epoch
     keys = [key for key in known if key.startswith(prefix)]
     if not keys or not changes:
         return False
-    if any(known[key] == load_of(own, changes) for key in keys):
+    if any(known[key] == load_text(own, changes) for key in keys):
         return True
     raise StageError(
         f"epoch {epoch} of the parent has rows for input '{own.name}' beside a load that is here"
@@ -255,19 +255,19 @@ def _is_there(own: Stage, changes: list[Change], known: Mapping[str, str], epoch
     )
 
 
-def _changes(own: Stage, batches: list[Updates]) -> Iterator[Change]:
+def _changes(own: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
     """What an epoch did to an input, as calls of a user."""
     if not batches:
         return
     updates = concat_updates(batches, own.schema.types)
     gone = _where(updates, updates.diff < 0)
     if len(gone.diff) and own.key is not None:
-        yield Change("delete", Updates([gone.columns[i] for i in own.key], gone.diff))
+        yield PendingCall("delete", Updates([gone.columns[i] for i in own.key], gone.diff))
     elif len(gone.diff):
-        yield Change("remove", gone)
+        yield PendingCall("remove", gone)
     came = _where(updates, updates.diff > 0)
     if len(came.diff):
-        yield Change("insert" if own.key is None else "upsert", came)
+        yield PendingCall("insert" if own.key is None else "upsert", came)
 
 
 def _where(updates: Updates, some: npt.NDArray[np.bool_]) -> Updates:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError, warn
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.replication import config, registry, remote_branches__dropping
-from nosync_nb.store.replication.address import Address, parse
-from nosync_nb.store.replication.config import Replicas
-from nosync_nb.store.replication.remote_branches import Distant, branches_at
+from nosync_nb.store.replication.address import ReplicaAddress, parse_address
+from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.remote_branches import RemoteBranch, remote_branches
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
-from nosync_nb.store.timetravel.branches__listing import Branch
+from nosync_nb.store.timetravel.branches__listing import BranchInfo
 
 
 class BranchCopies(NamedTuple):
@@ -28,28 +28,28 @@ class BranchCopies(NamedTuple):
 
     path: str
     log_id: bytes | None
-    replicas: Sequence[Address]
+    replicas: Sequence[ReplicaAddress]
     here: bool
 
 
-def listed(files: Files, log: str) -> dict[str, Branch]:
+def remote_branch_list(files: Files, log: str) -> dict[str, BranchInfo]:
     """The branches of the log in a folder that are at replicas alone, by name."""
-    known = registry.below(files, log)
+    known = registry.logs_below(files, log)
     return {
-        name: Branch(name, branches.place(log, name), 0, 0, None, replicas=tuple(urls))
+        name: BranchInfo(name, branches.branch_folder(log, name), 0, 0, None, replicas=tuple(urls))
         for name, (urls, _) in known.items()
     }
 
 
-def copies_of(files: Files, log: str, name: str) -> BranchCopies:
+def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
     """Where a branch is; nowhere if nothing is known of it."""
-    path = branches.place(log, name)
-    here = name in branches.names(files, log)
+    path = branches.branch_folder(log, name)
+    here = name in branches.branch_names(files, log)
     if here:
         with suppress(CorruptLogError, DurabilityError, TrustError):  # then what is remembered
             return _said(files, path)
-    said = registry.look(files, path)
-    addresses = [parse(url) for url in said[0]] if said is not None else []
+    said = registry.registered_replicas(files, path)
+    addresses = [parse_address(url) for url in said[0]] if said is not None else []
     return BranchCopies(path, addresses[0].log_id if addresses else None, addresses, here)
 
 
@@ -58,13 +58,13 @@ def _said(files: Files, path: str) -> BranchCopies:
     store = Store.open(path, mode="r")
     try:
         log_id = store.log.id
-        own = config.read(files, path, log_id)
+        own = config.read_config(files, path, log_id)
         return BranchCopies(path, log_id, () if own.unprepared else own.replicas, True)
     finally:
         store.close()
 
 
-def drop(files: Files, copies: BranchCopies, generation: int | None) -> None:
+def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | None) -> None:
     """Deletes the copies of a branch that was dropped; warns of those that are still there.
 
     These stay known, so that the branch is listed as one at replicas, and may be dropped again.
@@ -74,15 +74,17 @@ def drop(files: Files, copies: BranchCopies, generation: int | None) -> None:
     """
     left: Mapping[str, str] = {}
     if copies.log_id is not None and copies.replicas:
-        left = remote_branches__dropping.drop(
+        left = remote_branches__dropping.drop_copies(
             files, copies.path, copies.log_id, copies.replicas, generation=generation
         )
         kept = tuple(each for each in copies.replicas if each.url in left)
         with suppress(NosyncError):
-            registry.remember(files, copies.path, copies.log_id, Replicas(kept, len(kept)))
+            registry.register_replicas(
+                files, copies.path, copies.log_id, ReplicaConfig(kept, len(kept))
+            )
     else:
         with suppress(NosyncError):
-            registry.forget(files, copies.path)
+            registry.unregister_replicas(files, copies.path)
     if left:
         name = os.path.basename(copies.path)
         told = "; ".join(f"{url}: {why}" for url, why in left.items())
@@ -93,14 +95,14 @@ def drop(files: Files, copies: BranchCopies, generation: int | None) -> None:
         )
 
 
-def regained(files: Files, log: str, replicas: Replicas) -> list[str]:
+def record_restored_branches(files: Files, log: str, replicas: ReplicaConfig) -> list[str]:
     """Notes the branches that replicas have of a log which was made anew from them; tells of them.
 
     Cost: one question for each branch at each replica.
     """
     told = []
-    for each in branches_at(files, log, replicas.replicas):
-        path = branches.place(log, each.name)
+    for each in remote_branches(files, log, replicas.replicas):
+        path = branches.branch_folder(log, each.name)
         if not files.exists(path):
             _remember(files, path, each)
             told.append(
@@ -110,9 +112,9 @@ def regained(files: Files, log: str, replicas: Replicas) -> list[str]:
     return told
 
 
-def _remember(files: Files, path: str, each: Distant) -> None:
-    known = config.checked(each.urls, each.quorum, log=path, look=False)
+def _remember(files: Files, path: str, each: RemoteBranch) -> None:
+    known = config.checked_config(each.urls, each.quorum, log=path, look=False)
     (log_id,) = {address.log_id for address in known.replicas}
     assert log_id is not None
     with suppress(NosyncError):  # a home that cannot be written: what is told is enough
-        registry.remember(files, path, log_id, known)
+        registry.register_replicas(files, path, log_id, known)

@@ -23,35 +23,35 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import Draft, Version
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError, StageError, TimeError
 from nosync_nb.session.backfill import lost_memos
-from nosync_nb.session.backfill.background import Rebuilding
+from nosync_nb.session.backfill.background import BackgroundRebuild
 from nosync_nb.session.backfill.lost_memos import Compiled
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import replay
 from nosync_nb.session.state.publisher import (
+    DefinitionRedo,
     Publisher,
-    UnfinishedDefinition,
-    UnfinishedRewind,
+    RewindRedo,
     files_of,
-    remember,
+    record_history,
 )
-from nosync_nb.session.state.signer import Signer
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
-from nosync_nb.session.state.writer_lock import Gate, Outcome
-from nosync_nb.session.writes.idempotency import Repeats
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.session.writes.idempotency import RepeatedLoads
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.store import undo as recent
 from nosync_nb.store import undo__undone
-from nosync_nb.store.catalog.epoch_index import Rewound
-from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.catalog.epoch_index import RewindMark
+from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.timetravel import branches, catalog_at__rewound
-from nosync_nb.store.timetravel.trace_plan import Earlier, asof
+from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch, plan_as_of
 from nosync_nb.trace import Trace
 from nosync_nb.trace.history.history import History
 
@@ -86,8 +86,8 @@ class RewindReport(NamedTuple):
         return f"nosync.open({self.path!r})" if self.branch else "nothing is to be undone"
 
 
-class Keeps(Protocol):
-    """Keeps what is left; see `Branching`."""
+class BackupBranches(Protocol):
+    """Keeps what is left; see `BranchService`."""
 
     def leave(self, incarnation: int) -> str: ...
 
@@ -103,7 +103,7 @@ class _Point(NamedTuple):
     traces: dict[int, Trace]
 
 
-class Rewinding:
+class RewindService:
     """Goes back; owns nothing. Everything is done with the gate's lock.
 
     Args:
@@ -112,16 +112,16 @@ class Rewinding:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        link: Link,
-        signer: Signer,
-        upkeep: Upkeep,
-        listeners: Listeners,
-        repeats: Repeats,
-        keeps: Keeps,
-        rebuilding: Rebuilding,
+        link: SparkConnection,
+        signer: CatalogSigner,
+        upkeep: Maintenance,
+        listeners: Subscriptions,
+        repeats: RepeatedLoads,
+        keeps: BackupBranches,
+        rebuilding: BackgroundRebuild,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -159,7 +159,7 @@ class Rewinding:
             waits for it. The branch takes a hard link for each file, and what is in memory alone is
             written to it. It is shown when the frame is on the disk, which is waited for.
         """
-        outcome = Outcome()
+        outcome = DefinitionOutcome()
         try:
             with self._gate.lock:
                 self._gate.turn("rewind", rebuilt=False)
@@ -205,22 +205,22 @@ class Rewinding:
             raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
         return self._publisher.ledger.resolve(to, now)
 
-    def _earlier(self, was: Snapshot, epoch: int) -> Earlier:
+    def _earlier(self, was: Snapshot, epoch: int) -> GraphAtEpoch:
         """All that there is, as of an epoch; by what was changed since if that is little."""
         store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
-        frames = recent.frames(store, epoch, was.epoch, rewinds)
-        earlier = asof(was, epoch, frames=frames)
+        frames = recent.recent_frames(store, epoch, was.epoch, rewinds)
+        earlier = plan_as_of(was, epoch, frames=frames)
         sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
-        return earlier if sum(sizes) <= UNDONE_BYTES else asof(was, epoch)
+        return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(was, epoch)
 
-    def _gone_back(self, earlier: Earlier, outcome: Outcome) -> RewindReport:
+    def _gone_back(self, earlier: GraphAtEpoch, outcome: DefinitionOutcome) -> RewindReport:
         """Prepares what will be assigned, writes the frame, and has it assigned."""
         publisher, now = self._publisher, self._publisher.snapshot
-        catalog = catalog_at__rewound.catalog_at(now.catalog, earlier)
+        catalog = catalog_at__rewound.rewound_catalog(now.catalog, earlier)
         computed = [n for n in earlier.unread if catalog[n].live]
-        there = publisher.numbered(catalog_at__rewound.graph_at(now.graph, catalog, earlier))
+        there = publisher.numbered(catalog_at__rewound.rewound_graph(now.graph, catalog, earlier))
         point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
-        draft = Draft(Version(point.epoch, point.traces), point.epoch)
+        draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
         graph, runner = there, publisher.runner
         lacking = not computed and (self._gate.lacking or not earlier.whole)
         if computed:
@@ -228,33 +228,33 @@ class Rewinding:
         elif there.nodes is not now.graph.nodes and not lacking:
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
-        taken = undo__undone.entries(earlier.epoch, earlier.taken)
+        taken = undo__undone.undo_entries(earlier.epoch, earlier.taken)
         record, payload = self._record(point, graph, runner, draft, taken, outcome)
-        rewinds = Rewound(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
+        rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
         self._keeps.settle()
         branch = self._keeps.leave(rewinds.incarnation)
         again: Callable[[], None] | None = self._remake if lacking else None
-        publisher.rewind(UnfinishedRewind(publisher, record, rewinds, again), payload)
+        publisher.rewind(RewindRedo(publisher, record, rewinds, again), payload)
         path = os.path.join(publisher.store.path, branches.FOLDER, branch)
         return _report(now, earlier, catalog, remade=lacking)._replace(branch=branch, path=path)
 
     def _computed(
-        self, earlier: Earlier, catalog: dict[str, Stage]
-    ) -> tuple[_Point, Graph, Runner, Draft]:
+        self, earlier: GraphAtEpoch, catalog: dict[str, Stage]
+    ) -> tuple[_Point, Graph, Runner, EpochResult]:
         """Runs what was not there yet, and what lacks what it remembers, over what was."""
         link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
 
         def over(stages: Mapping[str, Stage]) -> Compiled:
-            there = catalog_at__rewound.graph_at(now.graph, stages, earlier)
+            there = catalog_at__rewound.rewound_graph(now.graph, stages, earlier)
             return self._compiled(self._publisher.numbered(there), stages, earlier.epoch)
 
-        version = Version(earlier.epoch, earlier.traces)
+        version = VersionState(earlier.epoch, earlier.traces)
         there, compiled = lost_memos.stop(catalog, over, version, earlier.unread)
         point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
         self._publisher.take_numbers(compiled.numbers)
         runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
-        version = Version(point.epoch, point.traces)
+        version = VersionState(point.epoch, point.traces)
         self._publisher.describe(point.catalog)
         try:
             draft = self._gate.run(lambda: runner.first_run(version, point.graph), bulk.files.end)
@@ -266,7 +266,7 @@ class Rewinding:
     def _compiled(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
         """The graph of the stages as they go on, over what is there of it."""
         types, none = self._link.types, frozenset[str]()
-        graph = replay.compiled(catalog, there, types, now=epoch, extended=none)
+        graph = replay.compile_catalog(catalog, there, types, now=epoch, extended=none)
         return Compiled(there, graph)
 
     def _record(
@@ -274,26 +274,26 @@ class Rewinding:
         point: _Point,
         graph: Graph,
         runner: Runner,
-        draft: Draft,
-        taken: list[Entry],
-        outcome: Outcome,
-    ) -> tuple[UnfinishedDefinition, bytes]:
+        draft: EpochResult,
+        taken: list[PayloadEntry],
+        outcome: DefinitionOutcome,
+    ) -> tuple[DefinitionRedo, bytes]:
         """What is to be assigned, and what the frame says."""
         publisher, works = self._publisher, self._publisher.works
         store, before = publisher.store, publisher.snapshot.version
         sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
         meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
-        base = Version(point.epoch, point.traces)
+        base = VersionState(point.epoch, point.traces)
         payload = store.definition(draft, base, graph, meta, back=taken)
         logs = named_logs(graph)
         history = self._history(logs, point.catalog, draft)
-        version = Version(point.epoch, draft.traces)
+        version = VersionState(point.epoch, draft.traces)
         needed = files_of(before) | store.history.files()
         made = {ref.path for _, _, held in draft.logged for ref in held.refs}
-        record = UnfinishedDefinition(
+        record = DefinitionRedo(
             publisher,
             publisher.next(),
-            Snapshot(version, graph, point.catalog, seen(history)),
+            Snapshot(version, graph, point.catalog, visible_columns(history)),
             logs,
             history,
             runner,
@@ -309,13 +309,13 @@ class Rewinding:
         return record, payload
 
     def _history(
-        self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: Draft
+        self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: EpochResult
     ) -> History:
         """The past after it. Packs may be read: for what is computed under another log."""
         history = self._publisher.store.history.copied(())
         history.truncate(draft.epoch)
-        hide(history, logs, catalog)
-        remember(history, logs.keys(), draft)
+        hidden_columns(history, logs, catalog)
+        record_history(history, logs.keys(), draft)
         for number in self._publisher.logs.keys() - logs.keys():
             history.drop(number)
         return history
@@ -340,7 +340,7 @@ def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
     return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
 
 
-def _lacking(node: Node, now: Snapshot, earlier: Earlier) -> str | None:
+def _lacking(node: Node, now: Snapshot, earlier: GraphAtEpoch) -> str | None:
     """The stage of a node that has to be run, after this rewind or already before it."""
     name = node.stage or node.name
     stage = None if name is None else now.catalog.get(name)
@@ -351,7 +351,7 @@ def _lacking(node: Node, now: Snapshot, earlier: Earlier) -> str | None:
 
 
 def _report(
-    now: Snapshot, earlier: Earlier, catalog: Mapping[str, Stage], *, remade: bool
+    now: Snapshot, earlier: GraphAtEpoch, catalog: Mapping[str, Stage], *, remade: bool
 ) -> RewindReport:
     """What going back did, told by stages."""
     again = {name for node in now.graph if (name := _lacking(node, now, earlier)) and remade}

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, Draft
+from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, EpochResult
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import (
@@ -26,22 +26,22 @@ from nosync_nb.errors import (
     OutOfMemoryError,
     StageError,
 )
-from nosync_nb.session.durability.replication import Replication
-from nosync_nb.session.maintenance.maintenance import Upkeep
-from nosync_nb.session.recovery.repair_and_retry import Repairs
+from nosync_nb.session.durability.replication import ReplicationService
+from nosync_nb.session.maintenance.maintenance import Maintenance
+from nosync_nb.session.recovery.repair_and_retry import RepairService
 from nosync_nb.session.removals import Removals, Removing, Taken, absent, tell
-from nosync_nb.session.state.pending_changes import InputChanges
+from nosync_nb.session.state.pending_changes import PendingInputChanges
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transaction, Transactions
-from nosync_nb.session.state.worker import Worker
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.session.writes.determinism_check import Audits
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.session.writes.determinism_check import DeterminismChecks
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.cost_model import FEW_ROWS
 
 
-class Commits:
+class CommitService:
     """Makes epochs of transactions, one at a time.
 
     Owns the rows that were taken away and not looked for, which the gate's lock guards. A lock of
@@ -53,16 +53,16 @@ class Commits:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        link: Link,
-        listeners: Listeners,
-        upkeep: Upkeep,
-        audits: Audits,
-        replication: Replication,
-        repairs: Repairs,
-        worker: Worker,
+        link: SparkConnection,
+        listeners: Subscriptions,
+        upkeep: Maintenance,
+        audits: DeterminismChecks,
+        replication: ReplicationService,
+        repairs: RepairService,
+        worker: BackgroundWorker,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -155,7 +155,7 @@ class Commits:
 
     def _committed(
         self, transaction: Transaction, label: str | None
-    ) -> tuple[Draft, int, set[str], list[Taken]]:
+    ) -> tuple[EpochResult, int, set[str], list[Taken]]:
         """What it has become: the epoch, its frame, files of no use, removals to look at."""
         gate, publisher = self._gate, self._publisher
         with gate.lock:
@@ -186,7 +186,7 @@ class Commits:
 
     def _computed(
         self, transaction: Transaction, label: str | None
-    ) -> tuple[Draft, dict[str, Any]]:
+    ) -> tuple[EpochResult, dict[str, Any]]:
         """The next epoch, and what its frame says besides."""
         publisher = self._publisher
         snapshot = publisher.snapshot
@@ -210,7 +210,7 @@ class Commits:
         if once:
             meta["once"] = once
 
-        def run() -> Draft:
+        def run() -> EpochResult:
             return publisher.runner.epoch(version, inputs, version.epoch + 1)
 
         if sum(map(len, inputs.values())) <= FEW_ROWS:  # nobody would see it
@@ -244,7 +244,7 @@ class Commits:
             )
         return {**once, **{mark: said for mark, (said, _) in notes.items()}} if notes else once
 
-    def _after(self, draft: Draft) -> None:
+    def _after(self, draft: EpochResult) -> None:
         """Plans background work and tells who wants to hear; outside the lock."""
         publisher = self._publisher
         # Before an audit replaces nodes.
@@ -371,7 +371,7 @@ def _stands(error: BaseException, epoch: int) -> None:
     error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
 
 
-def _still(snapshot: Snapshot, changes: InputChanges) -> Stage:
+def _still(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:
     """The input that changes wait for, if it is still the one they were made for."""
     stage = changes.stage
     now = snapshot.catalog.get(stage.name)

@@ -19,14 +19,14 @@ from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import NosyncError, warn
 from nosync_nb.operators import Evaluate, Operator, Step
 from nosync_nb.operators.base import ROWS
-from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
-from nosync_nb.operators.iterate.keyed_evaluation import from_scratch
-from nosync_nb.operators.row_counts import counts
-from nosync_nb.operators.user_functions import tuples
+from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Loop, LoopNode
+from nosync_nb.operators.iterate.keyed_evaluation import evaluate_from_scratch
+from nosync_nb.operators.row_counts import row_counts
+from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Column, Schema
-from nosync_nb.session.definitions.define import Definitions
+from nosync_nb.session.definitions.define import DefinitionService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.spark.connection import Link
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, arrange, no_updates
 
@@ -35,10 +35,12 @@ SAMPLES = 4
 GROUP_ROWS_MAX = 1000
 
 
-class Audits:
+class DeterminismChecks:
     """Audits the stages of a session; owns nothing."""
 
-    def __init__(self, publisher: Publisher, definitions: Definitions, link: Link) -> None:
+    def __init__(
+        self, publisher: Publisher, definitions: DefinitionService, link: SparkConnection
+    ) -> None:
         self._publisher = publisher
         self._definitions = definitions
         self._link = link
@@ -207,7 +209,7 @@ class _Asked:
         """What an operator makes of a group that is all there is; None if it fails."""
         step = Step((), (), (), (), stage=self.node.stage, evaluate=self.evaluate)
         try:
-            output = from_scratch(operator, [sample.updates], step)
+            output = evaluate_from_scratch(operator, [sample.updates], step)
         except NosyncError:
             return None
         layout = Layout(operator.types, operator.output_key)
@@ -248,7 +250,7 @@ def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
     return _Sample(part.khash[at], keys, there.updates, row)
 
 
-def _behind(loop: Loop, inner: Inner) -> int | None:
+def _behind(loop: Loop, inner: LoopNode) -> int | None:
     """The trace in a loop that holds what a node is given, if there is one."""
     port = inner.ports[0]
     for _ in loop.nodes:
@@ -300,12 +302,12 @@ def _count(trace: Trace | None, one: Batch) -> int:
     """How often a trace holds a row."""
     if trace is None:
         return 0
-    return int(counts(trace, arrange(trace.layout, one.updates)).sum())
+    return int(row_counts(trace, arrange(trace.layout, one.updates)).sum())
 
 
 def _shown(batch: Batch) -> str:
     """Some rows for a message."""
     types = batch.layout.types
     schema = Schema([(f"c{i}", t) for i, t in enumerate(types)])
-    shown = tuples([rows.slice_(c, 0, 2) for c in batch.columns], schema, min(2, len(batch)))
+    shown = named_tuples([rows.slice_(c, 0, 2) for c in batch.columns], schema, min(2, len(batch)))
     return ", ".join(repr(tuple(row)) for row in shown) or "nothing"

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from nosync_nb.session.state.transactions import Transaction, Transactions
-from nosync_nb.session.writes.commit import Commits
-from nosync_nb.session.writes.idempotency import BLOCK, Loads, loaded
-from nosync_nb.session.writes.input import check_once
+from nosync_nb.session.writes.commit import CommitService
+from nosync_nb.session.writes.idempotency import BLOCK, LoadRegistry, load_summary
+from nosync_nb.session.writes.input import check_idempotency_key
 
 
 class EpochBlock:
@@ -33,16 +33,18 @@ class EpochBlock:
         return self._transaction.epoch
 
 
-class Blocks:
+class EpochBlocks:
     """Makes blocks; owns nothing."""
 
-    def __init__(self, transactions: Transactions, commits: Commits, loads: Loads) -> None:
+    def __init__(
+        self, transactions: Transactions, commits: CommitService, loads: LoadRegistry
+    ) -> None:
         self._transactions, self._commits, self._loads = transactions, commits, loads
 
     @contextmanager
     def epoch(self, once: Any, label: str | None) -> Iterator[EpochBlock]:
         """See `Session.epoch`."""
-        check_once(once, "epoch")
+        check_idempotency_key(once, "epoch")
         mark = None if once is None else f"{BLOCK}{once}"
         transaction = Transaction(label, keyed=mark is not None)
         block = EpochBlock(transaction, skipped=mark is not None and self._loads.seen(mark))
@@ -50,12 +52,12 @@ class Blocks:
             with self._transactions.block(transaction):
                 yield block
                 if mark is not None and block.skipped:
-                    self._loads.skip("epoch", once, mark, loaded(transaction), stacklevel=5)
+                    self._loads.skip("epoch", once, mark, load_summary(transaction), stacklevel=5)
                 elif transaction.skipped and not transaction:  # nor would it when it is run again
                     block.skip()
                 else:
                     if mark is not None:
-                        transaction.record({mark: loaded(transaction)})
+                        transaction.record({mark: load_summary(transaction)})
                     self._commits.commit(transaction, None, label)
         finally:
             self._commits.discard(transaction)

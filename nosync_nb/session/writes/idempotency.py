@@ -25,10 +25,16 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, SchemaError, TimeError, warn
-from nosync_nb.session.state.load_fingerprint import Digest, digest, kinds, load_of, of_calls
-from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.session.state.load_fingerprint import (
+    LoadFingerprint,
+    fingerprint,
+    fingerprint_of_calls,
+    load_text,
+    type_kinds,
+)
+from nosync_nb.session.state.pending_changes import PendingCall
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.subscriptions import Listeners
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transaction, Transactions
 from nosync_nb.trace import Trace, stats
 from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates
@@ -52,7 +58,7 @@ COMPARED_MAX = 128
 _CALLER = 4  # frames from the warning to the user's insert
 
 
-class Repeats:
+class RepeatedLoads:
     """What a session knows of the inserts from before its recovery; nothing without one.
 
     Threads: any may ask. Two that ask for the same input at once may both look through its epochs,
@@ -77,7 +83,7 @@ class Repeats:
         if state is not None:
             self._state = _State(min(state.upto, epoch), {})
 
-    def known(self, history: History, number: int, now: int, count: int) -> Added | None:
+    def known(self, history: History, number: int, now: int, count: int) -> LoadedEpochs | None:
         """The recovered epochs that only added rows to an input; None if there are none.
 
         Some epochs after the recovery there are none any more, and what was known is forgotten.
@@ -108,7 +114,7 @@ class Repeats:
         return added
 
 
-class Added(NamedTuple):
+class LoadedEpochs(NamedTuple):
     """Epochs that only added rows to an input.
 
     Attributes:
@@ -116,10 +122,10 @@ class Added(NamedTuple):
         large: not looked at yet, as their rows are in files, each with the least that it has.
     """
 
-    small: dict[int, dict[Digest, int]]
+    small: dict[int, dict[LoadFingerprint, int]]
     large: dict[int, int]
 
-    def note(self, epoch: int, own: Digest) -> None:
+    def note(self, epoch: int, own: LoadFingerprint) -> None:
         """Takes in what an epoch added."""
         self.small.setdefault(own.rows, {})[own] = epoch
 
@@ -133,13 +139,13 @@ class _State(NamedTuple):
     """
 
     upto: int
-    known: dict[int, Added]
+    known: dict[int, LoadedEpochs]
 
 
-def _added(history: History, number: int, upto: int) -> Added:
+def _added(history: History, number: int, upto: int) -> LoadedEpochs:
     """What there is to compare with: the first and the last epochs that can be read."""
     readable = [each for each in history.epochs(number, upto) if each]
-    added = Added({}, {})
+    added = LoadedEpochs({}, {})
     lower = 0
     for some in (_first(readable), _last(readable)):
         epochs = [each for each in some if each >= lower]
@@ -168,7 +174,7 @@ def _last(readable: Sequence[range]) -> list[int]:
     return [*islice(backwards, COMPARED_MAX)][::-1]
 
 
-class Loads:
+class LoadRegistry:
     """What a session tells of loads that are there already.
 
     Args:
@@ -177,10 +183,10 @@ class Loads:
 
     def __init__(
         self,
-        repeats: Repeats,
+        repeats: RepeatedLoads,
         publisher: Publisher,
         transactions: Transactions,
-        listeners: Listeners,
+        listeners: Subscriptions,
         is_frame: Callable[[Any], bool],
     ) -> None:
         self.repeats = repeats
@@ -221,7 +227,7 @@ class Loads:
             same = known.small.get(_count(calls))
             if not same:
                 continue
-            epoch = same.pop(of_calls(calls, stage.schema.types), None)
+            epoch = same.pop(fingerprint_of_calls(calls, stage.schema.types), None)
             rows_before = transaction.inputs[name].earlier(len(calls))
             if epoch is not None and _are_there(snapshot.contents(name), calls, rows_before):
                 warn(_told(name, calls, epoch), stacklevel=_CALLER)
@@ -270,18 +276,20 @@ class Loads:
         try:
             columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
         except SchemaError:
-            return f"{kinds(stage.schema.types)} misfit"
-        return load_of(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
+            return f"{type_kinds(stage.schema.types)} misfit"
+        return load_text(stage, [PendingCall(kind, Updates(columns, np.ones(n, np.int64)))])
 
 
-def loaded(transaction: Transaction) -> str:
+def load_summary(transaction: Transaction) -> str:
     """What a transaction loads, all inputs together."""
     inputs = transaction.inputs.values()
-    loads = {each.stage.name: load_of(each.stage, each.changes) for each in inputs if each.changes}
+    loads = {
+        each.stage.name: load_text(each.stage, each.changes) for each in inputs if each.changes
+    }
     return json.dumps(loads, sort_keys=True) if loads else ""
 
 
-def _are_there(contents: Trace, calls: Sequence[Change], earlier: Sequence[Updates]) -> bool:
+def _are_there(contents: Trace, calls: Sequence[PendingCall], earlier: Sequence[Updates]) -> bool:
     """Whether an input has the rows of some inserts already, after the calls before them.
 
     Failure: 1. An epoch inserts rows. 2. After a restart `clear()` takes them away, in the same
@@ -309,7 +317,7 @@ def _differ(before: str, now: str) -> bool:
     return before != now and (block or before.partition(" ")[0] == now.partition(" ")[0])
 
 
-def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
+def _told(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
     """What the user is told."""
     count = _count(calls)
     return (
@@ -320,7 +328,7 @@ def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
     )
 
 
-def _of_epoch(history: History, number: int, epoch: int) -> Digest | None:
+def _of_epoch(history: History, number: int, epoch: int) -> LoadFingerprint | None:
     """The digest of what an epoch added to an input; None if it added nothing, or took away."""
     try:
         batches = history.changes(number, epoch - 1, epoch)
@@ -329,10 +337,12 @@ def _of_epoch(history: History, number: int, epoch: int) -> Digest | None:
     batches = [batch for batch in batches if len(batch)]
     if not batches or any((batch.diff < 0).any() for batch in batches):
         return None
-    return digest((batch.rhash, batch.diff) for batch in batches)
+    return fingerprint((batch.rhash, batch.diff) for batch in batches)
 
 
-def _digests(pieces: Sequence[tuple[Layout, Epochs, Updates]]) -> Iterator[tuple[int, Digest]]:
+def _digests(
+    pieces: Sequence[tuple[Layout, Epochs, Updates]],
+) -> Iterator[tuple[int, LoadFingerprint]]:
     """The digest of what each epoch added; none of those that added nothing, or took away."""
     if not pieces:
         return
@@ -346,10 +356,10 @@ def _digests(pieces: Sequence[tuple[Layout, Epochs, Updates]]) -> Iterator[tuple
     begin = 0
     for end in ends:
         if end > begin and (diff[begin:end] > 0).all():
-            yield int(epochs[begin]), digest(iter([(rhash[begin:end], diff[begin:end])]))
+            yield int(epochs[begin]), fingerprint(iter([(rhash[begin:end], diff[begin:end])]))
         begin = end
 
 
-def _count(calls: Sequence[Change]) -> int:
+def _count(calls: Sequence[PendingCall]) -> int:
     """The rows of some inserts."""
     return sum(len(u.diff) for call in calls for u in call.pieces)

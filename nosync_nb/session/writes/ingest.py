@@ -15,13 +15,13 @@ from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError, warn
 from nosync_nb.rows import Schema
 from nosync_nb.rows.array_ops import ones
 from nosync_nb.rows.types import row_bytes
-from nosync_nb.session.recovery.repair_and_retry import Repairs
-from nosync_nb.session.state.load_fingerprint import load_of
-from nosync_nb.session.state.pending_changes import Change, InputChanges, key_text
+from nosync_nb.session.recovery.repair_and_retry import RepairService
+from nosync_nb.session.state.load_fingerprint import load_text
+from nosync_nb.session.state.pending_changes import PendingCall, PendingInputChanges, key_text
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.transactions import Transactions
-from nosync_nb.session.state.writer_lock import Gate
-from nosync_nb.spark.connection import Link
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.cost_model import FEW_ROWS
 from nosync_nb.store.spill_files import RunFiles
 from nosync_nb.trace.batch import Updates, row_text
@@ -30,11 +30,11 @@ LOAD_BYTES = 32 << 20
 """From so many bytes on rows that are inserted wait in files."""
 
 
-class LoadedMeanwhileError(Exception):
+class ConcurrentLoadError(Exception):
     """Another thread has taken a load of the same key since it was looked for; nothing was done."""
 
 
-class Inputs:
+class IngestService:
     """Takes rows for the inputs of a session; owns nothing.
 
     Threads: any may add; a commit of the same transaction must not forget what comes meanwhile,
@@ -43,11 +43,11 @@ class Inputs:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        link: Link,
-        repairs: Repairs,
+        link: SparkConnection,
+        repairs: RepairService,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -87,7 +87,7 @@ class Inputs:
         fetched = self._link.fetch(data, stage) if frame else data
         if frame and fetched is None:
             layouts = tuple(self._publisher.snapshot.graph.named[name].traces)
-            change = Change(kind, None, self._link.ingest(data, stage, layouts))
+            change = PendingCall(kind, None, self._link.ingest(data, stage, layouts))
             try:
                 return self._added(stage, change, mark)
             except BaseException:
@@ -108,21 +108,21 @@ class Inputs:
         updates = Updates(columns, ones(n))
         if kind == "insert" and _is_load(stage, updates):
             return self._spilled(stage, updates, mark)
-        return self._added(stage, Change(kind, updates), mark)
+        return self._added(stage, PendingCall(kind, updates), mark)
 
     def _spilled(self, stage: Stage, updates: Updates, mark: str | None) -> int:
         """Adds many rows, which wait in files, or in memory if the disk refuses them."""
         epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
         files, change = RunFiles(self._publisher.store), None
         try:
-            change = Change("insert", None, files.arranged(node.traces, updates, epoch))
+            change = PendingCall("insert", None, files.arranged(node.traces, updates, epoch))
             return self._added(stage, change, mark)
         except BaseException:
             if change is None or not self._waits(stage, change):
                 files.end(failed=True)
             raise
 
-    def _waits(self, stage: Stage, change: Change) -> bool:
+    def _waits(self, stage: Stage, change: PendingCall) -> bool:
         """Whether a change was added: an interrupt that comes right after it takes no file away."""
         with self._gate.lock:
             pending = self._transactions.current.inputs.get(stage.name)
@@ -134,12 +134,12 @@ class Inputs:
             return self._link.keys(keys, self.stage(name), schema)
         return keys
 
-    def add(self, name: str, change: Change) -> int:
+    def add(self, name: str, change: PendingCall) -> int:
         """Adds a change of an input to the current transaction."""
         return self._added(self._writable(name), change)
 
-    def _added(self, stage: Stage, change: Change, mark: str | None = None) -> int:
-        once = None if mark is None else (mark, load_of(stage, [change]))
+    def _added(self, stage: Stage, change: PendingCall, mark: str | None = None) -> int:
+        once = None if mark is None else (mark, load_text(stage, [change]))
         try:
             count, absent = self._add(stage, change, once)
         except CorruptLogError as error:  # of what the input holds; nothing was added
@@ -149,7 +149,7 @@ class Inputs:
         return count
 
     def _add(
-        self, stage: Stage, change: Change, once: tuple[str, str] | None
+        self, stage: Stage, change: PendingCall, once: tuple[str, str] | None
     ) -> tuple[int, Updates | None]:
         """Adds a change; returns its number of rows, and those that a keyed remove did not find."""
         name = stage.name
@@ -158,10 +158,10 @@ class Inputs:
             inputs = self._transactions.current.inputs
             changes = inputs.get(name)
             if once is not None and self._is_there(once[0], changes):
-                raise LoadedMeanwhileError
+                raise ConcurrentLoadError
             fresh, contents = changes is None, self._publisher.snapshot.contents(name)
             if changes is None:
-                changes = inputs[name] = InputChanges(stage, contents)
+                changes = inputs[name] = PendingInputChanges(stage, contents)
             try:
                 count = changes.add(change, contents, once)
                 by_key = change.kind == "remove" and stage.key is not None
@@ -171,7 +171,7 @@ class Inputs:
                     del inputs[name]
                 raise
 
-    def _is_there(self, mark: str, changes: InputChanges | None) -> bool:
+    def _is_there(self, mark: str, changes: PendingInputChanges | None) -> bool:
         """Whether a load is recorded, or waits; with the lock, so that no other thread takes it.
 
         Failure: two threads look for a key, find none, and both add its rows to what waits.

@@ -13,12 +13,12 @@ import numpy as np
 from nosync_nb import rows as values
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.session_protocol import Host
+from nosync_nb.collections.session_protocol import SessionProtocol
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema
-from nosync_nb.session.state.pending_changes import Change
-from nosync_nb.session.writes.idempotency import Loads
-from nosync_nb.session.writes.ingest import Inputs, LoadedMeanwhileError
+from nosync_nb.session.state.pending_changes import PendingCall
+from nosync_nb.session.writes.idempotency import LoadRegistry
+from nosync_nb.session.writes.ingest import ConcurrentLoadError, IngestService
 from nosync_nb.trace.batch import Updates
 
 
@@ -31,7 +31,12 @@ class Input(Collection):
     """
 
     def __init__(
-        self, host: Host, inputs: Inputs, loads: Loads, watches: Any, definition: Definition
+        self,
+        host: SessionProtocol,
+        inputs: IngestService,
+        loads: LoadRegistry,
+        watches: Any,
+        definition: Definition,
     ) -> None:
         super().__init__(host, definition)
         self._inputs = inputs
@@ -89,7 +94,7 @@ class Input(Collection):
         columns, n = values.to_columns(
             list(keys) if isinstance(keys, set) else keys, schema, f"{self._title()}: delete"
         )
-        change = Change("delete", Updates(columns, np.ones(n, np.int64)))
+        change = PendingCall("delete", Updates(columns, np.ones(n, np.int64)))
         return self._inputs.add(self._held_name(), change)
 
     @property
@@ -102,13 +107,13 @@ class Input(Collection):
         name = self._held_name()
         mark = None
         if once is not None:
-            check_once(once, f"input '{name}'")
-            mark = mark_of(self._inputs.stage(name).uid, kind, once)
+            check_idempotency_key(once, f"input '{name}'")
+            mark = idempotency_mark(self._inputs.stage(name).uid, kind, once)
         try:
             if mark is not None and self._loads.seen(mark):
-                raise LoadedMeanwhileError
+                raise ConcurrentLoadError
             count = self._inputs.take(name, kind, rows, mark)
-        except LoadedMeanwhileError:
+        except ConcurrentLoadError:
             assert mark is not None
             again = self._loads.again(name, kind, rows)
             self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
@@ -133,17 +138,17 @@ class Input(Collection):
         return f"input '{self._held_name()}'"
 
 
-def watches_of(into: Input) -> Any:
+def folder_watches_of(into: Input) -> Any:
     """Who watches folders for the session of an input; see watching.py, which is above this."""
     return into._watches
 
 
-def is_of(into: Input, inputs: Inputs) -> bool:
+def belongs_to(into: Input, inputs: IngestService) -> bool:
     """Whether an input is one of the session whose inputs those are."""
     return into._inputs is inputs
 
 
-def check_once(once: Any, what: str) -> None:
+def check_idempotency_key(once: Any, what: str) -> None:
     """Raises if a key may have another text the next time that the cell is run.
 
     Raises:
@@ -167,7 +172,7 @@ def check_once(once: Any, what: str) -> None:
 _KEYS = (str, int, float, Decimal, np.generic, PurePath, UUID)
 
 
-def mark_of(uid: str, kind: str, once: Any) -> str:
+def idempotency_mark(uid: str, kind: str, once: Any) -> str:
     """What the log records of a call with a key on the input of that identity."""
     return json.dumps([uid, kind, _plain(once)])
 

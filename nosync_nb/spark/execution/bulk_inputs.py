@@ -1,8 +1,8 @@
 """Changes: what a bulk run gets of a dataflow's changes, and what it may leave to the next run.
 
-An operator that keeps nothing and has one reader is not run by itself: it is `Postponed`, and the
-query of its reader has it done on the way, so nothing of what lies between is written or counted.
-Who needs the rows for something else has it run after all.
+An operator that keeps nothing and has one reader is not run by itself: it is `DeferredBulkRun`, and
+the query of its reader has it done on the way, so nothing of what lies between is written or
+counted. Who needs the rows for something else has it run after all.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nosync_nb.dataflow.runtime.delta import Delta, Loose
+from nosync_nb.dataflow.runtime.delta import Delta, UnarrangedChange
 from nosync_nb.operators import Linear, Operator, Step
-from nosync_nb.rows.count_arithmetic import CountError, of_stage
-from nosync_nb.spark.execution.bulk_run import BulkInput, Upstream
+from nosync_nb.rows.count_arithmetic import CountError, named_count_error
+from nosync_nb.spark.execution.bulk_run import BulkInput, FusedUpstream
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 
 
-class Ran(NamedTuple):
+class BulkOutput(NamedTuple):
     """What a run by itself left, the rows that it touched, and its Spark jobs."""
 
-    loose: Loose | None
+    loose: UnarrangedChange | None
     touched: int
     jobs: str
 
 
-class Postponed:
+class DeferredBulkRun:
     """A change that executors give once its reader runs.
 
     Args:
@@ -37,13 +37,17 @@ class Postponed:
     """
 
     def __init__(
-        self, up: Upstream, rows: int, from_frame: int, run: Callable[[Upstream], Ran]
+        self,
+        up: FusedUpstream,
+        rows: int,
+        from_frame: int,
+        run: Callable[[FusedUpstream], BulkOutput],
     ) -> None:
         self.up = up
         self.rows = rows
         self.from_frame = from_frame
         self._run = run
-        self._ran: Ran | None = None
+        self._ran: BulkOutput | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -60,36 +64,36 @@ class Postponed:
         """What running it by itself took; see `dataflow.delta.Pending`."""
         return None if self._ran is None else (self._ran.touched, self._ran.jobs)
 
-    def settle(self) -> Loose | None:
+    def settle(self) -> UnarrangedChange | None:
         """Has it run by itself, once."""
         if self._ran is None:
             try:
                 self._ran = self._run(self.up)
             except CountError as error:
-                raise of_stage(error, self.up.stage, self.up.operator.name) from None
+                raise named_count_error(error, self.up.stage, self.up.operator.name) from None
         return self._ran.loose
 
 
-def passes(operator: Operator) -> bool:
+def can_fuse(operator: Operator) -> bool:
     """Whether an operator may run on the way to its reader: what it does is its output alone."""
     return operator.local and operator.spreads and not operator.state and not operator.global_row
 
 
-def postponed(
+def defer_bulk_run(
     operator: Operator,
     inputs: Sequence[BulkInput],
     deltas: Sequence[Delta | None],
     step: Step,
-    run: Callable[[Upstream], Ran],
-) -> Postponed:
-    """An operator's step over some changes, left to its reader; `run` as `Postponed` has it."""
+    run: Callable[[FusedUpstream], BulkOutput],
+) -> DeferredBulkRun:
+    """An operator's step over some changes, left to its reader."""
     given = [delta for delta in dict.fromkeys(deltas) if delta is not None]
     size = sum(delta.size_bytes for delta in given)
-    up = Upstream(operator, inputs, step.stage, step.first, size)
-    return Postponed(up, sum(map(len, given)), sum(delta.from_frame for delta in given), run)
+    up = FusedUpstream(operator, inputs, step.stage, step.first, size)
+    return DeferredBulkRun(up, sum(map(len, given)), sum(delta.from_frame for delta in given), run)
 
 
-def input_of(
+def bulk_input_of(
     delta: Delta | None,
     types: tuple[str, ...],
     wanted: Layout | None,
@@ -113,7 +117,7 @@ def input_of(
         pre = Linear(pieces, types)
         delta = source
     late = delta.pending
-    if isinstance(late, Postponed):
+    if isinstance(late, DeferredBulkRun):
         if not (alone or late.settled or (pre is not None and not pre.local)):
             return BulkInput(None, delta.types, None, pre, before, late.up)
         loose = late.settle()

@@ -5,8 +5,8 @@
 Spark moves the blocks between the steps (tasks.py says what the steps do), and the driver collects
 once what was written. Only what the driver received counts, so retries and speculation are
 harmless. A change that is already arranged by the operator's key is not exchanged: the kernels
-read their ranges of its files. A change that is no more than `Upstream` comes out of the kernels of
-another operator in the same query, and lies in no file between the two.
+read their ranges of its files. A change that is no more than `FusedUpstream` comes out of the
+kernels of another operator in the same query, and lies in no file between the two.
 
 Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group; a shuffle
 through files of our own, which somebody must clean up after a lost executor.
@@ -25,13 +25,13 @@ from nosync_nb.errors import titled
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark.execution import row_wise, shuffle_records, tasks
 from nosync_nb.spark.execution.shuffle_records import BLOCKS_DDL, MARK, HashRanges
-from nosync_nb.spark.execution.task_payload import Shipping, Source
-from nosync_nb.spark.execution.task_results import BulkResult, collected, result
-from nosync_nb.spark.execution.tasks import Slice, TaskInput, TaskPlan
+from nosync_nb.spark.execution.task_payload import PlanPayload, Source
+from nosync_nb.spark.execution.task_results import BulkResult, collect_reports, combined_result
+from nosync_nb.spark.execution.tasks import RowSlice, TaskInput, TaskPlan
 from nosync_nb.spark.launch import Spark
-from nosync_nb.spark.spark_session import described
-from nosync_nb.spark.staging.staging import Carrier
-from nosync_nb.spark.workers import check, settled
+from nosync_nb.spark.spark_session import job_description
+from nosync_nb.spark.staging.staging import StagingService
+from nosync_nb.spark.workers import check_workers, with_worker_gc_off
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts.part_file import PartRef
@@ -41,7 +41,7 @@ PIECE_ROWS_MAX = 1 << 20
 PIECE_ROWS_MIN = 1 << 16
 
 
-class Upstream(NamedTuple):
+class FusedUpstream(NamedTuple):
     """An operator that was not run yet: who reads what it gives runs it on the way.
 
     Args:
@@ -74,16 +74,16 @@ class BulkInput(NamedTuple):
     layout: Layout | None = None
     pre: Linear | None = None
     before: Trace | None = None
-    upstream: Upstream | None = None
+    upstream: FusedUpstream | None = None
 
 
-def run(
+def run_bulk(
     spark: Spark,
     operator: Operator,
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
     outputs: Sequence[Layout],
-    carrier: Carrier,
+    carrier: StagingService,
     *,
     stage: str,
     first: bool = False,
@@ -106,32 +106,32 @@ def run(
 
     Cost: one Spark query; every changed row crosses the shuffle at most twice.
     """
-    slots = check(spark).slots
+    slots = check_workers(spark).slots
     count = ranges or ranges_count(inputs, slots)
     if isinstance(operator, Linear):
         inputs = [_fused(inputs[0], operator)]
         operator = Linear((), operator.types)
     if not operator.local:
-        from nosync_nb.spark.execution.bulk_run__ranged import run_here
+        from nosync_nb.spark.execution.bulk_run__ranged import run_by_ranges
 
-        return run_here(
+        return run_by_ranges(
             spark, operator, inputs, state, outputs, carrier,
             stage=stage, first=first, stem=stem, ranges=count, thorough=thorough,
         )  # fmt: skip
     depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
-    with Shipping(carrier, depot, stem, thorough=thorough) as shipping:
-        plan, pieces = planned(
+    with PlanPayload(carrier, depot, stem, thorough=thorough) as shipping:
+        plan, pieces = plan_bulk_run(
             operator, inputs, state, outputs, shipping,
             stage=stage, first=first, stem=stem, ranges=HashRanges(count),
         )  # fmt: skip
         chain = ChainedQuery(spark, shipping, slots)
         names = " and ".join([*upstream_names(inputs), operator.name or "linear"])
-        with described(spark, stage, names) as jobs:
+        with job_description(spark, stage, names) as jobs:
             frame = chain.written(plan, pieces, inputs)
             blamed = {number: (up.stage, up.operator.name) for number, up in chain.ups.items()}
             shipping.send()
-            reports = collected(spark, frame, stage, carrier, depot, plan.token, blamed)
-    return result(plan, reports, jobs)
+            reports = collect_reports(spark, frame, stage, carrier, depot, plan.token, blamed)
+    return combined_result(plan, reports, jobs)
 
 
 def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:
@@ -150,24 +150,24 @@ class ChainedQuery:
         ups: these by the numbers of their plans.
     """
 
-    def __init__(self, spark: Spark, shipping: Shipping, slots: int) -> None:
+    def __init__(self, spark: Spark, shipping: PlanPayload, slots: int) -> None:
         self.spark = spark
         self.shipping = shipping
         self.slots = slots
-        self.ups: dict[int, Upstream] = {}
+        self.ups: dict[int, FusedUpstream] = {}
 
     def written(
-        self, plan: TaskPlan, pieces: list[tuple[int, Slice]], inputs: Sequence[BulkInput]
+        self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
         """The query: a frame of blocks that hold reports and errors alone; None: nothing to do."""
         frame = self._run(plan, pieces, inputs)
         own = range(len(plan.operator.state))
         if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):
-            frame = mapped(exchanged(frame, plan.ranges.count), writer(plan))
+            frame = map_records(exchange_records(frame, plan.ranges.count), write_function(plan))
         return frame
 
     def _run(
-        self, plan: TaskPlan, pieces: list[tuple[int, Slice]], inputs: Sequence[BulkInput]
+        self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
         """A frame of what comes out of a plan's kernels."""
         ahead = [
@@ -178,11 +178,11 @@ class ChainedQuery:
         ]
         return _frame(self.spark, plan, pieces, self.slots, ahead)
 
-    def _before(self, plan: TaskPlan, port: int, up: Upstream) -> Any:
+    def _before(self, plan: TaskPlan, port: int, up: FusedUpstream) -> Any:
         """A frame of what an operator before gives, cut for who reads it."""
         number = len(self.ups) + 1
         self.ups[number] = up
-        made, pieces = planned(
+        made, pieces = plan_bulk_run(
             up.operator, up.inputs, (), (), self.shipping,
             stage=up.stage, first=up.first, stem=plan.stem,
             ranges=plan.ranges,
@@ -204,10 +204,10 @@ def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
     """
     size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
     size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
-    return even(size, RANGE_BYTES, slots)
+    return even_ranges(size, RANGE_BYTES, slots)
 
 
-def even(size_bytes: int, most: int, slots: int) -> int:
+def even_ranges(size_bytes: int, most: int, slots: int) -> int:
     """How many ranges of at most so many bytes: as many for each slot, or some had none at last."""
     return slots * max(1, -(-size_bytes // (most * slots)))
 
@@ -219,18 +219,18 @@ def source_bytes(source: Source) -> int:
     return int(sum(c.nbytes for c in source.columns) + source.diff.nbytes)
 
 
-def planned(
+def plan_bulk_run(
     operator: Operator,
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
     outputs: Sequence[Layout],
-    shipping: Shipping,
+    shipping: PlanPayload,
     *,
     stage: str,
     first: bool,
     stem: str,
     ranges: HashRanges,
-) -> tuple[TaskPlan, list[tuple[int, Slice]]]:
+) -> tuple[TaskPlan, list[tuple[int, RowSlice]]]:
     """The plan of a run, and the pieces of input that must be exchanged, each with its port."""
     given = []
     pieces = []
@@ -240,9 +240,11 @@ def planned(
         direct = None
         sources = [shipping.source(part, each.types) for part in each.parts or ()]
         if sources and exchange is not None and each.pre is None and each.layout == exchange:
-            direct = tasks.Stored(exchange, (tuple(sources),), shipping.thorough)  # type: ignore[arg-type]
+            direct = tasks.StoredTrace(exchange, (tuple(sources),), shipping.thorough)  # type: ignore[arg-type]
         else:
-            pieces += [(port, Slice(s, each.types, each.layout, 0, size(s))) for s in sources]
+            pieces += [
+                (port, RowSlice(s, each.types, each.layout, 0, part_rows(s))) for s in sources
+            ]
         before = None
         if layout is not None:
             before = shipping.trace(each.before or Trace(layout))
@@ -255,7 +257,7 @@ def planned(
     return plan, pieces
 
 
-def size(source: Source) -> int:
+def part_rows(source: Source) -> int:
     """The rows of a part."""
     return source.rows if isinstance(source, PartRef) else len(source.diff)
 
@@ -263,7 +265,7 @@ def size(source: Source) -> int:
 def _frame(
     spark: Spark,
     plan: TaskPlan,
-    pieces: list[tuple[int, Slice]],
+    pieces: list[tuple[int, RowSlice]],
     slots: int,
     ahead: Sequence[Any],
 ) -> Any:
@@ -276,11 +278,11 @@ def _frame(
     asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
     frames = []
     for port in sorted(asking):
-        work = grouped([p for p in pieces if p[0] == port], slots)
-        frames += [row_wise.frame(spark, plan, port, work)] if work else []
-    work = grouped([p for p in pieces if p[0] not in asking], slots)
+        work = balanced_groups([p for p in pieces if p[0] == port], slots)
+        frames += [row_wise.row_wise_frame(spark, plan, port, work)] if work else []
+    work = balanced_groups([p for p in pieces if p[0] not in asking], slots)
     if work:
-        frames.append(mapped(spark.range(0, len(work), 1, len(work)), _map(plan, work)))
+        frames.append(map_records(spark.range(0, len(work), 1, len(work)), _map(plan, work)))
     marks = None
     if any(i.direct for i in plan.inputs) or (plan.first and plan.operator.global_row):
         marks = _marks(spark, count)
@@ -290,8 +292,8 @@ def _frame(
     frame = _union([*frames, marks] if marks is not None else frames)
     if plan.exchanges:
         if frames:
-            frame = exchanged(frame, count)
-        frame = mapped(frame, _kernel(plan))
+            frame = exchange_records(frame, count)
+        frame = map_records(frame, _kernel(plan))
     return frame
 
 
@@ -299,11 +301,13 @@ def _union(frames: Sequence[Any]) -> Any:
     return functools.reduce(lambda a, b: a.union(b), frames)
 
 
-def grouped(pieces: Sequence[tuple[int, Slice]], slots: int) -> list[list[tuple[int, Slice]]]:
+def balanced_groups(
+    pieces: Sequence[tuple[int, RowSlice]], slots: int
+) -> list[list[tuple[int, RowSlice]]]:
     """Cuts and gathers pieces so that each task has about the same number of rows."""
     total = sum(p.stop - p.start for _, p in pieces)
     target = min(max(-(-total // slots), PIECE_ROWS_MIN), PIECE_ROWS_MAX)
-    work: list[list[tuple[int, Slice]]] = []
+    work: list[list[tuple[int, RowSlice]]] = []
     room = 0
     for port, piece in pieces:
         start = piece.start
@@ -324,19 +328,19 @@ def _marks(spark: Spark, count: int) -> Any:
     return spark.range(0, count, 1, count).selectExpr(*texts)
 
 
-def mapped(frame: Any, function: Any) -> Any:
+def map_records(frame: Any, function: Any) -> Any:
     """A frame of blocks made by a function of record batches."""
-    return frame.mapInArrow(settled(function), BLOCKS_DDL)
+    return frame.mapInArrow(with_worker_gc_off(function), BLOCKS_DDL)
 
 
-def exchanged(frame: Any, count: int) -> Any:
+def exchange_records(frame: Any, count: int) -> Any:
     """The same blocks, all those of one range in one partition."""
     if hasattr(frame, "repartitionById"):  # since Spark 4.1
         return frame.repartitionById(count, "place")
     return frame.repartition(count, "place")
 
 
-def _map(plan: TaskPlan, work: list[list[tuple[int, Slice]]]) -> Any:
+def _map(plan: TaskPlan, work: list[list[tuple[int, RowSlice]]]) -> Any:
     def map_(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for record in records:
             for number in record.column(0).to_pylist():
@@ -354,7 +358,7 @@ def _kernel(plan: TaskPlan) -> Any:
     return kernel
 
 
-def writer(plan: TaskPlan) -> Any:
+def write_function(plan: TaskPlan) -> Any:
     """The write step as a function of record batches."""
 
     def write(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,26 +15,25 @@ from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, tasks
 from nosync_nb.spark.execution.bulk_run import BulkInput
-from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, REPORT, Block, HashRanges
-from nosync_nb.spark.execution.task_payload import Shipping
-from nosync_nb.spark.execution.task_results import BulkResult
-from nosync_nb.spark.execution.task_results import result as told
-from nosync_nb.spark.fallback import evaluate
+from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, REPORT, HashRanges, ShuffleRecord
+from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.execution.task_results import BulkResult, combined_result
+from nosync_nb.spark.fallback import evaluate_in_spark
 from nosync_nb.spark.launch import Spark
-from nosync_nb.spark.spark_session import Jobs, described
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.spark_session import Jobs, job_description
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts.part_file import PartRef
 
 
-def run_here(
+def run_by_ranges(
     spark: Spark,
     operator: Operator,
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
     outputs: Sequence[Layout],
-    carrier: Carrier,
+    carrier: StagingService,
     *,
     stage: str,
     first: bool,
@@ -46,7 +45,7 @@ def run_here(
     depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
     temporary: list[PartRef] = []
     arrange = functools.partial(
-        bulk_run.run, spark, carrier=carrier, stage=stage, stem=stem, thorough=thorough
+        bulk_run.run_bulk, spark, carrier=carrier, stage=stage, stem=stem, thorough=thorough
     )
     try:
         given = []
@@ -59,13 +58,13 @@ def run_here(
                 parts = moved.outputs[0]
                 temporary += parts
             given.append(BulkInput(parts, exchange.types, exchange, None, each.before))
-        shipped = Shipping.local(carrier.folder, stem, thorough=thorough)
-        with shipped as shipping, described(spark, stage, operator.name) as jobs:
-            plan, _ = bulk_run.planned(
+        shipped = PlanPayload.local(carrier.folder, stem, thorough=thorough)
+        with shipped as shipping, job_description(spark, stage, operator.name) as jobs:
+            plan, _ = bulk_run.plan_bulk_run(
                 operator, given, state, (), shipping,
                 stage=stage, first=first, stem=stem, ranges=HashRanges(ranges),
             )  # fmt: skip
-            result = told(plan, _reports(plan, spark), jobs)
+            result = combined_result(plan, _reports(plan, spark), jobs)
         if not outputs:
             return result
         temporary += result.loose
@@ -80,17 +79,17 @@ def run_here(
 
 def _reports(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
     """Runs the kernel on every range, one after the other."""
-    ask = functools.partial(evaluate, spark)
+    ask = functools.partial(evaluate_in_spark, spark)
     made = []
     for place in range(plan.ranges.count):
-        for block in tasks.kernel_task(plan, [Block(place, MARK, None)], ask):
+        for block in tasks.kernel_task(plan, [ShuffleRecord(place, MARK, None)], ask):
             if block.port == ERROR:
-                raise error_translation.unpack(block.payload)
+                raise error_translation.unpack_error(block.payload)
             made.append(block)
     written = list(tasks.write_task(plan, made))
     for block in written:
         if block.port == ERROR:
-            raise error_translation.unpack(block.payload)
+            raise error_translation.unpack_error(block.payload)
     return [(b.place, bytes(b.payload)) for b in written if b.port == REPORT]
 
 

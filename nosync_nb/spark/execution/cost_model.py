@@ -75,7 +75,7 @@ MEMORY_FACTOR: Mapping[str, float] = {
 """Memory that a kernel takes at most beside its changes, by their bytes."""
 
 
-class Estimate(NamedTuple):
+class CostEstimate(NamedTuple):
     """What is to be run, and with what.
 
     Args:
@@ -129,7 +129,7 @@ class Estimate(NamedTuple):
         return 0.0 if self.spark == "running" else START_SECONDS
 
 
-class Choice(NamedTuple):
+class PlacementChoice(NamedTuple):
     """A place (`HERE`, `SPARK`, or `NOWHERE`: none is large enough), the reason, and the rows."""
 
     place: str
@@ -142,48 +142,50 @@ class Choice(NamedTuple):
         return self.place == SPARK
 
 
-FEW = Choice(HERE, "few rows")
-LOCAL = Choice(HERE, "as asked")
+FEW = PlacementChoice(HERE, "few rows")
+LOCAL = PlacementChoice(HERE, "as asked")
 
 
-def choose(estimate: Estimate) -> Choice:
+def choose_placement(estimate: CostEstimate) -> PlacementChoice:
     """The place of a run, and why. Pure: equal estimates are placed alike."""
     rows, spark, forced = estimate.rows, estimate.spark, estimate.forced
     there = spark in ("startable", "running")
     if forced == "local":
         return LOCAL
     if forced == "spark" and there:
-        return Choice(SPARK, "as asked", rows)
+        return PlacementChoice(SPARK, "as asked", rows)
     if isinstance(forced, int):
         if rows > forced and there:
-            return Choice(SPARK, f"{rows:,} rows, spark_rows={forced:,}", rows)
+            return PlacementChoice(SPARK, f"{rows:,} rows, spark_rows={forced:,}", rows)
         if rows <= forced:
-            return FEW if rows <= FEW_ROWS else Choice(HERE, f"{rows:,} rows, as asked", rows)
+            return (
+                FEW if rows <= FEW_ROWS else PlacementChoice(HERE, f"{rows:,} rows, as asked", rows)
+            )
     if rows <= FEW_ROWS:
         return FEW
     if spark == "running" and estimate.from_frame >= FRAME_ROWS:
-        return Choice(SPARK, f"{estimate.from_frame:,} rows of a DataFrame", rows)
+        return PlacementChoice(SPARK, f"{estimate.from_frame:,} rows of a DataFrame", rows)
     if estimate.memory_bytes > estimate.free_bytes:
         needed = f"{rows:,} rows need {_size(estimate.memory_bytes)}"
-        return Choice(SPARK if there else NOWHERE, f"{needed}, {_free(estimate)}", rows)
+        return PlacementChoice(SPARK if there else NOWHERE, f"{needed}, {_free(estimate)}", rows)
     if not there:
-        return Choice(HERE, f"{rows:,} rows, Spark is {spark}", rows)
+        return PlacementChoice(HERE, f"{rows:,} rows, Spark is {spark}", rows)
     return _cheaper(estimate)
 
 
-def few(rows: int, forced: Forced) -> bool:
+def is_small_run(rows: int, forced: Forced) -> bool:
     """Whether so many rows run in this process without being weighed; as `choose` says of them."""
     if forced is None:
         return rows <= FEW_ROWS
     return isinstance(forced, int) and rows <= min(forced, FEW_ROWS)
 
 
-def _cheaper(estimate: Estimate) -> Choice:
+def _cheaper(estimate: CostEstimate) -> PlacementChoice:
     """The place where it ends first; in process if that is about the same."""
     here, there = estimate.here_seconds, estimate.spark_seconds
     start = "" if estimate.spark == "running" else " with its start"
     why = f"{estimate.rows:,} rows, about {_seconds(here)} here, {_seconds(there)} on Spark{start}"
-    return Choice(SPARK if there < here else HERE, why, estimate.rows)
+    return PlacementChoice(SPARK if there < here else HERE, why, estimate.rows)
 
 
 def _seconds(value: float) -> str:
@@ -196,5 +198,5 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 20):.0f} MiB"
 
 
-def _free(estimate: Estimate) -> str:
+def _free(estimate: CostEstimate) -> str:
     return f"{_size(max(estimate.free_bytes, 0))} are free"

@@ -26,7 +26,7 @@ FACTOR_MAX = 4.0
 MEASURED = ("row", "key", "order", "function")
 
 
-class Rates:
+class MeasuredRates:
     """What was measured of each kind of kernel; used with the lock under which epochs are run."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.delta import Delta, Held, Loose
-from nosync_nb.dataflow.runtime.executor__elsewhere import Done
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, UnarrangedChange
+from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
 from nosync_nb.errors import OutOfMemoryError, titled
 from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators import Linear, Operator, Step
@@ -26,25 +26,25 @@ from nosync_nb.spark.execution.cost_model import (
     LOCAL,
     NOWHERE,
     SPARK,
-    Choice,
-    Estimate,
+    CostEstimate,
     Forced,
+    PlacementChoice,
     State,
-    few,
+    choose_placement,
+    is_small_run,
 )
-from nosync_nb.spark.execution.cost_model import choose as chosen_for
-from nosync_nb.spark.execution.cost_model__rates import Rates
-from nosync_nb.spark.execution.placement__inside import Inside
-from nosync_nb.spark.session_protocol import Way
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.execution.cost_model__rates import MeasuredRates
+from nosync_nb.spark.execution.placement__inside import LoopPlacementRun
+from nosync_nb.spark.session_protocol import SparkSessionProtocol
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.store.spill_files import RunFiles
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.parts.part_file import FRAME, open_updates
 
 if TYPE_CHECKING:
-    from nosync_nb.spark.execution.bulk_inputs import Ran
-    from nosync_nb.spark.execution.bulk_run import Upstream
+    from nosync_nb.spark.execution.bulk_inputs import BulkOutput
+    from nosync_nb.spark.execution.bulk_run import FusedUpstream
 
 ROUND_BYTES = 64
 """What a row of a loop's round is taken to be."""
@@ -62,12 +62,12 @@ class Placement:
         files: those that a run writes, here or on executors.
     """
 
-    def __init__(self, way: Way, store: Store, carrier: Carrier) -> None:
+    def __init__(self, way: SparkSessionProtocol, store: Store, carrier: StagingService) -> None:
         self._way = way
         self._carrier = carrier
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
-        self._rates = Rates()
+        self._rates = MeasuredRates()
         self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}  # of a catalog, by stage
         self.files = RunFiles(store)
 
@@ -77,7 +77,7 @@ class Placement:
         other.files = RunFiles(self._store)
         return other
 
-    def choose(self, node: Node, deltas: Sequence[Delta | None]) -> Choice:
+    def choose(self, node: Node, deltas: Sequence[Delta | None]) -> PlacementChoice:
         """Where an operator's run over these changes goes, and why.
 
         Raises:
@@ -89,32 +89,32 @@ class Placement:
         for delta in deltas:
             if delta is not None:
                 rows += len(delta)
-        if not rows or operator is None or few(rows, forced):
+        if not rows or operator is None or is_small_run(rows, forced):
             return FEW
         if len(deltas) > 1:
             deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
             rows = sum(len(delta) for delta in deltas if delta is not None)
-            if few(rows, forced):
+            if is_small_run(rows, forced):
                 return FEW
         if forced == "local":
             return LOCAL
         if operator.spreads and any(delta is not None and delta.is_pending for delta in deltas):
-            return Choice(SPARK, "executors have its rows")
+            return PlacementChoice(SPARK, "executors have its rows")
         if isinstance(forced, int) and rows <= forced:  # whatever the machine is
-            return chosen_for(Estimate("row", rows, forced=forced))
+            return choose_placement(CostEstimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
         if not operator.spreads:  # its rounds are placed one by one, see `inside`
-            _admitted(node, chosen_for(estimate._replace(spark="off")))
-            return Choice(HERE, f"{rows:,} rows, each round where it is cheaper", rows)
+            _admitted(node, choose_placement(estimate._replace(spark="off")))
+            return PlacementChoice(HERE, f"{rows:,} rows, each round where it is cheaper", rows)
         return _admitted(node, self._had(node, estimate))
 
-    def _had(self, node: Node, estimate: Estimate) -> Choice:
+    def _had(self, node: Node, estimate: CostEstimate) -> PlacementChoice:
         """The place of an estimate, if it is there: Spark may not start, or not see our files."""
-        chosen = chosen_for(estimate)
+        chosen = choose_placement(estimate)
         if chosen.there and estimate.forced == "spark":
             self._reach(node, must=True)
         elif chosen.there and not (self._able(node) and self._reach(node)):
-            chosen = chosen_for(estimate._replace(spark="absent"))
+            chosen = choose_placement(estimate._replace(spark="absent"))
         return chosen
 
     def admit(self, name: str, rows: int, size_bytes: int) -> None:
@@ -125,8 +125,8 @@ class Placement:
         """
         if rows <= FEW_ROWS or self._way.spark_rows is not None:
             return
-        estimate = Estimate("load", rows, size_bytes, free_bytes=free_bytes())
-        chosen = chosen_for(estimate)
+        estimate = CostEstimate("load", rows, size_bytes, free_bytes=free_bytes())
+        chosen = choose_placement(estimate)
         if chosen.place == NOWHERE:
             raise OutOfMemoryError(
                 f"input '{name}': {chosen.why}: they were not taken, and none of them waits",
@@ -135,12 +135,12 @@ class Placement:
 
     def _estimate(
         self, kind: str, deltas: Sequence[Delta | None], rows: int, forced: Forced
-    ) -> Estimate:
+    ) -> CostEstimate:
         """What is known of a run."""
         given = [delta for delta in deltas if delta is not None]
         sizes = [delta.size_bytes for delta in given]
         spark = self._state(forced)
-        return Estimate(
+        return CostEstimate(
             kind,
             rows,
             sum(sizes),
@@ -169,9 +169,9 @@ class Placement:
     def _slots(self, spark: State) -> int:
         """How many tasks Spark runs at a time; one that does not run would have all cores."""
         if spark == "running":
-            from nosync_nb.spark.workers import slots
+            from nosync_nb.spark.workers import task_slots
 
-            known = slots(self._way.present())
+            known = task_slots(self._way.present())
             if known is not None:
                 return known
         return os.cpu_count() or 1
@@ -185,10 +185,10 @@ class Placement:
         what = titled(node.stage)
         if not must:
             return self._way.shares(what)
-        from nosync_nb.spark.launch import reached
+        from nosync_nb.spark.launch import guarded_use
 
         spark = self._way.require(what)
-        with reached(spark, what):
+        with guarded_use(spark, what):
             self._carrier.required(spark, f"{what} is to run on Spark")
         return True
 
@@ -204,7 +204,9 @@ class Placement:
             return "local"
         return "spark" if asked == "spark" else self._way.spark_rows
 
-    def inside(self, node: Node, deltas: Sequence[Delta | None], step: Step) -> Inside | None:
+    def inside(
+        self, node: Node, deltas: Sequence[Delta | None], step: Step
+    ) -> LoopPlacementRun | None:
         """Where the kernels inside a loop may run: those of large rounds on executors."""
         forced = self._forced(node)
         if forced == "local" or self._way.off or not self._installed:
@@ -212,14 +214,14 @@ class Placement:
         if forced == "spark":
             self._reach(node, must=True)
         frames = sum(delta.from_frame for delta in deltas if delta is not None)
-        return Inside(self, node, step, forced, frames)
+        return LoopPlacementRun(self, node, step, forced, frames)
 
     def wants_round(self, node: Node, rows: int, frames: int, forced: Forced) -> bool:
         """Whether a kernel of a loop over so many rows is for executors."""
         spark = self._state(forced)
         size = rows * ROUND_BYTES
         slots = self._slots(spark)
-        given = Estimate("key", rows, size, frames, 0, spark, free_bytes(), slots, forced)
+        given = CostEstimate("key", rows, size, frames, 0, spark, free_bytes(), slots, forced)
         return self._had(node, given).there
 
     def run_inside(
@@ -232,7 +234,7 @@ class Placement:
     ) -> tuple[Updates | None, str]:
         """Runs one kernel of a loop on executors; its output, and the jobs."""
         from nosync_nb.spark.execution import bulk_run
-        from nosync_nb.spark.launch import reached
+        from nosync_nb.spark.launch import guarded_use
 
         spark = self._way.require(titled(node.stage))
         inputs = []
@@ -247,8 +249,8 @@ class Placement:
                 updates = Updates(delta.columns, delta.diff)
                 inputs.append(bulk_run.BulkInput([updates], types, None, None, before))
         folder = self._store.parts
-        with reached(spark, titled(node.stage)):
-            result = bulk_run.run(
+        with guarded_use(spark, titled(node.stage)):
+            result = bulk_run.run_bulk(
                 spark, operator, inputs, step.state, [], self._carrier,
                 stage=node.stage, first=step.first,
                 stem=f"bulk{node.id}-{self._way.epoch}-{number}",
@@ -269,10 +271,10 @@ class Placement:
         graph: Graph,
         *,
         fuse: bool = False,
-    ) -> Done:
+    ) -> OperatorResult:
         """Runs an operator on executors: a Spark query whose jobs name stage and operator."""
         from nosync_nb.spark.execution import bulk_inputs, bulk_run
-        from nosync_nb.spark.launch import reached
+        from nosync_nb.spark.launch import guarded_use
 
         operator = node.operator
         assert operator is not None
@@ -280,19 +282,19 @@ class Placement:
             (source,) = deltas
             assert source is not None
             delta = Delta(operator.types, later=(source, operator, step))
-            return Done(delta, [], 0, "")
+            return OperatorResult(delta, [], 0, "")
         spark = self._way.require(titled(node.stage))
         inputs = [
-            bulk_inputs.input_of(
+            bulk_inputs.bulk_input_of(
                 delta, graph.nodes[i].types, layout, before, alone=not operator.local
             )
             for delta, i, layout, before in zip(
                 deltas, node.inputs, operator.layouts, step.before, strict=True
             )
         ]
-        if fuse and bulk_inputs.passes(operator):
-            late = bulk_inputs.postponed(operator, inputs, deltas, step, self._settled)
-            return Done(Delta(operator.types, pending=late), [], 0, "")
+        if fuse and bulk_inputs.can_fuse(operator):
+            late = bulk_inputs.defer_bulk_run(operator, inputs, deltas, step, self._settled)
+            return OperatorResult(Delta(operator.types, pending=late), [], 0, "")
         outputs: list[Layout] = []
         if node.log is not None:
             outputs = list(node.traces)
@@ -300,8 +302,8 @@ class Placement:
         stem = f"bulk{node.id}-{self._way.epoch}"
         if any(delta is not None and delta.from_frame for delta in deltas):
             stem = FRAME + stem  # what is made of such rows stays there, too
-        with reached(spark, titled(node.stage)):
-            result = bulk_run.run(
+        with guarded_use(spark, titled(node.stage)):
+            result = bulk_run.run_bulk(
                 spark, operator, inputs, step.state, outputs, self._carrier,
                 stage=node.stage, first=step.first, stem=stem,
                 thorough=self._store.foreign,
@@ -321,33 +323,33 @@ class Placement:
         elif result.loose:
             self.files.lend(result.loose)
             updates = tuple(open_updates(folder, ref, operator.types) for ref in result.loose)
-            output = Delta(operator.types, loose=Loose(updates, tuple(result.loose)))
-        return Done(output, emitted, result.touched, result.jobs.text)
+            output = Delta(operator.types, loose=UnarrangedChange(updates, tuple(result.loose)))
+        return OperatorResult(output, emitted, result.touched, result.jobs.text)
 
-    def _settled(self, up: Upstream) -> Ran:
+    def _settled(self, up: FusedUpstream) -> BulkOutput:
         """Runs an operator that was postponed by itself."""
         from nosync_nb.spark.execution import bulk_run
-        from nosync_nb.spark.execution.bulk_inputs import Ran
-        from nosync_nb.spark.launch import reached
+        from nosync_nb.spark.execution.bulk_inputs import BulkOutput
+        from nosync_nb.spark.launch import guarded_use
 
         spark = self._way.require(titled(up.stage))
         folder = self._store.parts
-        with reached(spark, titled(up.stage)):
-            result = bulk_run.run(
+        with guarded_use(spark, titled(up.stage)):
+            result = bulk_run.run_bulk(
                 spark, up.operator, up.inputs, (), (), self._carrier,
                 stage=up.stage, first=up.first, stem=f"bulk-{self._way.epoch}-settled",
                 thorough=self._store.foreign,
             )  # fmt: skip
         self.files.lend(result.loose)
         updates = tuple(open_updates(folder, ref, up.operator.types) for ref in result.loose)
-        loose = Loose(updates, tuple(result.loose)) if updates else None
-        return Ran(loose, result.touched, result.jobs.text)
+        loose = UnarrangedChange(updates, tuple(result.loose)) if updates else None
+        return BulkOutput(loose, result.touched, result.jobs.text)
 
-    def _held(self, refs: Any, layout: Layout) -> Held:
-        return Held(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))
+    def _held(self, refs: Any, layout: Layout) -> ArrangedChange:
+        return ArrangedChange(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))
 
 
-def _admitted(node: Node, chosen: Choice) -> Choice:
+def _admitted(node: Node, chosen: PlacementChoice) -> PlacementChoice:
     """A place that is one.
 
     Raises:

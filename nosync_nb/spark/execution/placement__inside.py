@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from nosync_nb.dataflow.graph import Node
 from nosync_nb.operators import Operator, Step
-from nosync_nb.spark.execution.cost_model import Forced, few
+from nosync_nb.spark.execution.cost_model import Forced, is_small_run
 from nosync_nb.trace.batch import Updates
 
 if TYPE_CHECKING:
     from nosync_nb.spark.execution.placement import Placement
 
 
-class Inside:
+class LoopPlacementRun:
     """Runs kernels of one loop in one epoch on executors.
 
     Args:
@@ -39,7 +39,7 @@ class Inside:
         """Whether so many rows are for executors."""
         if self._forced == "spark":
             return rows > 0
-        if few(rows, self._forced):
+        if is_small_run(rows, self._forced):
             return False
         return self._placement.wants_round(self._node, rows, min(rows, self._frames), self._forced)
 

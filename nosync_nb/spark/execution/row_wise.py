@@ -13,30 +13,30 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import NosyncError
-from nosync_nb.operators import Linear, Row, Step
+from nosync_nb.operators import Linear, RowPiece, Step
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import error_translation, interval_transport
 from nosync_nb.spark.execution import shuffle_records, tasks
-from nosync_nb.spark.execution.tasks import Slice, TaskPlan
+from nosync_nb.spark.execution.tasks import RowSlice, TaskPlan
 from nosync_nb.spark.launch import Spark
 from nosync_nb.spark.registered_functions import pinned
-from nosync_nb.spark.spark_session import agree
-from nosync_nb.spark.workers import settled
+from nosync_nb.spark.spark_session import check_settings
+from nosync_nb.spark.workers import with_worker_gc_off
 from nosync_nb.trace.batch import Updates
 
 Records = Iterable[pa.RecordBatch]
 
 
-def frame(
-    spark: Spark, plan: TaskPlan, port: int, work: Sequence[Sequence[tuple[int, Slice]]]
+def row_wise_frame(
+    spark: Spark, plan: TaskPlan, port: int, work: Sequence[Sequence[tuple[int, RowSlice]]]
 ) -> Any:
     """A frame of the blocks of one input whose linear operator needs Spark."""
     pre = plan.inputs[port].pre
     assert pre is not None
     types: tuple[str, ...] = work[0][0][1].types
     query = spark.range(0, len(work), 1, len(work))
-    query = query.mapInArrow(settled(_reader(plan, work)), _ddl(types))
-    local: list[Row] = []
+    query = query.mapInArrow(with_worker_gc_off(_reader(plan, work)), _ddl(types))
+    local: list[RowPiece] = []
     start = types
     for piece in pre.pieces:
         if piece.local:
@@ -45,20 +45,22 @@ def frame(
             continue
         if local:
             applier = _applier(plan, local, start, types)
-            query = query.mapInArrow(settled(applier), _ddl(types))
+            query = query.mapInArrow(with_worker_gc_off(applier), _ddl(types))
         query = _asked(spark, query, piece, types)
         local, types = [], piece.types_after(types)
         start = types
     last = _cutter(plan, port, local, start, types)
-    return query.mapInArrow(settled(last), shuffle_records.BLOCKS_DDL)
+    return query.mapInArrow(with_worker_gc_off(last), shuffle_records.BLOCKS_DDL)
 
 
-def _asked(spark: Spark, frame: Any, piece: Row, types: tuple[str, ...]) -> Any:
+def _asked(spark: Spark, frame: Any, piece: RowPiece, types: tuple[str, ...]) -> Any:
     """The frame after a piece that Spark evaluates."""
-    agree(spark, piece.expressions)
+    check_settings(spark, piece.expressions)
     names = piece.schema.names
     diff = piece.schema.unused("diff")
-    frame = interval_transport.meant(frame.toDF(*names, diff), [*names, diff], [*types, "bigint"])
+    frame = interval_transport.from_transport(
+        frame.toDF(*names, diff), [*names, diff], [*types, "bigint"]
+    )
     if piece.outputs is None:
         (predicate,) = piece.expressions
         frame = frame.where(pinned(spark, [predicate])[0])
@@ -69,7 +71,8 @@ def _asked(spark: Spark, frame: Any, piece: Row, types: tuple[str, ...]) -> Any:
         ]
     after = piece.types_after(types)
     texts = [
-        interval_transport.taken(text, type_) for text, type_ in zip(texts, after, strict=True)
+        interval_transport.sql_to_transport(text, type_)
+        for text, type_ in zip(texts, after, strict=True)
     ]
     frame = frame.selectExpr(*texts, quoted(diff))
     count = len(texts)
@@ -77,7 +80,7 @@ def _asked(spark: Spark, frame: Any, piece: Row, types: tuple[str, ...]) -> Any:
 
 
 def _ddl(types: Sequence[str]) -> str:
-    passed = map(interval_transport.passed, types)
+    passed = map(interval_transport.transport_type, types)
     return ", ".join([*(f"c{i} {t}" for i, t in enumerate(passed)), "diff bigint"])
 
 
@@ -93,7 +96,7 @@ def _record(updates: Updates, types: Sequence[str]) -> pa.RecordBatch:
 
 
 def _reader(
-    plan: TaskPlan, work: Sequence[Sequence[tuple[int, Slice]]]
+    plan: TaskPlan, work: Sequence[Sequence[tuple[int, RowSlice]]]
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     def read(records: Records) -> Iterator[pa.RecordBatch]:
         for record in records:
@@ -103,7 +106,7 @@ def _reader(
                         updates = piece.read(plan.depot, thorough=plan.thorough)
                     except NosyncError as error:
                         raise error_translation.TaskError(
-                            error_translation.as_text(error, plan.token)
+                            error_translation.error_to_text(error, plan.token)
                         ) from error
                     yield _record(updates, piece.types)
 
@@ -111,7 +114,7 @@ def _reader(
 
 
 def _applier(
-    plan: TaskPlan, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
+    plan: TaskPlan, pieces: Sequence[RowPiece], before: tuple[str, ...], after: tuple[str, ...]
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     chain = Linear(tuple(pieces), after)
 
@@ -121,7 +124,7 @@ def _applier(
                 updates = _after(plan, chain, _updates(record, before))
             except NosyncError as error:
                 raise error_translation.TaskError(
-                    error_translation.as_text(error, plan.token)
+                    error_translation.error_to_text(error, plan.token)
                 ) from error
             if updates is not None:
                 yield _record(updates, after)
@@ -132,18 +135,18 @@ def _applier(
 def _cutter(
     plan: TaskPlan,
     port: int,
-    pieces: Sequence[Row],
+    pieces: Sequence[RowPiece],
     before: tuple[str, ...],
     after: tuple[str, ...],
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     chain = Linear(tuple(pieces), after)
 
-    def made(records: Records) -> Iterator[shuffle_records.Block]:
-        for updates in tasks.gathered((_updates(r, before) for r in records), before):
+    def made(records: Records) -> Iterator[shuffle_records.ShuffleRecord]:
+        for updates in tasks.gathered_updates((_updates(r, before) for r in records), before):
             yield from tasks.cut_task(plan, port, _after(plan, chain, updates))
 
     def cut(records: Records) -> Iterator[pa.RecordBatch]:
-        yield from shuffle_records.to_records(tasks.guarded(0, made(records)))
+        yield from shuffle_records.to_records(tasks.guarded_blocks(0, made(records)))
 
     return cut
 

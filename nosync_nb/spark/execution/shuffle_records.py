@@ -35,7 +35,7 @@ _MARGIN = 1 << 10
 """Bytes of a stream that are neither its schema nor its rows, and more."""
 
 
-class Block(NamedTuple):
+class ShuffleRecord(NamedTuple):
     """A piece of work or of a result for one range."""
 
     place: int
@@ -82,7 +82,7 @@ def key_hash(layout: Layout, updates: Updates) -> Hashes:
     return rows.hash_columns(columns, types, len(updates.diff))
 
 
-def cut(
+def cut_by_range(
     updates: Updates,
     layout: Layout,
     ranges: HashRanges,
@@ -90,7 +90,7 @@ def cut(
     most: int | None = None,
     *,
     hashed: bool = True,
-) -> Iterator[Block]:
+) -> Iterator[ShuffleRecord]:
     """Sends each row to the range of its key hash, in blocks of about so many bytes at most.
 
     Args:
@@ -126,7 +126,7 @@ def cut(
     for place, end in enumerate(ends):
         while start < end:
             stop = min(end, start + rows_max)
-            yield Block(place, port, _encoded(record.slice(start, stop - start)))
+            yield ShuffleRecord(place, port, _encoded(record.slice(start, stop - start)))
             start = stop
 
 
@@ -141,29 +141,29 @@ def _encoded(record: pa.RecordBatch) -> pa.Buffer:
     return buffer.slice(0, size)
 
 
-class Joined(NamedTuple):
+class JoinedRecords(NamedTuple):
     """The updates of blocks, one after the other; and their hashes, if they have come with them."""
 
     updates: Updates
     khash: Hashes | None
 
 
-def join(payloads: Sequence[Any], types: Sequence[str]) -> Joined:
+def join_records(payloads: Sequence[Any], types: Sequence[str]) -> JoinedRecords:
     """What blocks hold, one after the other."""
     each = [_decoded(payload, types) for payload in payloads]
     hashes = [khash for _, khash in each if khash is not None]
     khash = np.concatenate(hashes) if hashes and len(hashes) == len(each) else None
-    return Joined(concat_updates([updates for updates, _ in each], types), khash)
+    return JoinedRecords(concat_updates([updates for updates, _ in each], types), khash)
 
 
-def _decoded(payload: Any, types: Sequence[str]) -> Joined:
+def _decoded(payload: Any, types: Sequence[str]) -> JoinedRecords:
     with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
         record = stream.read_next_batch()
     columns = [rows.from_arrow(record.column(i), t) for i, t in enumerate(types)]
     names = record.schema.names[len(types) :]
     extra = {name: record.column(len(types) + i).to_numpy() for i, name in enumerate(names)}
     diff = extra[_DIFF] if _DIFF in extra else np.ones(record.num_rows, np.int64)
-    return Joined(Updates(columns, diff), extra.get(_HASH))
+    return JoinedRecords(Updates(columns, diff), extra.get(_HASH))
 
 
 @lru_cache(maxsize=256)
@@ -172,7 +172,7 @@ def _schema(types: tuple[str, ...], extra: tuple[str, ...]) -> pa.Schema:
     return pa.schema([*fields, *(pa.field(name, _EXTRA[name]) for name in extra)])
 
 
-def to_records(blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+def to_records(blocks: Iterable[ShuffleRecord]) -> Iterator[pa.RecordBatch]:
     """Blocks as Spark takes them, one a batch so that few are in memory at a time."""
     for place, port, payload in blocks:
         data = pa.py_buffer(payload)
@@ -182,16 +182,16 @@ def to_records(blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([*numbers, column], schema=_ARROW)
 
 
-def from_records(records: Iterable[pa.RecordBatch]) -> Iterator[Block]:
+def from_records(records: Iterable[pa.RecordBatch]) -> Iterator[ShuffleRecord]:
     """Blocks as Spark hands them out; payloads share memory with the batches."""
     for record in records:
         place, port = record.column(0).to_pylist(), record.column(1).to_pylist()
         payload = record.column(2)
         for i in range(record.num_rows):
-            yield Block(place[i], port[i], payload[i].as_buffer())
+            yield ShuffleRecord(place[i], port[i], payload[i].as_buffer())
 
 
-def by_place(blocks: Iterable[Block]) -> dict[int, dict[int, list[Any]]]:
+def by_range_and_port(blocks: Iterable[ShuffleRecord]) -> dict[int, dict[int, list[Any]]]:
     """Payloads by range, then by port."""
     payloads: dict[int, dict[int, list[Any]]] = {}
     for place, port, payload in blocks:

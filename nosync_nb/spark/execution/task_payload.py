@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 from nosync_nb import rows
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import PART, within
-from nosync_nb.spark.execution.tasks import Stored
-from nosync_nb.spark.staging.area import Depot
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.files.safe_names import PART, checked_path_within
+from nosync_nb.spark.execution.tasks import StoredTrace
+from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Updates
 from nosync_nb.trace.parts.part_file import PartRef, write_part, write_parts, write_updates
@@ -25,7 +25,7 @@ INLINE_BYTES = 1 << 20
 INLINE_BYTES_MAX = 8 << 20
 
 
-class Shipping:
+class PlanPayload:
     """Makes what a plan holds out of what the driver holds, for the time of a `with` block.
 
     Args:
@@ -35,7 +35,7 @@ class Shipping:
     """
 
     def __init__(
-        self, carrier: Carrier, depot: Depot, stem: str, *, thorough: bool = False
+        self, carrier: StagingService, depot: StagingArea, stem: str, *, thorough: bool = False
     ) -> None:
         self.depot = depot
         self._carrier = carrier
@@ -45,7 +45,7 @@ class Shipping:
         self._room = INLINE_BYTES_MAX
         self._spilled: list[PartRef] = []
 
-    def __enter__(self) -> Shipping:
+    def __enter__(self) -> PlanPayload:
         return self
 
     def __exit__(
@@ -57,9 +57,9 @@ class Shipping:
         self._carrier.drop(self.depot, self._spilled)
 
     @classmethod
-    def local(cls, folder: str, stem: str, *, thorough: bool = False) -> Shipping:
+    def local(cls, folder: str, stem: str, *, thorough: bool = False) -> PlanPayload:
         """One for readers that see the folder."""
-        return cls(Carrier(folder), Depot(folder), stem, thorough=thorough)
+        return cls(StagingService(folder), StagingArea(folder), stem, thorough=thorough)
 
     def send(self) -> None:
         """Brings to the depot what travels by name: before anybody runs what was made of it.
@@ -96,10 +96,10 @@ class Shipping:
         """The names of the files written so far."""
         return [ref.path for ref in self._spilled]
 
-    def trace(self, trace: Trace) -> Stored:
+    def trace(self, trace: Trace) -> StoredTrace:
         """A trace, as it travels; layers in memory alone are spilled unless they are small."""
         layers = tuple(self.layer(layer) for layer in trace.layers)
-        return Stored(trace.layout, layers, self.thorough)
+        return StoredTrace(trace.layout, layers, self.thorough)
 
     def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
         """A layer of a trace, as it travels."""
@@ -120,13 +120,13 @@ def column_bytes(column: rows.Column) -> int:
     return int(column.nbytes)
 
 
-def spill(parts: Iterable[Batch], folder: str, stem: str = "spill") -> list[PartRef]:
+def spill_batches(parts: Iterable[Batch], folder: str, stem: str = "spill") -> list[PartRef]:
     """Writes batches, disjoint and ascending in key hash, to files that executors can read."""
     return write_parts(folder, list(parts), stem)
 
 
-def unlink(refs: Iterable[PartRef], folder: str) -> None:
+def delete_parts(refs: Iterable[PartRef], folder: str) -> None:
     """Deletes part files that nobody names any more."""
     files = Files()
     for ref in refs:
-        files.unlink(within(folder, ref.path, PART))
+        files.unlink(checked_path_within(folder, ref.path, PART))

@@ -11,15 +11,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nosync_nb.rows.count_arithmetic import CountError, of_stage
+from nosync_nb.rows.count_arithmetic import CountError, named_count_error
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import shuffle_records
 from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, REPORT
 from nosync_nb.spark.execution.tasks import TaskPlan
 from nosync_nb.spark.launch import Spark
-from nosync_nb.spark.spark_session import Jobs, tagged
-from nosync_nb.spark.staging.area import Depot
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.spark_session import Jobs, job_tag
+from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace.parts.part_file import PartRef
 
 
@@ -42,12 +42,12 @@ class BulkResult(NamedTuple):
     jobs: Jobs
 
 
-def collected(
+def collect_reports(
     spark: Spark,
     frame: Any | None,
     stage: str,
-    carrier: Carrier,
-    depot: Depot,
+    carrier: StagingService,
+    depot: StagingArea,
     token: str | None = None,
     blamed: Mapping[int, tuple[str, str]] | None = None,
 ) -> list[tuple[int, bytes]]:
@@ -64,11 +64,11 @@ def collected(
     """
     if frame is None:
         return []
-    with tagged(spark):
+    with job_tag(spark):
         try:
             rows = frame.collect()
         except Exception as error:
-            failure = error_translation.failed(error, stage, token)
+            failure = error_translation.query_error(error, stage, token)
             carrier.doubt(depot, failure)
             raise failure from (failure.__cause__ or error)
     rows.sort(key=lambda row: row["place"])
@@ -78,9 +78,9 @@ def collected(
     if wrong:
         carrier.drop(depot, written)
         row = min(wrong, key=lambda row: row["port"])
-        told = error_translation.unpack(bytes(row["payload"]))
+        told = error_translation.unpack_error(bytes(row["payload"]))
         if isinstance(told, CountError) and row["port"] != ERROR:
-            told = of_stage(told, *(blamed or {})[MARK - row["port"]])
+            told = named_count_error(told, *(blamed or {})[MARK - row["port"]])
         carrier.doubt(depot, told)
         raise told
     carrier.bring(depot, written)
@@ -96,7 +96,7 @@ def _written(payload: bytes) -> list[PartRef]:
     return [PartRef(*ref) for refs in every for ref in refs]
 
 
-def result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
+def combined_result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
     """Adds up what the steps reported."""
     parts: list[list[PartRef]] = [[] for _ in plan.layouts]
     loose = []

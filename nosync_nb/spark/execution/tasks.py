@@ -24,9 +24,9 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import shuffle_records
-from nosync_nb.spark.execution.shuffle_records import MARK, REPORT, Block, HashRanges
-from nosync_nb.spark.execution.tasks__narrowing import narrowed
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.execution.shuffle_records import MARK, REPORT, HashRanges, ShuffleRecord
+from nosync_nb.spark.execution.tasks__narrowing import pruned_change
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts.part_file import PartRef
@@ -34,7 +34,7 @@ from nosync_nb.trace.parts.part_file import PartRef
 GATHER_BYTES = 64 << 20
 
 
-class Slice(NamedTuple):
+class RowSlice(NamedTuple):
     """Rows `[start, stop)` of a part file, or of rows that travel with the plan.
 
     `layout` is how the part is arranged, None for loose updates.
@@ -46,21 +46,21 @@ class Slice(NamedTuple):
     start: int
     stop: int
 
-    def read(self, depot: Depot, *, thorough: bool = False) -> Updates:
+    def read(self, depot: StagingArea, *, thorough: bool = False) -> Updates:
         """The rows; those of a file are mapped."""
         source = self.source
         if isinstance(source, PartRef):
             if self.layout is None:
                 source = depot.updates(source, self.types)
             else:
-                source = looked(depot, source, self.layout, thorough=thorough)
+                source = open_checked_part(depot, source, self.layout, thorough=thorough)
         if isinstance(source, Batch):
             return source.slice(self.start, self.stop).updates
         columns = [rows.slice_(c, self.start, self.stop) for c in source.columns]
         return Updates(columns, source.diff[self.start : self.stop])
 
 
-class Stored(NamedTuple):
+class StoredTrace(NamedTuple):
     """A trace as a plan holds it: part files, and small batches as they are.
 
     `thorough`: the files are of a log that this user has not signed; see `looked`.
@@ -70,7 +70,7 @@ class Stored(NamedTuple):
     layers: tuple[tuple[PartRef | Batch, ...], ...]
     thorough: bool = False
 
-    def cut(self, depot: Depot, low: int, high: int) -> Trace:
+    def cut(self, depot: StagingArea, low: int, high: int) -> Trace:
         """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
         layers = []
         for at, sources in enumerate(self.layers):
@@ -80,21 +80,23 @@ class Stored(NamedTuple):
                 layers.append(Layer(at, at + 1, parts))
         return Trace(self.layout, tuple(layers))
 
-    def _cut(self, source: PartRef | Batch, depot: Depot, low: int, high: int) -> Batch | None:
+    def _cut(
+        self, source: PartRef | Batch, depot: StagingArea, low: int, high: int
+    ) -> Batch | None:
         if isinstance(source, PartRef):
             if source.high <= low or high <= source.low:
                 return None
-            source = looked(depot, source, self.layout, thorough=self.thorough)
+            source = open_checked_part(depot, source, self.layout, thorough=self.thorough)
         batch = source.cut(low, high)
         return batch if len(batch) else None
 
 
 LOOKED_MAX = 4096
-_looked: set[tuple[Depot, PartRef, bool]] = set()
+_looked: set[tuple[StagingArea, PartRef, bool]] = set()
 """The files that this process has looked through; they never change."""
 
 
-def looked(depot: Depot, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
+def open_checked_part(depot: StagingArea, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
     """Maps a part as the session does: it is looked through first, once in a process.
 
     Files of this run are not told from those of the log: to look costs less than to write.
@@ -126,8 +128,8 @@ class TaskInput:
     exchange: Layout | None
     layout: Layout | None
     pre: Linear | None
-    direct: Stored | None
-    before: Stored | None
+    direct: StoredTrace | None
+    before: StoredTrace | None
 
 
 @dataclass(frozen=True)
@@ -135,19 +137,19 @@ class TaskPlan:
     """A bulk run of one operator, as its tasks see it.
 
     `outputs` are the layouts to write the output in; none: loose updates, a file a task. `token` is
-    what errors of this run are known by in Spark's messages. `thorough` is as in `Stored`. `onward`
-    is the plan that takes the output, and at which port, instead of files; `number` tells plans of
-    a chain apart: 0 is the last, and of two others the greater one is done first.
+    what errors of this run are known by in Spark's messages. `thorough` is as in `StoredTrace`.
+    `onward` is the plan that takes the output, and at which port, instead of files; `number` tells
+    plans of a chain apart: 0 is the last, and of two others the greater one is done first.
     """
 
     stage: str
     operator: Operator
     first: bool
-    depot: Depot
+    depot: StagingArea
     stem: str
     ranges: HashRanges
     inputs: tuple[TaskInput, ...]
-    state: tuple[Stored, ...]
+    state: tuple[StoredTrace, ...]
     outputs: tuple[Layout, ...]
     thorough: bool = False
     token: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -165,19 +167,19 @@ class TaskPlan:
         return (*self.outputs, *self.operator.state)
 
 
-def map_task(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
+def map_task(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
     """Reads pieces of inputs and sends their rows to the ranges of their keys."""
-    return guarded(0, _mapped(plan, items), plan.number)
+    return guarded_blocks(0, _mapped(plan, items), plan.number)
 
 
-def _mapped(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
+def _mapped(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
     for port, piece in items:
         yield from cut_task(
-            plan, port, prepared(plan, port, piece.read(plan.depot, thorough=plan.thorough))
+            plan, port, prepared_rows(plan, port, piece.read(plan.depot, thorough=plan.thorough))
         )
 
 
-def prepared(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
+def prepared_rows(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
     """Rows of an input after its linear operator."""
     pre = plan.inputs[port].pre
     if pre is None:
@@ -186,15 +188,15 @@ def prepared(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
     return pre.step(step)
 
 
-def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Block]:
+def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[ShuffleRecord]:
     """Sends prepared rows on: to their ranges, or through an operator that needs none."""
     if updates is None or not updates:
         return
     exchange = plan.inputs[port].exchange
     if exchange is not None:
-        updates = narrowed(updates, exchange.types, plan.operator, port)
+        updates = pruned_change(updates, exchange.types, plan.operator, port)
         hashed = plan.inputs[port].layout is not None
-        yield from shuffle_records.cut(updates, exchange, plan.ranges, port, hashed=hashed)
+        yield from shuffle_records.cut_by_range(updates, exchange, plan.ranges, port, hashed=hashed)
         return
     deltas: list[Updates | Batch | None] = [None] * len(plan.inputs)
     deltas[port] = updates
@@ -203,7 +205,7 @@ def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Blo
     yield from _finished(plan, 0, plan.operator.step(step), step)
 
 
-def gathered(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates]:
+def gathered_updates(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates]:
     """Joins small runs of updates to ones of about `GATHER_BYTES`, worth cutting."""
     held: list[Updates] = []
     size = 0
@@ -218,20 +220,20 @@ def gathered(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates
 
 
 def kernel_task(
-    plan: TaskPlan, given: Iterable[Block], evaluate: Evaluate | None = None
-) -> Iterator[Block]:
+    plan: TaskPlan, given: Iterable[ShuffleRecord], evaluate: Evaluate | None = None
+) -> Iterator[ShuffleRecord]:
     """Runs the kernel on each range that has a change, and sends what comes out on."""
-    for place, ports in shuffle_records.by_place(given).items():
+    for place, ports in shuffle_records.by_range_and_port(given).items():
         passing = [port for port in ports if port == REPORT or shuffle_records.is_error(port)]
         for port in passing:
-            yield from (Block(place, port, payload) for payload in ports.pop(port))
+            yield from (ShuffleRecord(place, port, payload) for payload in ports.pop(port))
         if not any(map(shuffle_records.is_error, passing)):
-            yield from guarded(place, _kernel(plan, place, ports, evaluate), plan.number)
+            yield from guarded_blocks(place, _kernel(plan, place, ports, evaluate), plan.number)
 
 
 def _kernel(
     plan: TaskPlan, place: int, ports: dict[int, list[Any]], evaluate: Evaluate | None
-) -> Iterator[Block]:
+) -> Iterator[ShuffleRecord]:
     low, high = plan.ranges.bounds(place)
     deltas: list[Updates | Batch | None] = []
     before: list[Trace | None] = []
@@ -269,7 +271,7 @@ def _delta(
     if given.layout is None:
         loose = [b.updates for b in arranged]
         if payloads:
-            loose.append(shuffle_records.join(payloads, given.exchange.types).updates)
+            loose.append(shuffle_records.join_records(payloads, given.exchange.types).updates)
         return concat_updates(loose, given.exchange.types) if loose else None
     if payloads:
         arranged.append(_arranged(given.layout, payloads))
@@ -279,11 +281,13 @@ def _delta(
 
 def _arranged(layout: Layout, payloads: Sequence[Any]) -> Batch:
     """The rows of blocks in the order by which they were sent."""
-    updates, khash = shuffle_records.join(payloads, layout.types)
+    updates, khash = shuffle_records.join_records(payloads, layout.types)
     return arrange(layout, updates, khash=khash)
 
 
-def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) -> Iterator[Block]:
+def _finished(
+    plan: TaskPlan, place: int, output: Updates | None, step: Step
+) -> Iterator[ShuffleRecord]:
     """Sends output and emitted state on, writes what needs no further exchange, reports."""
     report: dict[str, Any] = {"touched": step.touched, "state": {}}
     if output is not None and output:
@@ -291,7 +295,7 @@ def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) ->
             yield from _passed_on(*plan.onward, place, output)
         elif plan.outputs:
             for port, layout in enumerate(plan.outputs):
-                yield from shuffle_records.cut(output, layout, plan.ranges, port)
+                yield from shuffle_records.cut_by_range(output, layout, plan.ranges, port)
         else:
             types = plan.operator.types
             report["loose"] = plan.depot.write_updates(output, types, plan.stem)
@@ -305,17 +309,17 @@ def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) ->
             report["state"][number] = plan.depot.write_parts([batch], plan.stem)
         else:
             port = len(plan.outputs) + number
-            yield from shuffle_records.cut(batch.updates, batch.layout, plan.ranges, port)
-    yield Block(place, REPORT, json.dumps(report).encode())
+            yield from shuffle_records.cut_by_range(batch.updates, batch.layout, plan.ranges, port)
+    yield ShuffleRecord(place, REPORT, json.dumps(report).encode())
 
 
-def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[Block]:
+def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[ShuffleRecord]:
     """Sends what came out of one plan's kernel on to the next; its errors are the next one's."""
 
-    def passed() -> Iterator[Block]:
-        yield from cut_task(plan, port, prepared(plan, port, output))
+    def passed() -> Iterator[ShuffleRecord]:
+        yield from cut_task(plan, port, prepared_rows(plan, port, output))
 
-    yield from guarded(place, passed(), plan.number)
+    yield from guarded_blocks(place, passed(), plan.number)
 
 
 def keyed_alike(plan: TaskPlan, number: int) -> bool:
@@ -328,27 +332,31 @@ def _key_types(layout: Layout) -> tuple[str, ...]:
     return tuple(layout.types[place] for place in layout.places)
 
 
-def write_task(plan: TaskPlan, given: Iterable[Block]) -> Iterator[Block]:
+def write_task(plan: TaskPlan, given: Iterable[ShuffleRecord]) -> Iterator[ShuffleRecord]:
     """Arranges each range of each output and writes it; reports and errors pass through."""
-    for place, ports in shuffle_records.by_place(given).items():
+    for place, ports in shuffle_records.by_range_and_port(given).items():
         for port in [port for port in ports if port == REPORT or shuffle_records.is_error(port)]:
-            yield from (Block(place, port, payload) for payload in ports.pop(port))
-        yield from guarded(place, _written(plan, place, ports))
+            yield from (ShuffleRecord(place, port, payload) for payload in ports.pop(port))
+        yield from guarded_blocks(place, _written(plan, place, ports))
 
 
-def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterator[Block]:
+def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterator[ShuffleRecord]:
     for port, payloads in ports.items():
         if port == MARK:
             continue
         layout = plan.layouts[port]
         batch = _arranged(layout, payloads)
         refs = plan.depot.write_parts([batch], plan.stem)
-        yield Block(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
+        yield ShuffleRecord(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
 
 
-def guarded(place: int, given: Iterator[Block], number: int = 0) -> Iterator[Block]:
+def guarded_blocks(
+    place: int, given: Iterator[ShuffleRecord], number: int = 0
+) -> Iterator[ShuffleRecord]:
     """The blocks of a step of a plan; an error of ours ends them as a block."""
     try:
         yield from given
     except NosyncError as error:
-        yield Block(place, shuffle_records.error_port(number), error_translation.pack(error))
+        yield ShuffleRecord(
+            place, shuffle_records.error_port(number), error_translation.pack_error(error)
+        )

@@ -20,7 +20,9 @@ _LARGE = 1 << 62
 """Counts that add up to as much are added by who says which row has too many."""
 
 
-def narrowed(updates: Updates, types: tuple[str, ...], operator: Operator, port: int) -> Updates:
+def pruned_change(
+    updates: Updates, types: tuple[str, ...], operator: Operator, port: int
+) -> Updates:
     """The same change as far as an operator can tell, with less in it.
 
     Cost: a hash of some rows; some 15 ns a row more where at least half of the rows go.
@@ -32,13 +34,13 @@ def narrowed(updates: Updates, types: tuple[str, ...], operator: Operator, port:
     used = tuple(types[i] for i in places)
     kept = Updates([updates.columns[i] for i in places], updates.diff)
     if operator.combines and _repeats(kept, used):
-        kept = added_up(kept, used)
+        kept = consolidated_change(kept, used)
     n = len(kept.diff)
     columns = dict(zip(places, kept.columns, strict=True))
     return Updates([columns.get(i, rows.full_null(t, n)) for i, t in enumerate(types)], kept.diff)
 
 
-def added_up(updates: Updates, types: tuple[str, ...]) -> Updates:
+def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
     """The same updates, each row once.
 
     Cost: 15 ns a row; of nested values, which Arrow does not compare, that of arranging them.

@@ -11,8 +11,8 @@ from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError, NegativeMultiplicityError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.execution.tasks import Stored
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.execution.tasks import StoredTrace
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.trace.batch import Batch, row_text
 from nosync_nb.trace.parts.part_file import PartRef
 
@@ -20,8 +20,8 @@ RECORD_ROWS = 1 << 16
 _COPIES_MAX = 2.0**62
 
 
-def ranged(
-    stored: Stored, depot: Depot, schema: Schema, ranges: HashRanges, place: int
+def range_rows(
+    stored: StoredTrace, depot: StagingArea, schema: Schema, ranges: HashRanges, place: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one range of a trace.
 
@@ -30,10 +30,10 @@ def ranged(
 
     Cost: O(n log n) in the rows of the range, which is held in memory.
     """
-    yield from expanded(stored.cut(depot, *ranges.bounds(place)).consolidated(), schema)
+    yield from expanded_batches(stored.cut(depot, *ranges.bounds(place)).consolidated(), schema)
 
 
-def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
+def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a batch as record batches of bounded size, a row as often as it is there."""
     if not len(batch):
         return
@@ -61,8 +61,8 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(part, schema=schema.arrow)
 
 
-def reader(
-    stored: Stored, depot: Depot, schema: Schema, ranges: HashRanges, *, kept: bool
+def range_reader(
+    stored: StoredTrace, depot: StagingArea, schema: Schema, ranges: HashRanges, *, kept: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that turns numbers of ranges into their rows.
 
@@ -84,7 +84,7 @@ def reader(
         for record in records:
             for place in record.column(0).to_pylist():
                 try:
-                    yield from ranged(stored, depot, schema, ranges, place)
+                    yield from range_rows(stored, depot, schema, ranges, place)
                 except (CorruptLogError, DurabilityError):
                     if all(map(depot.has, names)):
                         raise

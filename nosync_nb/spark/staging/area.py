@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import PART, within
-from nosync_nb.spark.staging.location import FilePlace, place_of
+from nosync_nb.files.safe_names import PART, checked_path_within
+from nosync_nb.spark.staging.location import StagingLocation, location_of
 from nosync_nb.trace.batch import Batch, Layout, Updates
 from nosync_nb.trace.parts import part_file
 from nosync_nb.trace.parts.arrow_file import open_arrow
@@ -31,7 +31,7 @@ _proven: set[tuple[str, PartRef]] = set()
 """The files of depots that this process has compared with their checksums."""
 
 
-class Depot(NamedTuple):
+class StagingArea(NamedTuple):
     """A depot, as plans hold it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Depot(NamedTuple):
         """Whether a file is there, as this machine sees it."""
         if not self.url:
             return Files().exists(os.path.join(self.folder, name))
-        return place_of(self.url).exists(name)
+        return location_of(self.url).exists(name)
 
     def _opened(self, ref: PartRef, opens: Callable[[str], Some]) -> Some:
         """A file, once it is on this machine.
@@ -96,7 +96,7 @@ class Depot(NamedTuple):
         try:
             return opens(folder)
         except CorruptLogError as error:
-            if Files().exists(within(folder, ref.path, PART)):
+            if Files().exists(checked_path_within(folder, ref.path, PART)):
                 raise _wrong(self.url, error) from error
         try:
             return opens(self._fetched(ref))
@@ -107,19 +107,19 @@ class Depot(NamedTuple):
         """The folder of this machine in which a file is, fetched first if it is far off."""
         place, key = self._place(), (self.url, ref)
         if place.have(ref.path, ref.size_bytes) or key not in _proven:
-            proven(place.folder, ref, self.url)
+            verified_file(place.folder, ref, self.url)
             if len(_proven) >= PROVEN_MAX:
                 _proven.clear()
             _proven.add(key)
         return place.folder
 
-    def _place(self) -> FilePlace:
-        place = place_of(self.url)
+    def _place(self) -> StagingLocation:
+        place = location_of(self.url)
         place.ready()
         return place
 
 
-def proven(folder: str, ref: PartRef, url: str) -> None:
+def verified_file(folder: str, ref: PartRef, url: str) -> None:
     """Compares a file of a depot with its checksums; one that is wrong is deleted.
 
     Raises:
@@ -128,7 +128,7 @@ def proven(folder: str, ref: PartRef, url: str) -> None:
     try:
         open_arrow(folder, ref.path, ref.size_bytes, ref.digest, checked=True)
     except (CorruptLogError, *UNSOUND) as error:
-        Files().unlink(within(folder, ref.path, PART))
+        Files().unlink(checked_path_within(folder, ref.path, PART))
         raise _wrong(url, error) from error
 
 

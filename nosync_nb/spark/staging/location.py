@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import PART, within
+from nosync_nb.files.safe_names import PART, checked_path_within
 
 FETCHED_BYTES = 4 << 30
 """So much of a bucket an executor's machine keeps; what came first goes first."""
@@ -32,7 +32,7 @@ _PIECE_BYTES = 8 << 20
 _FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
 
 
-class FilePlace(Protocol):
+class StagingLocation(Protocol):
     """A place that driver and executors reach, from one of their machines.
 
     Attributes:
@@ -69,7 +69,7 @@ class FilePlace(Protocol):
         """Deletes one of those, with all in it, or itself."""
 
 
-def checked(url: Any) -> str:
+def checked_url(url: Any) -> str:
     """A URL under which a place may be.
 
     Raises:
@@ -92,14 +92,14 @@ def checked(url: Any) -> str:
     return str(url)
 
 
-def below(url: str, *names: str) -> str:
+def url_below(url: str, *names: str) -> str:
     """The URL of a place in another one."""
     base, mark, query = url.partition("?")
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
 
 @lru_cache(maxsize=PLACES_MAX)
-def place_of(url: str) -> FilePlace:
+def location_of(url: str) -> StagingLocation:
     """What is under a URL, for this process.
 
     Raises:
@@ -107,15 +107,15 @@ def place_of(url: str) -> FilePlace:
     """
     split = urlsplit(url)
     if split.scheme == "file":
-        return SharedFolder(unquote(split.path))
+        return SharedFolderLocation(unquote(split.path))
     try:
         system, path = fs.FileSystem.from_uri(url)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SchemaError(f"bulk={url!r:.200}: {error}", hint=_FORM) from error
-    return RemotePlace(url, system, path)
+    return RemoteLocation(url, system, path)
 
 
-class SharedFolder:
+class SharedFolderLocation:
     """A folder that every machine has mounted under the same path."""
 
     def __init__(self, folder: str) -> None:
@@ -136,13 +136,18 @@ class SharedFolder:
 
     def put(self, folder: str, name: str) -> None:
         if folder != self.folder:
-            self._files.copy(within(folder, name, PART), within(self.folder, name, PART))
+            self._files.copy(
+                checked_path_within(folder, name, PART),
+                checked_path_within(self.folder, name, PART),
+            )
 
     def get(self, name: str, folder: str) -> None:
-        self._files.copy(within(self.folder, name, PART), within(folder, name, PART))
+        self._files.copy(
+            checked_path_within(self.folder, name, PART), checked_path_within(folder, name, PART)
+        )
 
     def delete(self, name: str) -> None:
-        self._files.unlink(within(self.folder, name, PART))
+        self._files.unlink(checked_path_within(self.folder, name, PART))
 
     def beside(self) -> list[str]:
         above, own = os.path.split(self.folder)
@@ -153,7 +158,7 @@ class SharedFolder:
         self._files.remove_folder(os.path.join(os.path.dirname(self.folder), name))
 
 
-class RemotePlace:
+class RemoteLocation:
     """An object store, or whatever else pyarrow has a file system for.
 
     Args:
@@ -178,7 +183,7 @@ class RemotePlace:
         self._files.make_folder(self.folder, sync=False)
 
     def have(self, name: str, size_bytes: int) -> bool:
-        if self._files.exists(within(self.folder, name, PART)):
+        if self._files.exists(checked_path_within(self.folder, name, PART)):
             return False
         self._spare(size_bytes)
         self.get(name, self.folder)
@@ -190,7 +195,10 @@ class RemotePlace:
         return bool(info.type == fs.FileType.File)
 
     def put(self, folder: str, name: str) -> None:
-        with closing(self._files.open(within(folder, name, PART))) as file, self._reached():
+        with (
+            closing(self._files.open(checked_path_within(folder, name, PART))) as file,
+            self._reached(),
+        ):
             size = file.size()
             with self._system.open_output_stream(f"{self._path}/{name}") as out:
                 for offset in range(0, size, _PIECE_BYTES):
@@ -199,14 +207,14 @@ class RemotePlace:
             self._spare(0)
 
     def get(self, name: str, folder: str) -> None:
-        temporary = within(folder, f"fetched-{uuid.uuid4().hex}{PART}", PART)
+        temporary = checked_path_within(folder, f"fetched-{uuid.uuid4().hex}{PART}", PART)
         try:
             with closing(self._files.create(temporary)) as file, self._reached():
                 with self._system.open_input_stream(f"{self._path}/{name}") as stream:
                     while piece := stream.read(_PIECE_BYTES):
                         file.append(piece)
                 file.sync()
-            self._files.rename(temporary, within(folder, name, PART))
+            self._files.rename(temporary, checked_path_within(folder, name, PART))
         except BaseException:
             with suppress(NosyncError):
                 self._files.unlink(temporary)

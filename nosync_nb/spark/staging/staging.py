@@ -15,11 +15,11 @@ from functools import partial
 
 from nosync_nb.errors import DurabilityError, NosyncError, warn
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import PART, within
+from nosync_nb.files.safe_names import PART, checked_path_within
 from nosync_nb.spark import workers
 from nosync_nb.spark.launch import Spark
 from nosync_nb.spark.staging import location
-from nosync_nb.spark.staging.area import Depot, proven
+from nosync_nb.spark.staging.area import StagingArea, verified_file
 from nosync_nb.store import interruptible_wait
 from nosync_nb.trace.parts.part_file import PartRef
 
@@ -27,7 +27,7 @@ END_S = 10.0
 """So long a session that is closed waits for its place to be cleared."""
 
 
-class Carrier:
+class StagingService:
     """Carries the files of one session; without a place it only tells who sees the folder.
 
     Threads: runs carry one after the other, and DataFrames are made beside them: the names that are
@@ -50,9 +50,9 @@ class Carrier:
 
     def name(self, url: str) -> None:
         """Another place from now on."""
-        self._url = location.checked(url)
+        self._url = location.checked_url(url)
 
-    def depot(self, spark: Spark) -> Depot | None:
+    def depot(self, spark: Spark) -> StagingArea | None:
         """Where the executors of a Spark session read and write; None: no place is known.
 
         Raises:
@@ -60,8 +60,8 @@ class Carrier:
 
         Cost: what `workers.share` costs.
         """
-        if workers.share(spark, self.folder):
-            return Depot(self.folder)
+        if workers.workers_share_folder(spark, self.folder):
+            return StagingArea(self.folder)
         if not self._url:
             return None
         if self._within != self._url:
@@ -69,11 +69,11 @@ class Carrier:
         with self._lock:
             if not self._begun:
                 self._begin()
-            depot = Depot(self.folder, self._begun)
-        workers.reach(spark, depot, self._url)
+            depot = StagingArea(self.folder, self._begun)
+        workers.ensure_reachable(spark, depot, self._url)
         return depot
 
-    def required(self, spark: Spark, what: str) -> Depot:
+    def required(self, spark: Spark, what: str) -> StagingArea:
         """The same for what cannot be done without one.
 
         Raises:
@@ -81,7 +81,7 @@ class Carrier:
         """
         depot = self.depot(spark)
         if depot is None:
-            raise workers.unshared(what, self.folder)
+            raise workers.unshared_folder_error(what, self.folder)
         return depot
 
     def serves(self, spark: Spark) -> bool:
@@ -92,7 +92,7 @@ class Carrier:
             warn(f"{error}: what Spark would run for it runs in this process", stacklevel=None)
             return False
 
-    def send(self, depot: Depot, refs: Iterable[PartRef]) -> None:
+    def send(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
         """Sees to it that files of the session's folder are at a depot.
 
         Raises:
@@ -102,7 +102,7 @@ class Carrier:
         """
         if not depot.url:
             return
-        place = location.place_of(depot.url)
+        place = location.location_of(depot.url)
         wanted = {ref.path for ref in refs}
         missing = sorted(wanted - self._known(depot))
         try:
@@ -112,7 +112,7 @@ class Carrier:
             raise
         self._known(depot, wanted)
 
-    def bring(self, depot: Depot, refs: Iterable[PartRef]) -> None:
+    def bring(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
         """Brings what executors wrote into the session's folder; all of it or nothing.
 
         Raises:
@@ -120,12 +120,12 @@ class Carrier:
         """
         if not depot.url:
             return
-        place = location.place_of(depot.url)
+        place = location.location_of(depot.url)
         wanted = list(refs)
 
         def fetch(ref: PartRef) -> None:
             place.get(ref.path, self.folder)
-            proven(self.folder, ref, depot.url)
+            verified_file(self.folder, ref, depot.url)
 
         there = self._known(depot, {ref.path for ref in wanted})
         try:
@@ -135,18 +135,18 @@ class Carrier:
         except BaseException:
             self.drop(depot, wanted)
             raise
-        here = partial(within, self.folder)
+        here = partial(checked_path_within, self.folder)
         self._delete(depot, [n for n in there if not self._files.exists(here(n))])
 
-    def drop(self, depot: Depot, refs: Iterable[PartRef]) -> None:
+    def drop(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
         """Deletes files that nobody names any more, here and there."""
         names = [ref.path for ref in refs]
         for name in names:
-            self._files.unlink(within(self.folder, name, PART))
+            self._files.unlink(checked_path_within(self.folder, name, PART))
         if depot.url:
             self._delete(depot, names)
 
-    def doubt(self, depot: Depot, error: NosyncError) -> None:
+    def doubt(self, depot: StagingArea, error: NosyncError) -> None:
         """Is told why a run has failed: if it is the place, it is begun anew, or done without."""
         if depot.url and depot.url == self._begun and isinstance(error, DurabilityError):
             self.close()
@@ -159,9 +159,9 @@ class Carrier:
         if self._begun:
             ending = threading.Thread(target=self._cleared, name="nosync place", daemon=True)
             ending.start()
-            interruptible_wait.join(ending, END_S)
+            interruptible_wait.join_thread(ending, END_S)
 
-    def _known(self, depot: Depot, more: Iterable[str] = ()) -> set[str]:
+    def _known(self, depot: StagingArea, more: Iterable[str] = ()) -> set[str]:
         """The files known to be there before, and from now on `more`; none, of a place given up."""
         with self._lock:
             if depot.url != self._begun:
@@ -176,22 +176,22 @@ class Carrier:
             self._turns += bool(url)
         if url:
             with suppress(NosyncError):
-                location.place_of(url).clear(url.partition("?")[0].rpartition("/")[2])
+                location.location_of(url).clear(url.partition("?")[0].rpartition("/")[2])
 
     def _begin(self) -> None:
         """Makes a place, and clears away what owners before have left; with the lock."""
         *above, own = self._own
-        url = location.below(self._url, *above, f"{own}-{self._turns}")
-        place = location.place_of(url)
+        url = location.url_below(self._url, *above, f"{own}-{self._turns}")
+        place = location.location_of(url)
         place.make()
         for name in place.beside():
             if not name.startswith(f"{own}-"):
                 place.clear(name)
         self._begun, self._within = url, self._url
 
-    def _delete(self, depot: Depot, names: Iterable[str]) -> None:
+    def _delete(self, depot: StagingArea, names: Iterable[str]) -> None:
         """Deletes files at the place; what cannot be deleted stays until it is cleared."""
-        place = location.place_of(depot.url)
+        place = location.location_of(depot.url)
         for name in names:
             try:
                 place.delete(name)

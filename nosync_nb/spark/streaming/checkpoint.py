@@ -22,7 +22,7 @@ from pathlib import PurePath
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.spark import error_translation
-from nosync_nb.spark.launch import Spark, located
+from nosync_nb.spark.launch import Spark, spark_location
 
 Held = dict[str, tuple[int, int, int]]
 """What is in a folder, by name: number, size and time of change."""
@@ -31,7 +31,7 @@ _ENTRY_BYTES_MAX = 64
 """What is longer was written whole: each entry begins with its version and a line of JSON."""
 
 
-def of(spark: Spark, files: Files, place: str, *, name: str) -> StreamFolder | None:
+def stream_folder_of(spark: Spark, files: Files, place: str, *, name: str) -> StreamFolder | None:
     """The folder that is at a place for Spark; None if it is on no disk of this machine.
 
     Args:
@@ -43,9 +43,9 @@ def of(spark: Spark, files: Files, place: str, *, name: str) -> StreamFolder | N
         DurabilityError: the disk refuses.
     """
     try:
-        scheme, path = located(spark, place)
+        scheme, path = spark_location(spark, place)
     except Exception as error:
-        raise error_translation.failed(error, f"stream into {name}") from error
+        raise error_translation.query_error(error, f"stream into {name}") from error
     if scheme != "file":
         return None
     made = StreamFolder(files, os.path.realpath(path))

@@ -40,7 +40,7 @@ TRIGGERS = ("processingTime", "availableNow", "once")
 """When batches are made; `continuous` makes none."""
 
 
-def refuse(frame: Any, schema: Schema, name: str, trigger: Mapping[str, Any]) -> None:
+def check_stream(frame: Any, schema: Schema, name: str, trigger: Mapping[str, Any]) -> None:
     """Raises unless the rows of a DataFrame can become those of an input, one batch at a time.
 
     Raises:
@@ -64,10 +64,10 @@ def refuse(frame: Any, schema: Schema, name: str, trigger: Mapping[str, Any]) ->
             f"{what}: of Spark Connect, which hands batches on where its server is, not here",
             hint="use a classic Spark session, or write files and watch() their folder",
         )
-    ingest.refuse(frame, schema, name)
+    ingest.check_columns(frame, schema, name)
 
 
-def start(
+def start_query(
     frame: Any,
     take: Callable[[Any, int], None],
     checkpoint: str,
@@ -92,9 +92,9 @@ def start(
             writer = writer.trigger(**trigger)
         return writer.start()
     except Exception as error:
-        raise error_translation.failed(error, f"stream into {name}") from error
+        raise error_translation.query_error(error, f"stream into {name}") from error
 
 
-def drain(frame: Any) -> None:
+def drain_batch(frame: Any) -> None:
     """Executes a micro-batch whose rows are known: the query keeps what it is told by them."""
     frame.write.format("noop").mode("overwrite").save()

@@ -29,7 +29,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.execution import trace_scan
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.spark.views.snapshot_server import Pin
 
@@ -54,10 +54,10 @@ class NosyncSource(DataSource):
     def schema(self) -> str:
         with _short():
             folder, stage, at = _asked(self.options)
-            served = snapshot_server.ask(folder, stage, at)
+            served = snapshot_server.ask_session(folder, stage, at)
             if at is not None and not (isinstance(at, int) and at < 0):
                 self.pin = served.pin
-            return interval_transport.passing(served.schema).ddl
+            return interval_transport.to_transport(served.schema).ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with _short():
@@ -72,7 +72,7 @@ class StageReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with _short():
-            rows = snapshot_server.ask(self.folder, self.stage, self.at, pin=self.pin).rows
+            rows = snapshot_server.ask_session(self.folder, self.stage, self.at, pin=self.pin).rows
         count = 1 if rows <= SINGLE_ROWS else min(os.cpu_count() or 1, PARTITIONS_MAX)
         return [InputPartition((place, count)) for place in range(count)]
 
@@ -84,10 +84,12 @@ class StageReader(DataSourceReader):
                 f" '{self.folder}', as its temp views have to",
                 hint=f"session[{self.stage!r}].to_spark() gives a DataFrame that they can read",
             )
-        asked = snapshot_server.asked(self.folder, self.stage, self.at, _query(), pin=self.pin)
+        asked = snapshot_server.stage_snapshot(
+            self.folder, self.stage, self.at, _query(), pin=self.pin
+        )
         with _short(), asked as served:
-            yield from trace_scan.ranged(
-                served.trace, Depot(served.folder), served.schema, HashRanges(count), place
+            yield from trace_scan.range_rows(
+                served.trace, StagingArea(served.folder), served.schema, HashRanges(count), place
             )
 
 

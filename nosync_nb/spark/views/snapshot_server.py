@@ -36,12 +36,12 @@ from nosync_nb.errors import FencedError, NosyncError, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import Schema
 from nosync_nb.spark import error_translation
-from nosync_nb.spark.execution.tasks import Stored
-from nosync_nb.spark.views.snapshot_server__answers import Answer, Answers
+from nosync_nb.spark.execution.tasks import StoredTrace
+from nosync_nb.spark.views.snapshot_server__answers import SnapshotAnswer, SnapshotAnswers
 from nosync_nb.store import log_reader
-from nosync_nb.store.catalog.epoch_index import Ledger, Numbering
-from nosync_nb.store.log.fencing import Words
-from nosync_nb.store.replication.restore.lazy_fetch import complete
+from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochNumbering
+from nosync_nb.store.log.fencing import ControlBlock
+from nosync_nb.store.replication.restore.lazy_fetch import is_complete
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Trace
 
@@ -72,7 +72,7 @@ class StageSnapshot(NamedTuple):
     folder: str
     thorough: bool = False
     since: int = 0
-    numbering: Numbering = Numbering()
+    numbering: EpochNumbering = EpochNumbering()
 
     @property
     def pin(self) -> Pin:
@@ -80,18 +80,18 @@ class StageSnapshot(NamedTuple):
         return self.epoch, self.since
 
 
-class Served(NamedTuple):
+class SerializedSnapshot(NamedTuple):
     """A snapshot as it travels."""
 
     schema: Schema
-    trace: Stored
+    trace: StoredTrace
     folder: str
     rows: int
     pin: Pin
 
 
 def snapshot_of(
-    store: Store, ledger: Ledger, seen: dataflow.Snapshot, stage: str, at: Any, since: int
+    store: Store, ledger: EpochIndex, seen: dataflow.Snapshot, stage: str, at: Any, since: int
 ) -> StageSnapshot:
     """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch.
 
@@ -102,7 +102,7 @@ def snapshot_of(
         with contextlib.suppress(ValueError):  # the option of a data source is a text
             at = datetime.fromisoformat(at)
     number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
-    complete(store.files)
+    is_complete(store.files)
     schema, means = seen.stage(stage).schema, ledger.numbering
     return StageSnapshot(number, schema, trace, store.parts, store.foreign, since, means)
 
@@ -125,7 +125,7 @@ Provider = Callable[[str, Any], StageSnapshot]
 """Gives the snapshot of a stage: `(stage, at)`, `at` None for now."""
 
 
-def addresses(folder: str, generation: int | None = None) -> list[str]:
+def socket_addresses(folder: str, generation: int | None = None) -> list[str]:
     """The names a folder's socket may have: abstract, so that they end with its process.
 
     Args:
@@ -141,7 +141,7 @@ def addresses(folder: str, generation: int | None = None) -> list[str]:
 def _generation(folder: str) -> int:
     """The generation that may write the log in a folder now; 0 if that cannot be known."""
     try:
-        words = Words(Files().mapped(os.path.join(folder, "generation")))
+        words = ControlBlock(Files().mapped(os.path.join(folder, "generation")))
     except NosyncError:
         return 0
     try:
@@ -150,7 +150,7 @@ def _generation(folder: str) -> int:
         words.close()
 
 
-class Server:
+class SnapshotServer:
     """Answers reads of one folder until it is closed, or its session may not write any more.
 
     Args:
@@ -165,10 +165,10 @@ class Server:
         self._provider = provider
         self._pins: OrderedDict[str, Pin] = OrderedDict()
         self._lock = threading.Lock()
-        self._answers = Answers()
+        self._answers = SnapshotAnswers()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._bind(addresses(folder, generation))
+            self._bind(socket_addresses(folder, generation))
             self._socket.listen()
         except OSError:
             self._socket.close()
@@ -233,7 +233,7 @@ class Server:
                     with self._lock:
                         answer.end()
 
-    def _payload(self, asked: bytes) -> tuple[bytes, Answer | None]:
+    def _payload(self, asked: bytes) -> tuple[bytes, SnapshotAnswer | None]:
         """The answer to a request as it travels: a snapshot, or an error."""
         answer = None
         try:
@@ -243,7 +243,7 @@ class Server:
                 answer = self._answers.answer(
                     request["stage"], snapshot.trace, snapshot.folder, thorough=snapshot.thorough
                 )
-            served = Served(
+            served = SerializedSnapshot(
                 snapshot.schema,
                 answer.trace,
                 snapshot.folder,
@@ -254,10 +254,10 @@ class Server:
         except FencedError:
             raise
         except NosyncError as error:
-            return pickle.dumps(error_translation.pack(error)), answer
+            return pickle.dumps(error_translation.pack_error(error)), answer
         except Exception as error:
             text = NosyncError(f"the session cannot answer: {type(error).__name__}: {error}")
-            return pickle.dumps(error_translation.pack(text)), answer
+            return pickle.dumps(error_translation.pack_error(text)), answer
 
     def _snapshot(self, request: dict[str, Any]) -> StageSnapshot:
         """The snapshot for a request; the first one of a query pins its epoch."""
@@ -276,21 +276,23 @@ class Server:
         return snapshot
 
 
-def ask(folder: str, stage: str, at: Any = None, *, pin: Pin | None = None) -> Served:
+def ask_session(
+    folder: str, stage: str, at: Any = None, *, pin: Pin | None = None
+) -> SerializedSnapshot:
     """Asks the session of a folder about a stage; the files may be gone when this returns."""
-    with asked(folder, stage, at, pin=pin) as served:
+    with stage_snapshot(folder, stage, at, pin=pin) as served:
         return served
 
 
 @contextlib.contextmanager
-def asked(
+def stage_snapshot(
     folder: str,
     stage: str,
     at: Any = None,
     query: str | None = None,
     *,
     pin: Pin | None = None,
-) -> Iterator[Served]:
+) -> Iterator[SerializedSnapshot]:
     """Asks the session of a folder for a stage, or reads the folder if there is none.
 
     The files that the answer names stay until the block ends.
@@ -310,8 +312,8 @@ def asked(
     with connection:
         served = pickle.loads(payload)
         if isinstance(served, bytes):
-            raise error_translation.unpack(served)
-        assert isinstance(served, Served)
+            raise error_translation.unpack_error(served)
+        assert isinstance(served, SerializedSnapshot)
         try:
             yield served
         finally:
@@ -322,7 +324,7 @@ def asked(
 
 def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
     """A connection to the session that owns a folder, and its answer; None if there is none."""
-    for name in addresses(folder):
+    for name in socket_addresses(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(WAIT_S)
         try:
@@ -338,11 +340,11 @@ def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]
     return None, b""
 
 
-def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> Served:
+def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapshot:
     """The stage as the log in the folder has it."""
     store = Store.open(os.path.realpath(folder), mode="r")
     try:
-        recovered = log_reader.recover(store)
+        recovered = log_reader.recover_state(store)
         known = recovered.ledger
         at = at if pin is None else pin[0]
         snapshot = snapshot_of(store, known, recovered.snapshot, stage, at, known.incarnation)
@@ -350,8 +352,10 @@ def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> Served:
             check_pin(snapshot, stage, pin)
         trace = snapshot.trace
         layers = tuple(layer.files or layer.parts for layer in trace.layers)
-        stored = Stored(trace.layout, layers, snapshot.thorough)
-        return Served(snapshot.schema, stored, snapshot.folder, trace.rows_count, snapshot.pin)
+        stored = StoredTrace(trace.layout, layers, snapshot.thorough)
+        return SerializedSnapshot(
+            snapshot.schema, stored, snapshot.folder, trace.rows_count, snapshot.pin
+        )
     finally:
         store.close()
 

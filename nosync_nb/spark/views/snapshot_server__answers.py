@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nosync_nb.spark.execution.task_payload import Shipping, unlink
-from nosync_nb.spark.execution.tasks import Stored
+from nosync_nb.spark.execution.task_payload import PlanPayload, delete_parts
+from nosync_nb.spark.execution.tasks import StoredTrace
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts.part_file import PartRef
 
 
-class Spill:
+class SpilledLayer:
     """A layer of which parts were spilled, and how many answers need them."""
 
     def __init__(self, layer: Layer, sources: tuple[PartRef | Batch, ...], folder: str) -> None:
@@ -33,16 +33,16 @@ class Spill:
         """Notes that one less needs it; after the last one the files are deleted."""
         self._users -= 1
         if not self._users:
-            unlink((s for s in self.sources if isinstance(s, PartRef)), self._folder)
+            delete_parts((s for s in self.sources if isinstance(s, PartRef)), self._folder)
 
 
-class Answer(NamedTuple):
+class SnapshotAnswer(NamedTuple):
     """An answer, and what must stay as long as it is read."""
 
-    trace: Stored
-    spills: tuple[Spill, ...] = ()
+    trace: StoredTrace
+    spills: tuple[SpilledLayer, ...] = ()
 
-    def taken(self) -> Answer:
+    def taken(self) -> SnapshotAnswer:
         """The same answer, needed by one more."""
         for spill in self.spills:
             spill.take()
@@ -54,20 +54,22 @@ class Answer(NamedTuple):
             spill.release()
 
 
-class Answers:
+class SnapshotAnswers:
     """The answers of one server, the newest of each stage; its owner takes care of threads."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, Answer] = {}
+        self._newest: dict[str, SnapshotAnswer] = {}
 
-    def answer(self, stage: str, trace: Trace, folder: str, *, thorough: bool = False) -> Answer:
+    def answer(
+        self, stage: str, trace: Trace, folder: str, *, thorough: bool = False
+    ) -> SnapshotAnswer:
         """An answer for a reader, who ends it.
 
         Cost: layers that were in the stage's answer before are not written again.
         """
         before = self._newest.get(stage)
         known = {id(spill.layer): spill for spill in before.spills} if before else {}
-        shipping = Shipping.local(folder, "view")
+        shipping = PlanPayload.local(folder, "view")
         layers = []
         spills = []
         for layer in trace.layers:
@@ -75,12 +77,12 @@ class Answers:
             if spill is None:
                 sources = shipping.layer(layer)
                 if not layer.files and any(isinstance(s, PartRef) for s in sources):
-                    spill = Spill(layer, sources, folder)
+                    spill = SpilledLayer(layer, sources, folder)
             if spill is not None:
                 sources = spill.sources
                 spills.append(spill)
             layers.append(sources)
-        answer = Answer(Stored(trace.layout, tuple(layers), thorough), tuple(spills))
+        answer = SnapshotAnswer(StoredTrace(trace.layout, tuple(layers), thorough), tuple(spills))
         self._newest[stage] = answer.taken()
         if before is not None:
             before.end()

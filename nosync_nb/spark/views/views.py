@@ -17,11 +17,11 @@ from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.execution import trace_scan
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.execution.task_payload import Shipping
-from nosync_nb.spark.launch import Spark, alive, stopped
+from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.launch import Spark, is_alive, is_stopped
 from nosync_nb.spark.spark_session import frame_of
-from nosync_nb.spark.views.snapshot_server import Provider, Server
-from nosync_nb.spark.workers import check, settled
+from nosync_nb.spark.views.snapshot_server import Provider, SnapshotServer
+from nosync_nb.spark.workers import check_workers, with_worker_gc_off
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 
@@ -36,7 +36,7 @@ def to_spark(
     spark: Spark,
     given: Batch | Trace,
     schema: Schema,
-    shipping: Shipping,
+    shipping: PlanPayload,
     *,
     kept: bool = True,
 ) -> Any:
@@ -55,15 +55,15 @@ def to_spark(
     """
     trace = given if isinstance(given, Trace) else Trace.of(given)
     if trace.rows_count <= SMALL_ROWS:
-        records = list(trace_scan.expanded(trace.consolidated(), schema))
+        records = list(trace_scan.expanded_batches(trace.consolidated(), schema))
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
     stored = shipping.trace(trace)
-    count = check(spark).slots
+    count = check_workers(spark).slots
     shipping.send()
-    read = trace_scan.reader(stored, shipping.depot, schema, HashRanges(count), kept=kept)
-    ddl = interval_transport.passing(schema).ddl
-    frame = spark.range(0, count, 1, count).mapInArrow(settled(read), ddl)
-    return interval_transport.meant(frame, schema.names, schema.types)
+    read = trace_scan.range_reader(stored, shipping.depot, schema, HashRanges(count), kept=kept)
+    ddl = interval_transport.to_transport(schema).ddl
+    frame = spark.range(0, count, 1, count).mapInArrow(with_worker_gc_off(read), ddl)
+    return interval_transport.from_transport(frame, schema.names, schema.types)
 
 
 def register(spark: Spark) -> None:
@@ -93,14 +93,14 @@ class Views:
         self._made: dict[str, str] = {}
         register(spark)
         try:
-            self._server: Server | None = Server(folder, provider, generation)
+            self._server: SnapshotServer | None = SnapshotServer(folder, provider, generation)
         except OSError:
             self._server = None
 
     @property
     def ended(self) -> bool:
         """Whether the Spark session was stopped, and the views with it; asks nobody."""
-        return stopped(self.spark)
+        return is_stopped(self.spark)
 
     @property
     def names(self) -> Iterable[str]:
@@ -133,7 +133,9 @@ class Views:
             return False
         options = {"path": self.folder, "stage": stage}
         frame = self.spark.read.format("nosync").options(**options).load()
-        interval_transport.meant(frame, schema.names, schema.types).createTempView(quoted(stage))
+        interval_transport.from_transport(frame, schema.names, schema.types).createTempView(
+            quoted(stage)
+        )
         self._made[stage] = stage
         _holders.setdefault(self.spark, {})[stage.lower()] = (self.folder, stage)
         return True
@@ -155,7 +157,7 @@ class Views:
     def close(self) -> None:
         """Drops the views made here and ends serving."""
         try:
-            for stage in list(self._made) if alive(self.spark) else ():
+            for stage in list(self._made) if is_alive(self.spark) else ():
                 self.drop(stage)
         finally:
             for stage in self._made:

@@ -1,7 +1,7 @@
 """The epochs of a session: when each was committed, its label, its loads, the frame that holds it.
 
-It is asked, and not looked into: a `Ledger` is the one place that knows these, and its lock is the
-one that guards them. What is recorded is there as a whole or not at all, and recording it again
+It is asked, and not looked into: a `EpochIndex` is the one place that knows these, and its lock is
+the one that guards them. What is recorded is there as a whole or not at all, and recording it again
 changes nothing, so that a commit that was interrupted can be finished by whoever comes next.
 """
 
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, overload
 
 from nosync_nb.errors import CorruptLogError, TimeError, likely
 from nosync_nb.store.catalog.validation import check_count, check_marks, check_pairs, check_texts
-from nosync_nb.store.durability.frame_offsets__written import Written
+from nosync_nb.store.durability.frame_offsets__written import EpochOffsets
 
 REWINDS_MAX = 64
 """Rewinds of which it is known how far a copy is that lacks them."""
 
 
-class Epoch(NamedTuple):
+class EpochInfo(NamedTuple):
     """One readable epoch; `committed_at` is None for epoch 0."""
 
     number: int
@@ -33,7 +33,7 @@ class Epoch(NamedTuple):
     committed_at: datetime | None
 
 
-class Epochs(Sequence[Epoch]):
+class EpochSequence(Sequence[EpochInfo]):
     """Readable epochs as a sequence that is made when it is looked at."""
 
     def __init__(
@@ -48,10 +48,10 @@ class Epochs(Sequence[Epoch]):
         return self._ends[-1] if self._ends else 0
 
     @overload
-    def __getitem__(self, index: int) -> Epoch: ...
+    def __getitem__(self, index: int) -> EpochInfo: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Epoch]: ...
-    def __getitem__(self, index: int | slice) -> Epoch | list[Epoch]:
+    def __getitem__(self, index: slice) -> list[EpochInfo]: ...
+    def __getitem__(self, index: int | slice) -> EpochInfo | list[EpochInfo]:
         if isinstance(index, slice):
             return [self._epoch(self._number(at)) for at in range(len(self))[index]]
         return self._epoch(self._number(range(len(self))[index]))
@@ -61,11 +61,11 @@ class Epochs(Sequence[Epoch]):
         place = bisect.bisect_right(self._ends, at)
         return self._ranges[place][at - (self._ends[place - 1] if place else 0)]
 
-    def _epoch(self, number: int) -> Epoch:
+    def _epoch(self, number: int) -> EpochInfo:
         at = None
         if 0 < number <= len(self._times):
             at = datetime.fromtimestamp(self._times[number - 1], UTC)
-        return Epoch(number, self._labels.get(number), at)
+        return EpochInfo(number, self._labels.get(number), at)
 
     def __repr__(self) -> str:
         if not self:
@@ -75,7 +75,7 @@ class Epochs(Sequence[Epoch]):
         return f"<epochs {first} to {last}{''.join(steps)}>"
 
 
-class Rewound(NamedTuple):
+class RewindMark(NamedTuple):
     """That the epochs after one are left behind.
 
     Attributes:
@@ -89,7 +89,7 @@ class Rewound(NamedTuple):
     seq: int
 
 
-class Record(NamedTuple):
+class EpochRecord(NamedTuple):
     """What there is to know of an epoch beside its rows.
 
     Attributes:
@@ -110,12 +110,12 @@ class Record(NamedTuple):
 _NOTED_BITS = 32
 
 
-def noted(incarnation: int, epoch: int) -> int:
+def last_epoch_note(incarnation: int, epoch: int) -> int:
     """The last epoch as a number that an owner leaves for who opens the log next (`Log.note`)."""
     return (incarnation & 0xFFF) << _NOTED_BITS | epoch & (1 << _NOTED_BITS) - 1
 
 
-def lost_after(note: int, incarnation: int, epoch: int) -> range:
+def lost_epochs(note: int, incarnation: int, epoch: int) -> range:
     """The epochs that a note tells of and a log has not, of which `epoch` is the last.
 
     With a rewind between the two nothing is told: either the note is older than the rewind, or the
@@ -126,7 +126,7 @@ def lost_after(note: int, incarnation: int, epoch: int) -> range:
     return range(epoch + 1, (note & (1 << _NOTED_BITS) - 1) + 1)
 
 
-class Numbering(NamedTuple):
+class EpochNumbering(NamedTuple):
     """What the numbers of epochs mean: how often a log has gone back, and to where the last times.
 
     Attributes:
@@ -143,7 +143,7 @@ class Numbering(NamedTuple):
         return len(lately) < count or any(end < epoch for end in lately)
 
 
-class Ledger:
+class EpochIndex:
     """What a session knows of its epochs, from 1 to the last.
 
     Threads: any may ask, and record; all of it is guarded by its own lock, under which nothing else
@@ -178,14 +178,16 @@ class Ledger:
         self._labels = dict(labels or {})
         self._once = dict(once or {})
         self._loads = dict(loads or {})
-        self._written = Written(epoch)
+        self._written = EpochOffsets(epoch)
         self._last = epoch
         self._incarnation = incarnation
         self._rewinds = tuple(rewinds)
-        self._newest: list[Record] | Rewound | None = None  # recorded, and not entered below yet
+        self._newest: list[EpochRecord] | RewindMark | None = (
+            None  # recorded, and not entered below yet
+        )
 
     @classmethod
-    def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> Ledger:
+    def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> EpochIndex:
         """What a checkpoint says; see `saved`.
 
         Raises:
@@ -221,7 +223,7 @@ class Ledger:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def record(self, *records: Record) -> None:
+    def record(self, *records: EpochRecord) -> None:
         """Records epochs, each the one after the last; again, it changes nothing. Cost: some us."""
         with self._mutex:
             self._enter()
@@ -229,7 +231,7 @@ class Ledger:
             assert all(r.epoch == n for n, r in enumerate(fresh, self._last + 1)), "out of turn"
             self._newest = fresh or None
 
-    def rewind(self, rewound: Rewound) -> None:
+    def rewind(self, rewound: RewindMark) -> None:
         """Forgets the epochs after one, with their times, labels and loads; again, nothing more."""
         with self._mutex:
             self._enter()
@@ -243,7 +245,7 @@ class Ledger:
         newest = self._newest
         if newest is None:
             return
-        if isinstance(newest, Rewound):
+        if isinstance(newest, RewindMark):
             self._leave(newest)
             return
         times, note = self._times, self._written.note
@@ -259,7 +261,7 @@ class Ledger:
         self._last = newest[-1].epoch
         self._newest = None
 
-    def _leave(self, rewound: Rewound) -> None:
+    def _leave(self, rewound: RewindMark) -> None:
         """Forgets what a rewind leaves. Sequences of epochs that were given go on as they are."""
         last = rewound.epoch
         self._times = self._times[:last]
@@ -284,10 +286,10 @@ class Ledger:
     # -- asking ----------------------------------------------------------------------------------
 
     @property
-    def numbering(self) -> Numbering:
+    def numbering(self) -> EpochNumbering:
         """What the numbers of epochs mean now."""
         with self._mutex:
-            return Numbering(self.incarnation, tuple(last for _, last in self.rewinds))
+            return EpochNumbering(self.incarnation, tuple(last for _, last in self.rewinds))
 
     @property
     def rewinds(self) -> tuple[tuple[int, int], ...]:
@@ -358,12 +360,12 @@ class Ledger:
             older = bisect.bisect_left(self._times, time.time() - seconds)
             return older + 1 if older else 0
 
-    def epochs(self, ranges: Sequence[range]) -> Epochs:
+    def epochs(self, ranges: Sequence[range]) -> EpochSequence:
         """Epochs in ranges, ascending, with their times and labels."""
         with self._mutex:
             self._enter()
             labels = {number: label for label, number in self._labels.items()}
-            return Epochs(ranges, self._times, labels)
+            return EpochSequence(ranges, self._times, labels)
 
     def resolve(self, at: Any, now: int) -> int:
         """The epoch that `at` names: a number, a negative offset, a label or a datetime.

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import TrustError
-from nosync_nb.store.records.json_text import text_of
+from nosync_nb.store.records.json_text import catalog_text
 
 _PERSON = b"nosync catalog 1"
 _PERSON_OF_NAMES = b"nosync names 1"
 _OWN_CELL = "run the stage's cell"
 
 
-class Origin(NamedTuple):
+class CatalogOrigin(NamedTuple):
     """Where a catalog comes from.
 
     Attributes:
@@ -48,15 +48,15 @@ class Origin(NamedTuple):
         return self.signer is None
 
 
-OWN = Origin(None, None)
+OWN = CatalogOrigin(None, None)
 
 
 def digest(catalog: Mapping[str, Any]) -> bytes:
     """Identifies a catalog, before it was written and after it was read."""
-    return hashlib.sha256(text_of(catalog).encode()).digest()
+    return hashlib.sha256(catalog_text(catalog).encode()).digest()
 
 
-def signed(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[str]:
+def sign_catalog(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[str]:
     """The signature as it stands beside a catalog: the id of the key, and the HMAC.
 
     Args:
@@ -65,13 +65,13 @@ def signed(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[str]:
     return [signing.key_id(key), _mac(key, log_id, epoch, catalog)]
 
 
-def judged(
+def judge_signature(
     key: bytes | None,
     log_id: bytes,
     epoch: int,
     catalog: Mapping[str, Any],
     signature: Any,
-) -> Origin:
+) -> CatalogOrigin:
     """Whose catalog it is.
 
     Args:
@@ -80,30 +80,30 @@ def judged(
     """
     signer, mac = _parts(signature)
     if not signer:
-        return Origin("", f"nobody signed what it computes: {_OWN_CELL}")
+        return CatalogOrigin("", f"nobody signed what it computes: {_OWN_CELL}")
     if key is None:
         there = signing.key_path()
-        return Origin(
+        return CatalogOrigin(
             signer,
             f"key {signer} signed what it computes, and '{there}' is not there: bring your key"
             f" with `python -m nosync key import`, or {_OWN_CELL}",
         )
     if signer != signing.key_id(key):
-        return Origin(signer, foreign(signer))
+        return CatalogOrigin(signer, is_foreign(signer))
     if not hmac.compare_digest(mac, _mac(key, log_id, epoch, digest(catalog))):
-        return Origin(
+        return CatalogOrigin(
             signer, f"what it computes was changed after it was signed, or moved: {_OWN_CELL}"
         )
     return OWN
 
 
-def own_name(key: bytes, log_id: bytes, what: str) -> str:
+def own_key_name(key: bytes, log_id: bytes, what: str) -> str:
     """A name in a log's folder that nobody finds who has not the key: what stands there is ours."""
     text = log_id + what.encode()
     return hmac.new(key, _PERSON_OF_NAMES + text, hashlib.sha256).hexdigest()[:32]
 
 
-def foreign(signer: str) -> str:
+def is_foreign(signer: str) -> str:
     """Why a stage that another key described is not run."""
     if not signer:
         return f"nobody signed what it computes: {_OWN_CELL}"
@@ -141,7 +141,7 @@ def _mac(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> str:
 def own_key() -> tuple[bytes | None, str | None]:
     """This user's key if it is there, and why it cannot be used if it is not fit; makes none."""
     try:
-        return signing.known_key(), None
+        return signing.existing_user_key(), None
     except TrustError as error:
         hint = f": {error.hint}" if error.hint else ""
         return None, f"{error}{hint}"

@@ -13,14 +13,14 @@ from nosync_nb.errors import DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
 
 
-def export_key(path: str, files: Files | None = None) -> str:
+def export_user_key(path: str, files: Files | None = None) -> str:
     """Writes this user's key to a new file that only he can read; returns the key's id.
 
     Raises:
         TrustError: if there is no key, the file is there already, or it cannot be written.
     """
     disk = files or Files()
-    key = signing.known_key(disk)
+    key = signing.existing_user_key(disk)
     if key is None:
         raise TrustError(
             f"there is no key at '{signing.key_path()}'", hint="the first definition makes it"
@@ -35,7 +35,9 @@ def export_key(path: str, files: Files | None = None) -> str:
     return signing.key_id(key)
 
 
-def import_key(path: str, *, replace: bool = False, files: Files | None = None) -> tuple[str, str]:
+def import_user_key(
+    path: str, *, replace: bool = False, files: Files | None = None
+) -> tuple[str, str]:
     """Makes the key in a file this user's; returns its id, and where the one before is kept.
 
     Args:
@@ -50,7 +52,7 @@ def import_key(path: str, *, replace: bool = False, files: Files | None = None) 
     try:
         new = signing.read_key(disk, os.path.abspath(path))
         disk.make_folder(os.path.dirname(where))
-        old = signing.known_key(disk)
+        old = signing.existing_user_key(disk)
         if old == new:
             return signing.key_id(new), ""
         kept = ""

@@ -19,7 +19,7 @@ from nosync_nb.rows import canonical_type
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog import signature
 from nosync_nb.store.records.payloads import NUMBERS_MAX
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.safe_decoding import guarded_decoding
 
 _EPOCH_MAX = 2**63
 _NESTED_MAX = 8
@@ -34,7 +34,7 @@ def check_catalog(data: Any, epoch: int) -> None:
     Raises:
         CorruptLogError: names what is wrong with it, and where.
     """
-    with decoding("the catalog"):
+    with guarded_decoding("the catalog"):
         numbers = _number(data["numbers"], "its numbers", NUMBERS_MAX)
         frozen = {s["name"] for s in _list(data["stages"]) if s["life"]["is"] == "frozen"}
         stages = {
@@ -271,7 +271,7 @@ def check_texts(texts: Any, what: str) -> Mapping[str, str]:
     Raises:
         CorruptLogError: if they are something else.
     """
-    with decoding(what):
+    with guarded_decoding(what):
         for name, text in texts.items():
             check_text(name, what)
             check_text(text, what)
@@ -284,7 +284,7 @@ def check_count(value: Any, what: str) -> int:
     Raises:
         CorruptLogError: if it is no number.
     """
-    with decoding(what):
+    with guarded_decoding(what):
         return _number(value, what, _EPOCH_MAX)
 
 
@@ -294,7 +294,7 @@ def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
     Raises:
         CorruptLogError: if they are something else.
     """
-    with decoding(what):
+    with guarded_decoding(what):
         return [(_number(a, what, _EPOCH_MAX), _number(b, what, _EPOCH_MAX)) for a, b in pairs]
 
 
@@ -304,7 +304,7 @@ def check_marks(marks: Any, epoch: int, what: str) -> Mapping[str, int]:
     Raises:
         CorruptLogError: if they are something else.
     """
-    with decoding(what):
+    with guarded_decoding(what):
         for name, at in marks.items():
             check_text(name, what)
             _number(at, what, epoch)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nosync_nb.dataflow.stage import DISK
 
 
-class Defined(NamedTuple):
+class DefinitionOffset(NamedTuple):
     """The frame by which a log is what it is, and the upper that it has without that frame.
 
     `owed` is the frame since which replicas owe it, for ever if that is later than any; `held` the
@@ -40,16 +40,16 @@ class Defined(NamedTuple):
 NEVER = 2**63 - 1
 """A frame that no level has."""
 
-NOWHERE = Defined(NEVER)
+NOWHERE = DefinitionOffset(NEVER)
 """That of a log of which no definition is known."""
 
 
-def after(
-    known: Mapping[int, Defined],
+def offsets_after_definition(
+    known: Mapping[int, DefinitionOffset],
     before: Mapping[str, Any],
     catalog: Mapping[str, Any],
     frame: int,
-) -> dict[int, Defined]:
+) -> dict[int, DefinitionOffset]:
     """By log, the frame of each named collection after a definition.
 
     A stage that had stopped and goes on is without it what it was when it stopped.
@@ -72,7 +72,7 @@ def after(
         if name is None or log is None:
             continue
         if log not in known:
-            each = Defined(frame)
+            each = DefinitionOffset(frame)
         elif name in uppers and name not in still:
             each = known[log]._replace(frame=frame, before=uppers[name])
         else:

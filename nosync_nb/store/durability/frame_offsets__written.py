@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 
 
-class Written:
+class EpochOffsets:
     """Which epochs are in which frames of the log; so which are on disk, if the frames are.
 
     A frame holds an epoch or something else, a definition say. As long as each frame holds the

@@ -37,7 +37,7 @@ UNBOUNDED = 2**63 - 1  # the upper of what needs no log
 FailureName = Literal["kernel", "power", "disk"]
 
 
-class Failure(Enum):
+class FailureClass(Enum):
     """What is lost; everything a milder failure loses is lost too."""
 
     KERNEL = "kernel"
@@ -66,12 +66,12 @@ class Prefixes(NamedTuple):
     power: int
     disk: int
 
-    def after(self, failure: Failure) -> int:
+    def after(self, failure: FailureClass) -> int:
         """The upper that survives a failure."""
         return int(getattr(self, failure.value))
 
 
-class Vertex(NamedTuple):
+class FrontierNode(NamedTuple):
     """One stage or input, as the calculus sees it.
 
     Args:
@@ -91,7 +91,7 @@ class Vertex(NamedTuple):
     replayable: int = 0
     defined: Prefixes = Prefixes(UNBOUNDED, UNBOUNDED, UNBOUNDED)
 
-    def own(self, failure: Failure) -> int:
+    def own(self, failure: FailureClass) -> int:
         """The upper of what this stage gives again if its inputs do."""
         if not self.inputs:
             return max(self.logged.after(failure), self.replayable)
@@ -102,14 +102,16 @@ class Vertex(NamedTuple):
         return min(defined, kept)
 
 
-class Survival(NamedTuple):
+class SurvivingEpochs(NamedTuple):
     """What a failure leaves of a stage: uppers of what is `exact` and of the log that is `kept`."""
 
     exact: int
     kept: int
 
 
-def survivals(nodes: Mapping[str, Vertex], failure: Failure) -> dict[str, Survival]:
+def surviving_epochs(
+    nodes: Mapping[str, FrontierNode], failure: FailureClass
+) -> dict[str, SurvivingEpochs]:
     """Solves the calculus: what each stage has after a failure. Cycles are allowed.
 
     Cost: O(edges + stages log stages); a bound travels downstream once, the lowest first.
@@ -129,6 +131,6 @@ def survivals(nodes: Mapping[str, Vertex], failure: Failure) -> dict[str, Surviv
                 if reader not in exact:
                     heappush(waiting, (bound, reader))
     return {
-        name: Survival(exact[name], min(node.logged.after(failure), exact[name]))
+        name: SurvivingEpochs(exact[name], min(node.logged.after(failure), exact[name]))
         for name, node in nodes.items()
     }

@@ -2,6 +2,6 @@
 
 from nosync_nb.store.log.frames import Frame, Mark, Position
 from nosync_nb.store.log.log import Log
-from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.log.owner import LogOwner
 
-__all__ = ["Frame", "Log", "Mark", "Owner", "Position"]
+__all__ = ["Frame", "Log", "LogOwner", "Mark", "Position"]

@@ -64,7 +64,7 @@ _DAMAGE = (
 Diffs = npt.NDArray[np.int64]
 
 
-def encode(columns: Sequence[Column], types: Sequence[str], diff: Diffs) -> bytes:
+def encode_batch(columns: Sequence[Column], types: Sequence[str], diff: Diffs) -> bytes:
     """Returns the bytes of a batch: `columns` of Spark `types`, and the diff of each row.
 
     Cost: 5 us for 10 rows of 3 numeric columns.
@@ -136,7 +136,7 @@ def rows_count(data: bytes | memoryview) -> int:
     return int(_HEADER.unpack_from(data)[3]) if len(data) >= _HEADER.size else 0
 
 
-def decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column], Diffs]:
+def decode_batch(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column], Diffs]:
     """Returns the columns and diffs of a batch; arrays share the memory of `data`.
 
     Raises:
@@ -151,7 +151,7 @@ def decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column]
         raise CorruptLogError(f"a batch of {len(types)} columns is damaged: {error}") from error
 
 
-def decode_many(
+def decode_batches(
     data: Sequence[bytes | memoryview], types: Sequence[str]
 ) -> tuple[list[Column], Diffs]:
     """Returns the columns and diffs of several batches, one after the other.
@@ -163,7 +163,7 @@ def decode_many(
     plain = _plain_many(data, types) if len(data) >= _MANY else None
     if plain is not None:
         return plain
-    each = [decode(one, types) for one in data]
+    each = [decode_batch(one, types) for one in data]
     columns = [concat([c[i] for c, _ in each], t) for i, t in enumerate(types)]
     return columns, np.concatenate([diff for _, diff in each]) if each else _EMPTY_DIFF
 

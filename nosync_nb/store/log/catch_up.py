@@ -17,25 +17,25 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nosync_nb.store.log import frames
-from nosync_nb.store.log.fencing import Lease
+from nosync_nb.store.log.fencing import WriterLease
 from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.log.recovery import RecoveredLog
 from nosync_nb.store.log.segments import Segment
 
 
-class Regained(NamedTuple):
+class CaughtUpFrames(NamedTuple):
     """The bytes of frames that follow a mark, and what is told of them, given the frames."""
 
     data: bytes
     told: Callable[[list[Frame]], str]
 
 
-Ask = Callable[[Segment, Mark], Regained | None]
+Ask = Callable[[Segment, Mark], CaughtUpFrames | None]
 """Returns what somebody has of the owner of a segment, the newest one, after a mark."""
 
 
-def doubtful(recovered: RecoveredLog, lease: Lease, machine: Machine) -> bool:
+def may_lack_frames(recovered: RecoveredLog, lease: WriterLease, machine: HostIdentity) -> bool:
     """Whether the last owner may have written more than is here."""
     before = lease.before
     if before is None or not recovered.live or lease.copied:
@@ -46,18 +46,18 @@ def doubtful(recovered: RecoveredLog, lease: Lease, machine: Machine) -> bool:
     return not wrote.closed and (moved or not same_boot)
 
 
-def extended(
-    recovered: RecoveredLog, lease: Lease, machine: Machine, ask: Ask | None
+def catch_up_tail(
+    recovered: RecoveredLog, lease: WriterLease, machine: HostIdentity, ask: Ask | None
 ) -> RecoveredLog:
     """What was recovered, with the frames after it that somebody else has."""
     recovered.notes.extend(lease.copied)
-    if ask is None or not doubtful(recovered, lease, machine):
+    if ask is None or not may_lack_frames(recovered, lease, machine):
         return recovered
     tail, head = recovered.tail, recovered.live[-1]
     given = ask(head, tail.end)
     if given is None:
         return recovered
-    more, _ = frames.scan(given.data, tail.end.offset, tail.end)
+    more, _ = frames.scan_buffer(given.data, tail.end.offset, tail.end)
     own = [each for each in more if each.generation == head.generation]
     if not own or len(own) < len(more):
         return recovered

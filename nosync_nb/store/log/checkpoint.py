@@ -48,7 +48,7 @@ class Checkpoint(NamedTuple):
     payload: bytes
 
 
-def due(frames: int, size_bytes: int, before_bytes: int) -> bool:
+def is_checkpoint_due(frames: int, size_bytes: int, before_bytes: int) -> bool:
     """Whether so many frames after the last checkpoint are enough for another one.
 
     They are once they take twice what that did: so what is written is at most one and a half times
@@ -73,12 +73,12 @@ def is_name(name: str) -> bool:
     return _NAME.match(name) is not None
 
 
-def listed(names: Sequence[str]) -> list[str]:
+def checkpoint_names(names: Sequence[str]) -> list[str]:
     """Returns the checkpoints among the names of a folder, newest first."""
     return sorted(filter(is_name, names), reverse=True)
 
 
-def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
+def write_checkpoint(files: Files, folder: str, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint durably."""
     mark, generation, payload = checkpoint
     size = len(payload)
@@ -90,7 +90,7 @@ def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
     files.replace(path, b"".join((fields, crcs, payload)))
 
 
-def write_owned(
+def write_checkpoint_fenced(
     files: Files, folder: str, checkpoint: Checkpoint, check: Callable[[], None]
 ) -> None:
     """Writes a checkpoint durably, and takes it back if its owner was taken over meanwhile.
@@ -101,12 +101,14 @@ def write_owned(
     Args:
         check: raises FencedError if somebody took over.
     """
-    write(files, folder, checkpoint)
+    write_checkpoint(files, folder, checkpoint)
     try:
         check()
     except FencedError:
         with suppress(DurabilityError):
-            remove(files, folder, [file_name(checkpoint.mark.seq, checkpoint.generation)])
+            remove_checkpoint(
+                files, folder, [file_name(checkpoint.mark.seq, checkpoint.generation)]
+            )
         raise
 
 
@@ -119,15 +121,17 @@ def mark_of(data: bytes) -> Mark | None:
     return Mark(seq, offset, chain)
 
 
-def prune(files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None) -> None:
+def prune_checkpoints(
+    files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None
+) -> None:
     """Deletes those older than the newest that nobody will fall back to: all but the one before."""
     kept = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
-    for name in listed(files.names(folder)):
+    for name in checkpoint_names(files.names(folder)):
         if name < max(kept) and name not in kept:
             files.unlink(os.path.join(folder, name))
 
 
-def remove(files: Files, folder: str, names: Sequence[str]) -> None:
+def remove_checkpoint(files: Files, folder: str, names: Sequence[str]) -> None:
     """Deletes checkpoints for good: they do not come back with a loss of power either."""
     for name in names:
         files.unlink(os.path.join(folder, name))
@@ -135,7 +139,7 @@ def remove(files: Files, folder: str, names: Sequence[str]) -> None:
         files.sync_folder(folder)
 
 
-def read(files: Files, folder: str, name: str) -> Checkpoint | str:
+def read_checkpoint(files: Files, folder: str, name: str) -> Checkpoint | str:
     """Reads and verifies a checkpoint; returns what is wrong if it is damaged.
 
     Raises:
@@ -146,10 +150,10 @@ def read(files: Files, folder: str, name: str) -> Checkpoint | str:
         data = files.read(path)
     except DurabilityError as error:
         return str(error)
-    return decode(data, name, path)
+    return decode_checkpoint(data, name, path)
 
 
-def decode(data: bytes, name: str, path: str) -> Checkpoint | str:
+def decode_checkpoint(data: bytes, name: str, path: str) -> Checkpoint | str:
     """Reads the bytes of a checkpoint of some name, wherever they lie; see `read`."""
     fields, rest = data[: _HEADER.size], data[_HEADER.size :]
     payload = rest[_CRC.size :]

@@ -30,8 +30,8 @@ from nosync_nb.files.filesystem import Files, Lock
 from nosync_nb.files.memory_map import MappedFile
 from nosync_nb.store.log import owner as owners
 from nosync_nb.store.log.frames import FORMAT, check_format
-from nosync_nb.store.log.owner import Owner, Wrote
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner import LastWriter, LogOwner
+from nosync_nb.store.log.owner__machine import HostIdentity
 
 OPEN_WAIT_S = 10.0
 SILENT_S = float(os.environ.get("NOSYNC_SILENT_SECONDS") or 2.0)
@@ -47,7 +47,7 @@ _OUTBID_MAX = 1 << 22
 _TAG_BITS, _PLACE_BITS = 20, 44
 
 
-class Words:
+class ControlBlock:
     """The shared words of a log, as any process sees them."""
 
     def __init__(self, mapped: MappedFile) -> None:
@@ -81,7 +81,7 @@ class Words:
         return self._twice(_DURABLE, _DURABLE_INVERSE, generation)
 
     def noted(self, generation: int) -> int | None:
-        """Returns the number that the owner of a generation left last, see `Lease.note`."""
+        """Returns the number that the owner of a generation left last, see `WriterLease.note`."""
         return self._twice(_NOTED, _NOTED_INVERSE, generation)
 
     @property
@@ -103,7 +103,7 @@ class Words:
         self._map.close()
 
 
-class Lease(Words):
+class WriterLease(ControlBlock):
     """The right to write, until somebody takes it; `check` is all it costs.
 
     Before `take` it is a claim, of which nobody knows; what `take` did, `give_up` takes back.
@@ -117,8 +117,8 @@ class Lease(Words):
         files: Files,
         folder: str,
         mapped: MappedFile,
-        owner: Owner,
-        before: Owner | None,
+        owner: LogOwner,
+        before: LogOwner | None,
     ):
         super().__init__(mapped)
         self._files, self._folder = files, folder
@@ -136,7 +136,7 @@ class Lease(Words):
         after a loss of power is none of his.
         """
         _held.add(self._mine)
-        owners.write(self._files, self._folder, self.owner, named=False)
+        owners.write_owner(self._files, self._folder, self.owner, named=False)
         _promise(self._files, self._folder, self, self.number)
         self.beat()
 
@@ -150,7 +150,7 @@ class Lease(Words):
                 if self.generation == self.number:
                     self.leave(known=self.owner.known, closed=self.owner.wrote.closed)
                 elif self.held and self.before is not None:
-                    owners.write(self._files, self._folder, self.before)
+                    owners.write_owner(self._files, self._folder, self.before)
                 elif self.held:
                     self._files.unlink(os.path.join(self._folder, "owner"))
         finally:
@@ -227,7 +227,7 @@ class Lease(Words):
         """Returns the error of an owner that was replaced; names the new one."""
         owner = None
         with contextlib.suppress(DurabilityError, CorruptLogError):
-            owner = owners.read(self._files, self._folder)
+            owner = owners.read_owner(self._files, self._folder)
         known = owner is not None and owner.generation != self.number
         who = f"{owner}, since {owner.since}" if owner and known else "another process"
         return FencedError(
@@ -240,11 +240,11 @@ class Lease(Words):
         """Marks the log as left, with a proper end or without; while the lock is held."""
         self.check()
         owner = self.owner._replace(known=known, closed=closed, released=True)
-        owners.write(self._files, self._folder, owner)
+        owners.write_owner(self._files, self._folder, owner)
 
     def release(self, *, known: int, closed: bool) -> None:
         """Leaves the log to others; `known` is the last seq on disk."""
-        lock = opening(self._files, self._folder)
+        lock = opening_lock(self._files, self._folder)
         try:
             self.leave(known=known, closed=closed)
         finally:
@@ -266,23 +266,23 @@ _held: set[tuple[int, int, int]] = set()
 _REMEDY = 'open it with takeover=True, or read it with mode="r"'
 
 
-def claim(
-    files: Files, folder: str, machine: Machine, *, takeover: bool, generation_min: int
-) -> Lease:
-    """The lease of who is to be the next owner, for `Lease.take`; while the lock is held.
+def claim_lease(
+    files: Files, folder: str, machine: HostIdentity, *, takeover: bool, generation_min: int
+) -> WriterLease:
+    """The lease of who is to be the next owner, for `WriterLease.take`; while the lock is held.
 
     Raises:
         FencedError: the owner lives, or may live, and `takeover` is not given.
     """
     mapped = files.mapped(_control(files, folder), write=True)
     try:
-        words = Words(mapped)
-        before, here = _previous(files, folder, takeover), owners.place(files, folder)
+        words = ControlBlock(mapped)
+        before, here = _previous(files, folder, takeover), owners.log_location(files, folder)
         if before is not None and not takeover and not _left(files, folder, before, machine):
             _admit(before, words, machine, folder, before.place.elsewhere(files, here))
         floor = before.generation if before else 0
         number = max(words.generation, generation_min, floor, words.outbid) + 1
-        owner = Owner(
+        owner = LogOwner(
             machine.identity(),
             number,
             machine.now_ms(),
@@ -290,16 +290,16 @@ def claim(
             before.known if before else 0,
             closed=False,
             released=False,
-            wrote=before.last(generation_min) if before else Wrote(),
+            wrote=before.last(generation_min) if before else LastWriter(),
             place=here,
         )
-        return Lease(files, folder, mapped, owner, before)
+        return WriterLease(files, folder, mapped, owner, before)
     except BaseException:
         mapped.close()
         raise
 
 
-def _left(files: Files, folder: str, before: Owner, machine: Machine) -> bool:
+def _left(files: Files, folder: str, before: LogOwner, machine: HostIdentity) -> bool:
     """Tells whether the owner is this process, which does not hold the lease any more."""
     if before.identity != machine.identity():
         return False
@@ -312,7 +312,7 @@ def _place_of(files: Files, folder: str, generation: int) -> tuple[int, int, int
     return status.st_dev, status.st_ino, generation
 
 
-def opening(files: Files, folder: str) -> Lock:
+def opening_lock(files: Files, folder: str) -> Lock:
     """Waits for the lock of who opens or closes a log."""
     lock = files.lock(os.path.join(folder, "lock"), wait_s=OPEN_WAIT_S)
     if lock is None:
@@ -323,7 +323,7 @@ def opening(files: Files, folder: str) -> Lock:
     return lock
 
 
-def make(files: Files, folder: str, number: int = 0) -> None:
+def create_control_block(files: Files, folder: str, number: int = 0) -> None:
     """Makes the generation file of a log that has none; the next owner is of a later one."""
     words = [_MAGIC, FORMAT, number, number ^ _MASK] + [0] * (_WORDS - 4)
     data = struct.pack(f"<{_WORDS}Q", *words)
@@ -334,13 +334,13 @@ def _control(files: Files, folder: str) -> str:
     """Returns the path of the generation file, which is made if it is not there."""
     path = os.path.join(folder, "generation")
     if not files.exists(path):
-        make(files, folder)
+        create_control_block(files, folder)
     return path
 
 
-def _previous(files: Files, folder: str, takeover: bool) -> Owner | None:
+def _previous(files: Files, folder: str, takeover: bool) -> LogOwner | None:
     try:
-        return owners.read(files, folder)
+        return owners.read_owner(files, folder)
     except CorruptLogError:
         if takeover:
             return None
@@ -348,7 +348,7 @@ def _previous(files: Files, folder: str, takeover: bool) -> Owner | None:
 
 
 def _admit(
-    before: Owner, words: Words, machine: Machine, folder: str, original: str | None
+    before: LogOwner, words: ControlBlock, machine: HostIdentity, folder: str, original: str | None
 ) -> None:
     """Raises FencedError unless the owner has left or is dead.
 
@@ -377,7 +377,7 @@ def _admit(
         )
 
 
-def _promise(files: Files, folder: str, words: Words, number: int) -> None:
+def _promise(files: Files, folder: str, words: ControlBlock, number: int) -> None:
     """Writes the generation in place, syncs it, and sees that the map shows it."""
     file = files.open(os.path.join(folder, "generation"), write=True)
     try:

@@ -12,10 +12,10 @@ import stat
 from nosync_nb.errors import DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 
 
-def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
+def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write: bool) -> None:
     """Refuses a folder that others can write, or that cannot carry a log.
 
     Raises:
@@ -28,7 +28,7 @@ def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
                 f"there is no log at '{folder}'", hint="open it for writing to make one"
             )
         files.make_folder(folder)
-    owned(files, folder, write=write, fresh=True)  # a link is not even listed
+    is_owned_by_user(files, folder, write=write, fresh=True)  # a link is not even listed
     strange = [name for name in files.names(folder) if not name.startswith((".", *_OURS))]
     log = holds_log(files, folder, write=write)  # after the names: another may be making it
     if not write:
@@ -59,14 +59,14 @@ def holds_log(files: Files, folder: str, *, write: bool) -> bool:
     """Tells whether a folder holds a log, or the beginning of one; refuses one as `owned` does."""
     if not files.exists(folder):
         return False
-    owned(files, folder, write=write, fresh=True)
+    is_owned_by_user(files, folder, write=write, fresh=True)
     names = files.names(folder)
-    log = "generation" in names or bool(segments.listed(names))
-    owned(files, folder, write=write, fresh=not log)
+    log = "generation" in names or bool(segments.segment_names(names))
+    is_owned_by_user(files, folder, write=write, fresh=not log)
     return log
 
 
-def inside(files: Files, folder: str, *, write: bool) -> None:
+def path_inside(files: Files, folder: str, *, write: bool) -> None:
     """Refuses a folder in a log that is not a real one; makes it if it is not there.
 
     Raises:
@@ -74,12 +74,12 @@ def inside(files: Files, folder: str, *, write: bool) -> None:
         DurabilityError: it is no folder, or cannot be made.
     """
     if files.exists(folder):
-        owned(files, folder, write=write)
+        is_owned_by_user(files, folder, write=write)
     elif write:
         files.make_folder(folder)
 
 
-def owned(files: Files, folder: str, *, write: bool, fresh: bool = False) -> None:
+def is_owned_by_user(files: Files, folder: str, *, write: bool, fresh: bool = False) -> None:
     """Refuses a link, a foreign owner, and a folder that others can write.
 
     Args:

@@ -14,23 +14,23 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
-from nosync_nb.store.log.frames import Frame, Mark, Position, check_one
+from nosync_nb.store.log.frames import Frame, Mark, Position, check_frame
 from nosync_nb.store.log.segments import Chain, Segment
 
 FIRST_BYTES = 1 << 12
 
 
-def states(files: Files, folder: str) -> list[tuple[int, bytes]]:
+def checkpoint_states(files: Files, folder: str) -> list[tuple[int, bytes]]:
     """The checkpoints that are kept and can be read, oldest first, each with its last frame."""
     made = []
-    for name in reversed(checkpoint.listed(files.names(folder))):
-        state = checkpoint.read(files, folder, name)
+    for name in reversed(checkpoint.checkpoint_names(files.names(folder))):
+        state = checkpoint.read_checkpoint(files, folder, name)
         if isinstance(state, checkpoint.Checkpoint):
             made.append((state.mark.seq, state.payload))
     return made
 
 
-def kept(
+def retained_frames(
     files: Files,
     folder: str,
     head: Mark,
@@ -59,7 +59,7 @@ def kept(
                 raise
 
 
-def first(files: Files, folder: str, head: Mark) -> Frame | None:
+def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
     """The first frame that is kept; None if none is, it is damaged or was trimmed meanwhile.
 
     Cost: one read of a few kB, whatever follows.
@@ -72,9 +72,9 @@ def first(files: Files, folder: str, head: Mark) -> Frame | None:
         position, at = Position(start.seq + 1, start.offset), kept[0].local(start.offset)
         file = files.open(os.path.join(folder, kept[0].name))
         try:
-            frame = check_one(file.read_at(at, FIRST_BYTES), position)
+            frame = check_frame(file.read_at(at, FIRST_BYTES), position)
             if isinstance(frame, int):
-                frame = check_one(file.read_at(at, frame), position)
+                frame = check_frame(file.read_at(at, frame), position)
         finally:
             file.close()
     except (CorruptLogError, DurabilityError):
@@ -91,7 +91,7 @@ def _segments(
         CorruptLogError: one that is needed is missing.
     """
     since = 0
-    for name in reversed(checkpoint.listed(names)):
+    for name in reversed(checkpoint.checkpoint_names(names)):
         file = files.open(os.path.join(folder, name))
         try:
             mark = checkpoint.mark_of(file.read_at(0, HEADER_BYTES))
@@ -100,12 +100,12 @@ def _segments(
         if mark is not None:
             since = mark.offset
             break
-    chain = segments.linked(files, folder, names, since=since)
+    chain = segments.linked_segments(files, folder, names, since=since)
     if chain.missing is not None and not chain.live:
         raise CorruptLogError(f"'{os.path.join(folder, chain.missing)}' is missing")
     if not chain.live or chain.live[0].start.offset > head.offset:
         return [], chain
-    older, _ = segments.back(files, folder, chain.live[0].before, 0)
+    older, _ = segments.previous_segments(files, folder, chain.live[0].before, 0)
     return [*older, *chain.live], chain
 
 
@@ -122,7 +122,7 @@ def _read(
     upto, after = head.offset, None
     for segment in reversed(every):
         own = chain._replace(live=[segment], detached=[] if after else chain.detached)
-        some = tail.read(files, folder, own, segment.start, upto=upto).frames
+        some = tail.read_tail(files, folder, own, segment.start, upto=upto).frames
         if after is not None and (some[-1].end if some else segment.start) != after:
             raise CorruptLogError(
                 f"'{os.path.join(folder, segment.name)}' does not end where the next one begins",

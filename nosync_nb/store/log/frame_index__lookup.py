@@ -26,7 +26,7 @@ _GUESS_BYTES = 4096
 Read = TypeVar("Read")
 
 
-class Lookup:
+class FrameReader:
     """Reads frames by position; keeps a few files open. Any thread may ask."""
 
     def __init__(self, files: Files, folder: str) -> None:
@@ -89,7 +89,9 @@ class Lookup:
             self._older = []
         first = self._older[0] if self._older else live[0]
         if first.start.offset > offset:
-            path, broken = segments.back(self._files, self._folder, first.before, offset)
+            path, broken = segments.previous_segments(
+                self._files, self._folder, first.before, offset
+            )
             if broken is not None or not path or path[0].start.offset > offset:
                 name = segments.file_name(*(broken or first.before or (0, 0)))
                 raise CorruptLogError(
@@ -109,9 +111,9 @@ class Lookup:
 
 def _whole(file: File, at: int, position: Position) -> Frame:
     """A frame of a file, from where it begins."""
-    frame = frames.check_one(file.read_at(at, _GUESS_BYTES), position)
+    frame = frames.check_frame(file.read_at(at, _GUESS_BYTES), position)
     if isinstance(frame, int):
-        frame = frames.check_one(file.read_at(at, frame), position)
+        frame = frames.check_frame(file.read_at(at, frame), position)
     if isinstance(frame, int):
         raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
     return frame

@@ -101,13 +101,13 @@ def frame_bytes(length: int) -> int:
     return OVERHEAD_BYTES + length + -length % 8
 
 
-def genesis(log_id: bytes) -> Mark:
+def genesis_mark(log_id: bytes) -> Mark:
     """Returns the mark before the first frame of a log."""
     digest = hashlib.blake2b(log_id, digest_size=DIGEST_BYTES).digest()
     return Mark(0, 0, digest)
 
 
-def build(
+def build_frame(
     kind: int, payload: bytes, before: Mark, generation: int, durable: int
 ) -> tuple[bytes, Mark]:
     """Returns the bytes of the frame that follows `before`, and the mark after it."""
@@ -128,7 +128,7 @@ def build(
     return frame, Mark(seq, offset + len(frame), digest)
 
 
-def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | None]:
+def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | None]:
     """Reads the frames of `data`, whose first byte is `origin` of the stream.
 
     Returns the frames that follow `before` without a gap, and what stopped the reading; None
@@ -175,7 +175,7 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
     return frames, None
 
 
-def check_one(data: bytes, position: Position) -> Frame | int:
+def check_frame(data: bytes, position: Position) -> Frame | int:
     """Reads one frame that starts `data`, without its predecessor.
 
     Returns the frame; or, if the data are too few, how many bytes it takes. Its digest is
@@ -228,7 +228,7 @@ def _begun(data: bytes, position: Position) -> tuple[int, int, int]:
     return header[2], header[4], header[5]
 
 
-def witnesses(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
+def proves(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
     """Looks for headers of later frames behind a damaged place; `origin` None: unknown.
 
     Returns (how many there are, the greatest `durable` they state).
@@ -255,7 +255,7 @@ def digest(chain: bytes, frame: bytes) -> bytes:
     return running.digest()
 
 
-def resumes(data: bytes, origin: int, behind: int) -> Position | None:
+def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
     """Returns the first frame behind a damaged place whose header fits its checksum and its place.
 
     Args:
@@ -310,10 +310,10 @@ def _explain(data: bytes, at: int, before: Mark) -> str:
     return "the payload does not fit its checksum"
 
 
-def needed(data: bytes, end: Mark) -> int:
+def bytes_needed(data: bytes, end: Mark) -> int:
     """How many bytes the frame after a mark has that begins `data`; 0 if that is no beginning."""
     try:
-        need = check_one(data, Position(end.seq + 1, end.offset))
+        need = check_frame(data, Position(end.seq + 1, end.offset))
     except CorruptLogError:
         return 0
     return need if isinstance(need, int) else 0

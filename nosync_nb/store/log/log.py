@@ -25,12 +25,12 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, folder, recovery, segments, tail
 from nosync_nb.store.log import fencing as generation
 from nosync_nb.store.log import owner as owners
-from nosync_nb.store.log.catch_up import Ask, extended
-from nosync_nb.store.log.fencing import Lease, Words
-from nosync_nb.store.log.frame_index__lookup import Lookup
+from nosync_nb.store.log.catch_up import Ask, catch_up_tail
+from nosync_nb.store.log.fencing import ControlBlock, WriterLease
+from nosync_nb.store.log.frame_index__lookup import FrameReader
 from nosync_nb.store.log.frames import Frame, Mark, Position
-from nosync_nb.store.log.owner import Owner, Whereabouts
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner import LogLocation, LogOwner
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.log.recovery import RecoveredLog
 from nosync_nb.store.log.writer import Writer
 
@@ -49,14 +49,14 @@ class Log:
         self,
         files: Files,
         path: str,
-        words: Words,
+        words: ControlBlock,
         recovered: RecoveredLog,
         writer: Writer | None,
-        owner: Owner | None,
+        owner: LogOwner | None,
     ) -> None:
         self._files, self._words, self._writer, self._owner = files, words, writer, owner
         self.path = path
-        self.place = Whereabouts() if writer else owners.place(files, path)
+        self.place = LogLocation() if writer else owners.log_location(files, path)
         self.mode: Literal["r", "w"] = "w" if writer else "r"
         self.clean = recovered.clean
         self.fresh = recovered.checkpoint is None and recovered.tail.end.seq == 0
@@ -68,7 +68,7 @@ class Log:
         self._tail = recovered.tail.frames
         self._end = recovered.tail.end
         self._live = recovered.live
-        self._lookup = Lookup(files, path)
+        self._lookup = FrameReader(files, path)
         self._closed = self._owned = False
 
     @classmethod
@@ -79,7 +79,7 @@ class Log:
         mode: Literal["r", "w"] = "w",
         takeover: bool = False,
         files: Files | None = None,
-        machine: Machine | None = None,
+        machine: HostIdentity | None = None,
         delay_s: float = SYNC_DELAY_S,
         background: bool = True,
         start: bool = True,
@@ -102,25 +102,27 @@ class Log:
             DurabilityError: the folder cannot be written, or is not fit for a log.
         Cost: 3 ms, and 5 us for each frame after the checkpoint.
         """
-        disk, host = files or Files(), machine or Machine()
+        disk, host = files or Files(), machine or HostIdentity()
         parent, name = os.path.split(os.path.abspath(path))
         where = os.path.join(os.path.realpath(parent), name)  # links above are the user's to name
-        folder.admit(disk, where, host, write=mode == "w")
+        folder.check_log_folder(disk, where, host, write=mode == "w")
         if mode == "r":
-            words = Words(disk.mapped(os.path.join(where, "generation")))
-            owner = owners.read(disk, where)
-            recovered = recovery.recover(disk, where, words, owner, host, follow=True)
+            words = ControlBlock(disk.mapped(os.path.join(where, "generation")))
+            owner = owners.read_owner(disk, where)
+            recovered = recovery.recover_log(disk, where, words, owner, host, follow=True)
             return cls(disk, where, words, recovered, None, owner)
-        lock = generation.opening(disk, where)
+        lock = generation.opening_lock(disk, where)
         try:
-            newest = segments.listed(disk.names(where))[-1:]
+            newest = segments.segment_names(disk.names(where))[-1:]
             least = newest[0][0] if newest else 0
-            lease = generation.claim(disk, where, host, takeover=takeover, generation_min=least)
+            lease = generation.claim_lease(
+                disk, where, host, takeover=takeover, generation_min=least
+            )
             try:
                 lease.take()
-                recovered = recovery.recover(disk, where, lease, lease.before, host)
-                recovered = extended(recovered, lease, host, further)
-                writer = recovery.begin(
+                recovered = recovery.recover_log(disk, where, lease, lease.before, host)
+                recovered = catch_up_tail(recovered, lease, host, further)
+                writer = recovery.begin_segment(
                     disk, where, lease, recovered, delay_s=delay_s, background=background
                 )
                 log = cls(disk, where, lease, recovered, writer, lease.owner)
@@ -181,7 +183,7 @@ class Log:
         """Whether the tail has grown so long that a checkpoint pays."""
         last, head = self._checkpoint.mark if self._checkpoint else _NO_MARK, self.head
         followed = head.seq - last.seq, head.offset - last.offset
-        return checkpoint.due(*followed, self._checkpoint_bytes)
+        return checkpoint.is_checkpoint_due(*followed, self._checkpoint_bytes)
 
     @property
     def head(self) -> Mark:
@@ -201,9 +203,9 @@ class Log:
         return self._owner.generation if self._writer and self._owner else self._words.generation
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> LogOwner | None:
         """Who writes the log, or wrote it last."""
-        return self._owner if self._writer else owners.read(self._files, self.path)
+        return self._owner if self._writer else owners.read_owner(self._files, self.path)
 
     def frames(self) -> Iterator[Frame]:
         """Yields what was recovered after the checkpoint, in order."""
@@ -234,12 +236,12 @@ class Log:
 
         It survives a killed process; with the power it may be lost, and an older one be there.
         """
-        if isinstance(self._words, Lease):
+        if isinstance(self._words, WriterLease):
             self._words.note(number)
 
     def go_beyond(self, generation: int) -> None:
         """Has the next owner be of a later generation than one that a replica obeys."""
-        if isinstance(self._words, Lease):
+        if isinstance(self._words, WriterLease):
             self._words.go_beyond(generation)
 
     def sync(self, seq: int | None = None) -> None:
@@ -282,15 +284,15 @@ class Log:
         mark = writer.head if position is None else self._lookup.mark(position, self._segments())
         writer.sync(mark.seq)
         writer.check()
-        checkpoint.remove(self._files, self.path, self.unread)
+        checkpoint.remove_checkpoint(self._files, self.path, self.unread)
         self.unread = []
         state = checkpoint.Checkpoint(mark, self.generation, payload)
-        checkpoint.write_owned(self._files, self.path, state, writer.check)
+        checkpoint.write_checkpoint_fenced(self._files, self.path, state, writer.check)
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
         self._checkpoint_bytes = len(payload)
         self._before = before.mark if before else None
         writer.turn()
-        checkpoint.prune(self._files, self.path, self._checkpoint, before)
+        checkpoint.prune_checkpoints(self._files, self.path, self._checkpoint, before)
 
     def trim(self) -> list[str]:
         """Deletes the segments that nobody needs; returns their names.
@@ -302,7 +304,7 @@ class Log:
         if self._before is None:
             return []
         writer.check()
-        chain, _ = segments.back(self._files, self.path, writer.segments[-1].key, 0)
+        chain, _ = segments.previous_segments(self._files, self.path, writer.segments[-1].key, 0)
         older = writer.needless(chain, self._before.offset)
         for segment in older:
             self._files.unlink(os.path.join(self.path, segment.name))
@@ -318,14 +320,14 @@ class Log:
         if upto is None or upto <= self._end.offset:
             return []
         names = self._files.names(self.path)
-        chain = segments.linked(self._files, self.path, names, since=self._end.offset)
+        chain = segments.linked_segments(self._files, self.path, names, since=self._end.offset)
         start = self._end if self._end.chain or not chain.live else chain.live[0].start
-        if not tail.holds(self._files, self.path, chain, start):
+        if not tail.tail_holds(self._files, self.path, chain, start):
             raise DurabilityError(
                 f"'{self.path}' was rolled back behind frame {self._end.seq}, which was read here",
                 hint="open it again",
             )
-        rest = tail.read(self._files, self.path, chain, start, upto=upto)
+        rest = tail.read_tail(self._files, self.path, chain, start, upto=upto)
         self._end, self._live = rest.end, chain.live
         return rest.frames
 
@@ -337,12 +339,12 @@ class Log:
         """
         names = self._files.names(self.path)
         head = self.head
-        chain = segments.linked(self._files, self.path, names)
-        for name in reversed(checkpoint.listed(names)):
-            state = checkpoint.read(self._files, self.path, name)
+        chain = segments.linked_segments(self._files, self.path, names)
+        for name in reversed(checkpoint.checkpoint_names(names)):
+            state = checkpoint.read_checkpoint(self._files, self.path, name)
             if chain.missing is not None and isinstance(state, checkpoint.Checkpoint):  # trimmed
                 since = state.mark.offset
-                chain = segments.linked(self._files, self.path, names, since=since)
+                chain = segments.linked_segments(self._files, self.path, names, since=since)
         if not chain.live:
             return 0
         mark = chain.live[0].start
@@ -351,7 +353,7 @@ class Log:
             stop = min([head, *(one.start for one in following)], key=lambda one: one.offset)
             if stop.offset > mark.offset:
                 part = chain._replace(live=[segment])
-                mark = tail.read(
+                mark = tail.read_tail(
                     self._files, self.path, part, mark, upto=stop.offset, known=stop.seq
                 ).end
         return mark.seq
@@ -364,11 +366,11 @@ class Log:
         if self._closed:
             return
         words, writer = self._words, self._writer
-        if isinstance(words, Lease) and words.inherited:
+        if isinstance(words, WriterLease) and words.inherited:
             self._closed = True
             return
         steps: list[Callable[[], None]] = [self._lookup.close, words.close]
-        if writer is not None and isinstance(words, Lease) and words.held:
+        if writer is not None and isinstance(words, WriterLease) and words.held:
             leave = partial(_release, words, writer)
             steps = [writer.sync, self._lookup.close, writer.close, leave, words.close]
         failures = []
@@ -399,7 +401,7 @@ class Log:
         return self._writer.segments if self._writer else self._live
 
 
-def _release(lease: Lease, writer: Writer) -> None:
+def _release(lease: WriterLease, writer: Writer) -> None:
     """Lets others write; it is a proper end if all that was written is on disk."""
     closed = writer.durable.seq == writer.head.seq
     lease.release(known=writer.durable.seq, closed=closed)

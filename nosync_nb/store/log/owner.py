@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
-from nosync_nb.store.log.owner__machine import Process
+from nosync_nb.store.log.owner__machine import ProcessIdentity
 
 _BYTES_MAX = 1 << 16
 _KNOWN_MAX = 16  # each who ships reads the same file
 
 
-class Wrote(NamedTuple):
+class LastWriter(NamedTuple):
     """Who wrote the newest frames: host and boot, and whether he left properly."""
 
     host: str = ""
@@ -28,14 +28,14 @@ class Wrote(NamedTuple):
     closed: bool = False
 
 
-class Whereabouts(NamedTuple):
+class LogLocation(NamedTuple):
     """Where a log lies: its folder, and what tells its generation file from every copy of it."""
 
     path: str = ""
     device: int = 0
     number: int = 0
 
-    def elsewhere(self, files: Files, here: Whereabouts) -> str | None:
+    def elsewhere(self, files: Files, here: LogLocation) -> str | None:
         """The folder that the log lies in, if it is another one and still there; else None.
 
         A folder that was moved takes its file along; one that was copied has got a new one.
@@ -43,22 +43,22 @@ class Whereabouts(NamedTuple):
         if not self.path or self[1:] == here[1:]:
             return None
         with suppress(DurabilityError):
-            if place(files, self.path) == self:
+            if log_location(files, self.path) == self:
                 return self.path
         return None
 
 
-def place(files: Files, folder: str) -> Whereabouts:
+def log_location(files: Files, folder: str) -> LogLocation:
     """Where the log in a folder lies.
 
     Raises:
         DurabilityError: there is none.
     """
     status = files.status(os.path.join(folder, "generation"))
-    return Whereabouts(folder, status.st_dev, status.st_ino)
+    return LogLocation(folder, status.st_dev, status.st_ino)
 
 
-class Owner(NamedTuple):
+class LogOwner(NamedTuple):
     """Who writes a log, or wrote it last.
 
     `known` is a seq that was on disk when this was written; `closed` tells that the owner
@@ -66,20 +66,20 @@ class Owner(NamedTuple):
     `wrote` tells of the one before, whose frames are still the newest.
     """
 
-    identity: Process
+    identity: ProcessIdentity
     generation: int
     since_ms: int
     command: str
     known: int
     closed: bool
     released: bool
-    wrote: Wrote = Wrote()
-    place: Whereabouts = Whereabouts()
+    wrote: LastWriter = LastWriter()
+    place: LogLocation = LogLocation()
 
-    def last(self, generation: int) -> Wrote:
+    def last(self, generation: int) -> LastWriter:
         """Who wrote the newest frames, if the newest segment is of this generation."""
         if self.generation == generation:
-            return Wrote(self.identity.host, self.identity.boot, self.closed)
+            return LastWriter(self.identity.host, self.identity.boot, self.closed)
         return self.wrote
 
     @property
@@ -92,7 +92,7 @@ class Owner(NamedTuple):
         return f"{text} ({self.command})" if self.command else text
 
 
-def read(files: Files, folder: str) -> Owner | None:
+def read_owner(files: Files, folder: str) -> LogOwner | None:
     """Returns who writes, or wrote last; None if nobody ever did.
 
     Raises:
@@ -105,7 +105,7 @@ def read(files: Files, folder: str) -> Owner | None:
 
 
 @lru_cache(_KNOWN_MAX)
-def _decoded(data: bytes, path: str) -> Owner:
+def _decoded(data: bytes, path: str) -> LogOwner:
     try:
         text, crc = data.rsplit(b"\n", 2)[:2]
         if int(crc, 16) != zlib.crc32(text):
@@ -113,11 +113,11 @@ def _decoded(data: bytes, path: str) -> Owner:
         fields: dict[str, Any] = json.loads(text)
         check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
         named = {
-            "identity": Process(**_known(Process, fields["identity"])),
-            "wrote": Wrote(**_known(Wrote, fields["wrote"])),
-            "place": _whereabouts(**_known(Whereabouts, fields.get("place", {}))),
+            "identity": ProcessIdentity(**_known(ProcessIdentity, fields["identity"])),
+            "wrote": LastWriter(**_known(LastWriter, fields["wrote"])),
+            "place": _whereabouts(**_known(LogLocation, fields.get("place", {}))),
         }
-        return Owner(**{**_known(Owner, fields), **named})
+        return LogOwner(**{**_known(LogOwner, fields), **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told who writes this log",
@@ -130,13 +130,13 @@ def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key in kind._fields}
 
 
-def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> Whereabouts:
+def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> LogLocation:
     if path != "" and not (isinstance(path, str) and os.path.isabs(path) and "\0" not in path):
         raise ValueError("it lies nowhere")
-    return Whereabouts(path, int(device), int(number))
+    return LogLocation(path, int(device), int(number))
 
 
-def write(files: Files, folder: str, owner: Owner, *, named: bool = True) -> None:
+def write_owner(files: Files, folder: str, owner: LogOwner, *, named: bool = True) -> None:
     """Writes the owner file, durably.
 
     Args:

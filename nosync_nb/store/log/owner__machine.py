@@ -23,7 +23,7 @@ _LOOK_S = 0.02
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs")
 
 
-class Process(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """One process, in the whole world; `started` in clock ticks since boot, 0 if unknown."""
 
     host: str
@@ -33,10 +33,10 @@ class Process(NamedTuple):
     started: int
 
 
-class Machine:
+class HostIdentity:
     """This machine. A test replaces it to play another host, a restart, another time."""
 
-    def identity(self) -> Process:
+    def identity(self) -> ProcessIdentity:
         """Returns who this process is. Cost: some 20 us the first time in a process."""
         return _own(os.getpid())
 
@@ -53,7 +53,7 @@ class Machine:
             time.sleep(_LOOK_S)
         return True
 
-    def alive(self, other: Process) -> bool | None:
+    def alive(self, other: ProcessIdentity) -> bool | None:
         """Tells whether a process lives; None if that cannot be known from here."""
         me = self.identity()
         if other.host != me.host:
@@ -87,9 +87,9 @@ class Machine:
 
 
 @lru_cache(1)  # a child that was forked has another pid
-def _own(pid: int) -> Process:
+def _own(pid: int) -> ProcessIdentity:
     """This process."""
-    return Process(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
+    return ProcessIdentity(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
 
 
 def _text(path: str) -> str:

@@ -10,12 +10,12 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
-from nosync_nb.store.log.fencing import Lease, Words
-from nosync_nb.store.log.frames import Mark, genesis
-from nosync_nb.store.log.owner import Owner, Wrote
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.fencing import ControlBlock, WriterLease
+from nosync_nb.store.log.frames import Mark, genesis_mark
+from nosync_nb.store.log.owner import LastWriter, LogOwner
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.log.segments import Chain, Segment
-from nosync_nb.store.log.tail import Tail
+from nosync_nb.store.log.tail import LogTail
 from nosync_nb.store.log.writer import Writer
 
 NOTHING = Mark(0, 0, b"")
@@ -30,7 +30,7 @@ class RecoveredLog(NamedTuple):
     """
 
     checkpoint: Checkpoint | None
-    tail: Tail
+    tail: LogTail
     live: list[Segment]
     clean: bool
     notes: list[str]
@@ -39,12 +39,12 @@ class RecoveredLog(NamedTuple):
     heads: list[Segment]
 
 
-def recover(
+def recover_log(
     files: Files,
     folder: str,
-    words: Words,
-    owner: Owner | None,
-    machine: Machine,
+    words: ControlBlock,
+    owner: LogOwner | None,
+    machine: HostIdentity,
     *,
     follow: bool = False,
 ) -> RecoveredLog:
@@ -57,12 +57,12 @@ def recover(
     """
     me = machine.identity()
     names = files.names(folder)
-    last = owner.last(_newest_generation(names)) if owner else Wrote()
+    last = owner.last(_newest_generation(names)) if owner else LastWriter()
     # The page cache of that time is the one of now.
     same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
     published = words.published(words.generation) if follow and same_boot else None
     known = max(owner.known if owner else 0, _hint(words, names))
-    state, chain, unread, notes = newest(files, folder, names)
+    state, chain, unread, notes = newest_checkpoint(files, folder, names)
     start = state.mark if state else chain.live[0].start if chain.live else NOTHING
     if start.offset < (chain.live[0].start.offset if chain.live else 0):
         raise CorruptLogError(
@@ -70,7 +70,9 @@ def recover(
             hint="restore the missing files from a copy",
         )
     known = max(known, start.seq)
-    rest = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
+    rest = tail.read_tail(
+        files, folder, chain, start, known=known, strict=same_boot, upto=published
+    )
     closed = owner is not None and last.closed and owner.known == rest.end.seq
     noted = words.noted(_newest_generation(names)) or 0
     notes += rest.notes
@@ -83,14 +85,17 @@ def _heads(
 ) -> list[Segment]:
     """The heads of all segments, of which those of the log are known."""
     known = {one.key: one for one in live}
-    every = (known.get(k) or segments.header_of(files, folder, k) for k in segments.listed(names))
+    every = (
+        known.get(k) or segments.read_header(files, folder, k)
+        for k in segments.segment_names(names)
+    )
     return [one for one in every if one is not None]
 
 
-def begin(
+def begin_segment(
     files: Files,
     where: str,
-    lease: Lease,
+    lease: WriterLease,
     recovered: RecoveredLog,
     *,
     delay_s: float,
@@ -100,13 +105,13 @@ def begin(
     start, live = recovered.tail.durable, recovered.live
     word = os.urandom(segments.WORD_BYTES)
     if live:
-        segment = segments.following(live, start, lease.number, start.seq, word)
+        segment = segments.next_segment_name(live, start, lease.number, start.seq, word)
     else:
         log_id = os.urandom(16)
-        start = genesis(log_id)
+        start = genesis_mark(log_id)
         segment = Segment(log_id, lease.number, 1, start, None, 0, word)
     kept = recovered.tail.bytes_after(start)
-    file = segments.create(files, where, segment, kept, sync=True)
+    file = segments.create_segment(files, where, segment, kept, sync=True)
     head = recovered.tail.end if live else start
     empty = [one.name for one in live if one.start.offset >= head.offset]
     names = files.names(where)
@@ -130,21 +135,21 @@ def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
     if state is None:
         return []
     own = checkpoint.file_name(state.mark.seq, state.generation)
-    return [name for name in checkpoint.listed(names) if name < own][1:]
+    return [name for name in checkpoint.checkpoint_names(names) if name < own][1:]
 
 
-def _hint(words: Words, names: Sequence[str]) -> int:
+def _hint(words: ControlBlock, names: Sequence[str]) -> int:
     """Returns the seq that the newest generation left as known to be on disk; 0 if none."""
     return words.durable(_newest_generation(names)) or 0
 
 
 def _newest_generation(names: Sequence[str]) -> int:
     """Returns the generation that wrote last; 0 if none did."""
-    listed = segments.listed(names)
+    listed = segments.segment_names(names)
     return listed[-1][0] if listed else 0
 
 
-def newest(
+def newest_checkpoint(
     files: Files, folder: str, names: Sequence[str]
 ) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
     """Returns the newest checkpoint that is whole and belongs to this history.
@@ -153,16 +158,16 @@ def newest(
     """
     unread: list[str] = []
     notes: list[str] = []
-    for name in checkpoint.listed(names):
-        state = checkpoint.read(files, folder, name)
+    for name in checkpoint.checkpoint_names(names):
+        state = checkpoint.read_checkpoint(files, folder, name)
         if isinstance(state, str):
             notes.append(f"{state}; the one before it is used")
             unread.append(name)
             continue
-        chain = segments.linked(files, folder, names, since=state.mark.offset)
-        if tail.holds(files, folder, chain, state.mark):
+        chain = segments.linked_segments(files, folder, names, since=state.mark.offset)
+        if tail.tail_holds(files, folder, chain, state.mark):
             return state, chain, unread, notes
-        if not left_behind(state, chain.live):
+        if not leftover_files(state, chain.live):
             place = chain.missing or (chain.live[0].name if chain.live else "its segment")
             raise CorruptLogError(
                 f"'{os.path.join(folder, place)}': frame {state.mark.seq}, which checkpoint "
@@ -170,10 +175,10 @@ def newest(
                 hint="restore the file from a copy; nothing was changed",
             )
         notes.append(f"{name}: left out, it was written by an owner who had been replaced")
-    return None, segments.linked(files, folder, names), unread, notes
+    return None, segments.linked_segments(files, folder, names), unread, notes
 
 
-def left_behind(state: Checkpoint, live: Sequence[Segment]) -> bool:
+def leftover_files(state: Checkpoint, live: Sequence[Segment]) -> bool:
     """Tells whether a later generation began before the place a checkpoint was made at."""
     return any(
         one.generation > state.generation and one.start.offset < state.mark.offset for one in live

@@ -87,7 +87,7 @@ def _path_of(folder: str, which: tuple[int, int]) -> str:
     return os.path.join(folder, file_name(*which))
 
 
-def following(
+def next_segment_name(
     live: Sequence[Segment], start: Mark, generation: int, durable: int, word: bytes
 ) -> Segment:
     """Returns the header of the segment that goes on at `start`, behind some of `live`.
@@ -109,7 +109,7 @@ def is_name(name: str) -> bool:
     return _key_of(name) is not None
 
 
-def listed(names: Sequence[str]) -> list[tuple[int, int]]:
+def segment_names(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns (generation, number) of the segments among the names of a folder, ascending."""
     return sorted(filter(None, map(_key_of, names)))
 
@@ -120,7 +120,7 @@ def _key_of(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def encode(segment: Segment) -> bytes:
+def encode_header(segment: Segment) -> bytes:
     """Returns the header."""
     before = segment.before or (0, 0)
     start = segment.start
@@ -144,7 +144,7 @@ def encode(segment: Segment) -> bytes:
 
 
 @lru_cache(_HEADERS_MAX)
-def decode(data: bytes) -> Segment | None:
+def decode_header(data: bytes) -> Segment | None:
     """Reads a header; None if it is damaged."""
     fields = data[: _HEADER.size]
     if len(data) < HEADER_BYTES or _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(fields):
@@ -159,7 +159,7 @@ def decode(data: bytes) -> Segment | None:
     return Segment(log_id, generation, number, Mark(seq, offset, chain), before, *rest[2:])
 
 
-def create(
+def create_segment(
     files: Files, folder: str, segment: Segment, frames: Sequence[bytes] = (), *, sync: bool
 ) -> File:
     """Makes a segment's file, which appears with its header and `frames` at once.
@@ -171,7 +171,7 @@ def create(
     files.unlink(temporary)
     file = files.create(temporary)
     try:
-        file.append(encode(segment))
+        file.append(encode_header(segment))
         for frame in frames:
             file.append(frame)
         if sync:
@@ -181,12 +181,12 @@ def create(
         if sync:
             files.sync_folder(folder)
     except DurabilityError:
-        discard(files, file)
+        discard_segment(files, file)
         raise
     return file
 
 
-def discard(files: Files, file: File) -> None:
+def discard_segment(files: Files, file: File) -> None:
     """Closes and deletes a segment that could not be made, as far as the disk allows."""
     for step in (file.close, lambda: files.unlink(file.path)):
         try:
@@ -206,18 +206,18 @@ class Chain(NamedTuple):
     missing: str | None
 
 
-def linked(files: Files, folder: str, names: Sequence[str], *, since: int = 0) -> Chain:
+def linked_segments(files: Files, folder: str, names: Sequence[str], *, since: int = 0) -> Chain:
     """Follows the links back from the newest segment to the one that holds offset `since`.
 
     Segments off the path (of a fenced owner) are no part of the log. If a link leads to a
     missing or unreadable file, what it was needed for is detached, and the search goes on with
     the next older file: after a power failure that is how unsynced segments look.
     """
-    candidates = listed(names)
+    candidates = segment_names(names)
     detached: list[str] = []
     missing: str | None = None
     while candidates:
-        path, wanted = back(files, folder, candidates[-1], since)
+        path, wanted = previous_segments(files, folder, candidates[-1], since)
         if wanted is None:
             return Chain(path, detached, missing)
         missing = missing or file_name(*wanted)
@@ -228,7 +228,7 @@ def linked(files: Files, folder: str, names: Sequence[str], *, since: int = 0) -
     return Chain([], detached, missing)
 
 
-def back(
+def previous_segments(
     files: Files, folder: str, which: tuple[int, int] | None, since: int
 ) -> tuple[list[Segment], tuple[int, int] | None]:
     """Follows the links from one segment back to the one that holds offset `since`.
@@ -237,7 +237,7 @@ def back(
     """
     path: list[Segment] = []
     while which is not None:
-        segment = header_of(files, folder, which)
+        segment = read_header(files, folder, which)
         if segment is None:
             break
         path.append(segment)
@@ -245,7 +245,9 @@ def back(
     return path[::-1], which
 
 
-def needless(chain: Sequence[Segment], covered: int, head: Mark, near_bytes: int) -> list[Segment]:
+def superseded_segments(
+    chain: Sequence[Segment], covered: int, head: Mark, near_bytes: int
+) -> list[Segment]:
     """Those of a chain that are before what checkpoints need, and what goes back a little reads.
 
     That are the newest frames: `NEAR_FRAMES` of them, or as many as take so many bytes.
@@ -262,7 +264,7 @@ def needless(chain: Sequence[Segment], covered: int, head: Mark, near_bytes: int
     return list(chain[:last])
 
 
-def header_of(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:
+def read_header(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:
     """Reads the header of a segment; None if it is missing, damaged or under a wrong name."""
     try:
         file = files.open(_path_of(folder, which))
@@ -271,7 +273,7 @@ def header_of(files: Files, folder: str, which: tuple[int, int]) -> Segment | No
             return None
         raise
     try:
-        segment = decode(file.read_at(0, HEADER_BYTES))
+        segment = decode_header(file.read_at(0, HEADER_BYTES))
     finally:
         file.close()
     if segment is None or segment.key != which:

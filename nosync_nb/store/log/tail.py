@@ -27,7 +27,7 @@ from nosync_nb.store.log.segments import Chain, Segment
 _HINT = "restore the file from a copy; nothing in the segments was changed"
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """The frames after a mark; `durable` is the last of them known to be on disk."""
 
     frames: list[Frame]
@@ -47,7 +47,7 @@ class Tail(NamedTuple):
         return parts
 
 
-def read(
+def read_tail(
     files: Files,
     folder: str,
     chain: Chain,
@@ -56,7 +56,7 @@ def read(
     known: int = 0,
     strict: bool = False,
     upto: int | None = None,
-) -> Tail:
+) -> LogTail:
     """Reads and verifies everything after `start`, or only to the offset `upto`.
 
     Raises:
@@ -74,7 +74,7 @@ def read(
         if upto is not None and limit is not None and limit >= upto:
             limit, cut = upto, len(chain.live)
         data = _content(files, folder, segment, end.offset, limit)
-        more, damage = frames.scan(data, end.offset, end)
+        more, damage = frames.scan_buffer(data, end.offset, end)
         pieces.append((end.offset, data))
         verified += more
         end = more[-1].end if more else end
@@ -85,10 +85,10 @@ def read(
     notes = _judge(files, folder, chain, cut, end, damage, pieces, known, strict)
     headers = [segment.durable for segment in chain.live]
     durable = _at_most(max([known, *headers]), start, verified)
-    return Tail(verified, end, durable, pieces, notes)
+    return LogTail(verified, end, durable, pieces, notes)
 
 
-def holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
+def tail_holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
     """Tells whether the frame that ends at `mark` is in the log, by its digest."""
     for segment in reversed(chain.live):
         if segment.start.offset == mark.offset:
@@ -138,7 +138,7 @@ def _judge(
     """Decides whether what follows `end` may be dropped; returns what to report."""
     later, durable = 0, known
     for origin, data in pieces[-1:]:
-        later, stated = frames.witnesses(data, origin, end)
+        later, stated = frames.proves(data, origin, end)
         durable = max(durable, stated)
     names = [segment.name for segment in chain.live[cut:]] + chain.detached
     for name in names:
@@ -175,11 +175,11 @@ def _testimony(files: Files, folder: str, name: str, end: Mark) -> tuple[int, in
         data = file.read_at(0, file.size())
     finally:
         file.close()
-    segment = segments.decode(data)
+    segment = segments.decode_header(data)
     body = data[segments.HEADER_BYTES :]
     if segment is None:
-        return frames.witnesses(body, None, end)
-    count, durable = frames.witnesses(body, segment.start.offset, end)
+        return frames.proves(body, None, end)
+    count, durable = frames.proves(body, segment.start.offset, end)
     return count + 1, max(durable, segment.durable)
 
 

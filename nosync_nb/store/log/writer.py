@@ -26,7 +26,7 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store import interruptible_wait
 from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.log import frames, segments
-from nosync_nb.store.log.fencing import HEARTBEAT_S, Lease
+from nosync_nb.store.log.fencing import HEARTBEAT_S, WriterLease
 from nosync_nb.store.log.frames import Mark, Position
 from nosync_nb.store.log.segments import NEAR_FRAMES, SEGMENT_BYTES_MAX, Segment
 
@@ -46,7 +46,7 @@ class Writer:
         self,
         files: Files,
         folder: str,
-        lease: Lease,
+        lease: WriterLease,
         live: Sequence[Segment],
         file: File,
         head: Mark,
@@ -114,7 +114,7 @@ class Writer:
             if self._broken is not None or self._fenced is not None or self._closed:
                 self._repair()
             head = self._head
-            frame, end = frames.build(kind, payload, head, lease.number, self._durable.seq)
+            frame, end = frames.build_frame(kind, payload, head, lease.number, self._durable.seq)
             try:
                 if end.offset > self._room and head.offset > self._recent[-1].start.offset:
                     self._rotate()
@@ -169,7 +169,7 @@ class Writer:
                     self._idle = False
                     self._work.notify()
                     try:
-                        interruptible_wait.wait(self._news)
+                        interruptible_wait.wait_event(self._news)
                     finally:
                         self._waiting -= 1
 
@@ -213,7 +213,7 @@ class Writer:
         Args:
             covered: the place up to which checkpoints have all.
         """
-        older = segments.needless(chain, covered, self._head, 2 * SEGMENT_BYTES_MAX)
+        older = segments.superseded_segments(chain, covered, self._head, 2 * SEGMENT_BYTES_MAX)
         if older:
             self._forget(chain[len(older)].start.offset)
         return older
@@ -372,7 +372,7 @@ class Writer:
         segment = self._next(start)
         try:
             rewritten = [data for _, data in kept]
-            file = segments.create(self._files, self._folder, segment, rewritten, sync=True)
+            file = segments.create_segment(self._files, self._folder, segment, rewritten, sync=True)
         except BaseException as error:
             self._note(error)
             raise
@@ -391,14 +391,16 @@ class Writer:
     def _rotate(self) -> None:
         """Goes on in a new segment because this one is full; it is synced with the next flush."""
         segment = self._next(self._head)
-        file = segments.create(self._files, self._folder, segment, sync=False)
+        file = segments.create_segment(self._files, self._folder, segment, sync=False)
         self._rotated.append(self._file)
         self._continue_in([*self._recent, segment], file)
 
     def _next(self, start: Mark) -> Segment:
         """Returns the header of the segment that goes on at `start`."""
         word = self._recent[-1].word
-        return segments.following(self._recent, start, self._lease.number, self._durable.seq, word)
+        return segments.next_segment_name(
+            self._recent, start, self._lease.number, self._durable.seq, word
+        )
 
     def _continue_in(self, live: list[Segment], file: File) -> None:
         """Appends to the last of the live segments from now on.

@@ -20,11 +20,11 @@ from nosync_nb.store.provenance.clocks import (
     LABEL_BYTES,
     NO_DIGEST,
     PACKED,
-    Clock,
-    Label,
-    digest,
-    in_frame,
-    split,
+    BatchClock,
+    BatchLabel,
+    batch_digest,
+    clocks_in_entries,
+    encoded_clocks,
 )
 from nosync_nb.store.records.payloads import (
     CLOCKS,
@@ -34,14 +34,14 @@ from nosync_nb.store.records.payloads import (
     PAST,
     REPLAY,
     REWIND,
-    Entry,
     Payload,
-    unpack,
+    PayloadEntry,
+    decode_payload,
 )
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.safe_decoding import guarded_decoding
 
 
-class Wrong(NamedTuple):
+class ClockContradiction(NamedTuple):
     """A clock that contradicts the log.
 
     Attributes:
@@ -55,16 +55,16 @@ class Wrong(NamedTuple):
     source: int
 
 
-def told_wrong(data: Iterable[Any]) -> list[Wrong]:
+def recorded_contradictions(data: Iterable[Any]) -> list[ClockContradiction]:
     """What a checkpoint keeps of what was wrong before it."""
-    with decoding("the clocks of a checkpoint"):
-        told = [Wrong(*each) for each in data]
+    with guarded_decoding("the clocks of a checkpoint"):
+        told = [ClockContradiction(*each) for each in data]
         if not all(type(number) is int for each in told for number in each):
             raise ValueError("they name no logs")
         return told
 
 
-class Following:
+class LabelHistory:
     """The last label of each named collection, frame after frame.
 
     Args:
@@ -87,7 +87,7 @@ class Following:
         self.labels, self._replayed = {}, {}
         self._believes = self._begins = True
 
-    def wrong(self, kind: int, payload: Payload) -> list[Wrong]:
+    def wrong(self, kind: int, payload: Payload) -> list[ClockContradiction]:
         """Takes in a frame; returns what in it contradicts this or earlier ones.
 
         Cost: some us, and the digest of each batch of a named collection.
@@ -103,18 +103,18 @@ class Following:
             elif entry.kind <= FILES:
                 batches[entry.number] = entry.data
             elif entry.kind == PAST:
-                batches.update(_batches(unpack(entry.data).entries))
+                batches.update(_batches(decode_payload(entry.data).entries))
         if kind == REPLAY:
             self._replayed = batches
             return []
         if kind == REWIND:
-            self.labels = before(self.labels, payload.epoch)
-        stamped, defines = split(clocks), kind in DEFINES
+            self.labels = labels_up_to(self.labels, payload.epoch)
+        stamped, defines = encoded_clocks(clocks), kind in DEFINES
         unseen = {_log_of(own) for own, _ in stamped if self._begins and defines} - batches.keys()
         self._begins = False
         wrong = self._against(stamped, batches, unseen, 0 if defines else payload.epoch)
         if defines:
-            with decoding("the catalog of a frame"):
+            with guarded_decoding("the catalog of a frame"):
                 nodes = payload.meta["catalog"]["nodes"]
                 named = {node["log"] for node in nodes if node["name"] is not None}
             self.labels = {log: label for log, label in self.labels.items() if log in named}
@@ -159,7 +159,7 @@ class Following:
         batches: dict[int, bytes | memoryview],
         unseen: set[int],
         epoch: int,
-    ) -> list[Wrong]:
+    ) -> list[ClockContradiction]:
         """What clocks say otherwise than the batches of their frame, and the labels before it.
 
         Args:
@@ -169,11 +169,11 @@ class Following:
         for own, _ in clocks:
             log, self._generation, upper, _ = LABEL.unpack(own)
             data = batches.get(log)
-            what = NO_DIGEST if data is None else digest(data)
+            what = NO_DIGEST if data is None else batch_digest(data)
             there = LABEL.pack(log, self._generation, upper, what)
             labels[log] = own if log in unseen else there
             if labels[log] != own:
-                wrong.append(Wrong(log, epoch, log))
+                wrong.append(ClockContradiction(log, epoch, log))
         for own, inputs in clocks:
             sources = [_log_of(inputs[at:]) for at in range(0, len(inputs), LABEL_BYTES)]
             self._made_from[_log_of(own)] = COUNTS.pack(len(sources), 0), sources
@@ -181,7 +181,7 @@ class Following:
                 label = inputs[at : at + LABEL_BYTES]
                 source = _log_of(label)
                 if labels.get(source) != label and not self._known(source, label):
-                    wrong.append(Wrong(_log_of(own), epoch, source))
+                    wrong.append(ClockContradiction(_log_of(own), epoch, source))
         return wrong
 
     def _known(self, log: int, label: bytes) -> bool:
@@ -190,15 +190,15 @@ class Following:
             return False
         if self._believes:
             self.labels[log] = label
-        return self._believes or label == none_of(log)
+        return self._believes or label == empty_label(log)
 
 
-def before(labels: Mapping[int, bytes], epoch: int) -> dict[int, bytes]:
+def labels_up_to(labels: Mapping[int, bytes], epoch: int) -> dict[int, bytes]:
     """The last labels that are of no later epoch; of other logs it is not known any more."""
     return {log: own for log, own in labels.items() if LABEL.unpack(own)[2] <= epoch + 1}
 
 
-def none_of(log: int) -> bytes:
+def empty_label(log: int) -> bytes:
     """The label of a log that has no batch yet, as it is written."""
     return LABEL.pack(log, 0, 0, NO_DIGEST)
 
@@ -207,11 +207,11 @@ def _log_of(label: bytes) -> int:
     return int.from_bytes(label[:4], "little")
 
 
-def _batches(entries: Iterable[Entry]) -> dict[int, bytes | memoryview]:
+def _batches(entries: Iterable[PayloadEntry]) -> dict[int, bytes | memoryview]:
     return {number: data for number, kind, data in entries if kind <= FILES}
 
 
-class Target(NamedTuple):
+class RestoreTarget(NamedTuple):
     """Up to where a log has to be brought.
 
     Attributes:
@@ -221,29 +221,29 @@ class Target(NamedTuple):
         seen: by reader, the last batch of it that the reader was made from.
     """
 
-    last: Label | None
-    inputs: tuple[Label, ...]
-    steps: tuple[Clock, ...]
-    seen: Mapping[int, Label]
+    last: BatchLabel | None
+    inputs: tuple[BatchLabel, ...]
+    steps: tuple[BatchClock, ...]
+    seen: Mapping[int, BatchLabel]
 
 
-def targets(log: int, frames: Iterable[Payload]) -> Target:
+def restore_targets(log: int, frames: Iterable[Payload]) -> RestoreTarget:
     """Reads out of clocks what a log was, of which nothing need be left.
 
     Args:
         frames: in their order.
     """
-    steps: list[Clock] = []
-    seen: dict[int, Label] = {}
+    steps: list[BatchClock] = []
+    seen: dict[int, BatchLabel] = {}
     for payload in frames:
-        for clock in in_frame(payload.entries):
+        for clock in clocks_in_entries(payload.entries):
             if clock.own.log == log:
                 steps.append(clock)
             seen.update((clock.own.log, label) for label in clock.inputs if label.log == log)
     named = [label for label in seen.values() if label.upper]
     if steps:
         named.append(steps[-1].own)
-    return Target(
+    return RestoreTarget(
         max(named, key=lambda label: label.upper, default=None),
         steps[-1].inputs if steps else (),
         tuple(steps),

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import adler32, crc32
 
-from nosync_nb.store.records.payloads import CLOCKS, Entry
-from nosync_nb.store.safe_decoding import damaged, decoding
+from nosync_nb.store.records.payloads import CLOCKS, PayloadEntry
+from nosync_nb.store.safe_decoding import damage_error, guarded_decoding
 
 NO_DIGEST = 0
 """That of the batch of a log that has none yet."""
@@ -43,7 +43,7 @@ SIZE_BYTES = LABEL_BYTES + COUNTS.size
 INPUTS_MAX = 2**16 - 1
 
 
-class Label(NamedTuple):
+class BatchLabel(NamedTuple):
     """One batch of a log: the generation that wrote it, its upper, and what it is."""
 
     log: int
@@ -52,14 +52,14 @@ class Label(NamedTuple):
     digest: int
 
 
-class Clock(NamedTuple):
+class BatchClock(NamedTuple):
     """The batch that a frame adds to a log, and the last ones of what that reads by name."""
 
-    own: Label
-    inputs: tuple[Label, ...]
+    own: BatchLabel
+    inputs: tuple[BatchLabel, ...]
 
 
-def digest(data: bytes | memoryview) -> int:
+def batch_digest(data: bytes | memoryview) -> int:
     """What a batch is, by its bytes in a frame: two checksums of 32 bits.
 
     NOTE: it tells batches apart that came about differently; that nobody has changed one is what
@@ -70,7 +70,7 @@ def digest(data: bytes | memoryview) -> int:
     return crc32(data) << 32 | adler32(data)
 
 
-def split(data: bytes) -> list[tuple[bytes, bytes]]:
+def encoded_clocks(data: bytes) -> list[tuple[bytes, bytes]]:
     """The clocks of a frame as they are written: the label of the batch, and those of its inputs.
 
     Raises:
@@ -87,21 +87,23 @@ def split(data: bytes) -> list[tuple[bytes, bytes]]:
             if at > size:
                 raise ValueError("one is cut short")
     except (struct.error, ValueError) as error:
-        raise damaged("the clocks of a frame", error) from error
+        raise damage_error("the clocks of a frame", error) from error
     return clocks
 
 
-def read(data: bytes | memoryview) -> list[Clock]:
+def read_clocks(data: bytes | memoryview) -> list[BatchClock]:
     """The clocks of a frame; see `split`."""
     return [
-        Clock(Label(*LABEL.unpack(own)), tuple(map(Label._make, LABEL.iter_unpack(inputs))))
-        for own, inputs in split(bytes(data))
+        BatchClock(
+            BatchLabel(*LABEL.unpack(own)), tuple(map(BatchLabel._make, LABEL.iter_unpack(inputs)))
+        )
+        for own, inputs in encoded_clocks(bytes(data))
     ]
 
 
-def in_frame(entries: Iterable[Entry]) -> list[Clock]:
+def clocks_in_entries(entries: Iterable[PayloadEntry]) -> list[BatchClock]:
     """The clocks among the entries of a frame."""
-    return [clock for each in entries if each.kind == CLOCKS for clock in read(each.data)]
+    return [clock for each in entries if each.kind == CLOCKS for clock in read_clocks(each.data)]
 
 
 def labels_to_text(labels: Iterable[bytes]) -> str:
@@ -115,6 +117,6 @@ def labels_from_text(text: str) -> dict[int, bytes]:
     Raises:
         CorruptLogError: they are none.
     """
-    with decoding("the clocks of a checkpoint"):
+    with guarded_decoding("the clocks of a checkpoint"):
         labels = LABEL.iter_unpack(base64.b64decode(text, validate=True))
         return {label[0]: LABEL.pack(*label) for label in labels}

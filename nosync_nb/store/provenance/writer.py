@@ -16,23 +16,28 @@ from zlib import adler32, crc32
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.store.log import Log
-from nosync_nb.store.provenance.check import Following, before, none_of, told_wrong
+from nosync_nb.store.provenance.check import (
+    LabelHistory,
+    empty_label,
+    labels_up_to,
+    recorded_contradictions,
+)
 from nosync_nb.store.provenance.clocks import (
     COUNTS,
     INPUTS_MAX,
     LABEL,
     PACKED,
-    digest,
+    batch_digest,
     labels_from_text,
     labels_to_text,
 )
-from nosync_nb.store.records.payloads import CLOCKS, FILES, REWIND, Entry, Payload
+from nosync_nb.store.records.payloads import CLOCKS, FILES, REWIND, Payload, PayloadEntry
 
 Inputs = tuple[bytes, tuple[int, ...]]
 """The logs that a named collection is made from, after what counts them in a clock."""
 
 
-class Feeds:
+class NamedInputs:
     """What the named collections of one graph read by name, by their logs.
 
     Attributes:
@@ -65,18 +70,18 @@ class Feeds:
 Fresh = dict[int, bytes]
 """Labels as they are written, by log."""
 
-Made = Sequence[tuple[int, Sequence[Entry]]]
+Made = Sequence[tuple[int, Sequence[PayloadEntry]]]
 """The entries of epochs, oldest first."""
 
 
-Next = tuple[int, Fresh, Feeds | None, int | None]
+Next = tuple[int, Fresh, NamedInputs | None, int | None]
 """What a frame says if it comes about: its number, labels, what is named if it defines that, and
 the epoch that it goes back to."""
 
 NOTHING: Next = 0, {}, None, None
 
 
-class Clocks:
+class ClockWriter:
     """The last label of each named collection of a log.
 
     It is used with the lock under which frames are written, and settles what the last frame was to
@@ -94,8 +99,8 @@ class Clocks:
         self, log: Log, meta: Mapping[str, Any], tail: Iterable[tuple[int, int, Payload]]
     ) -> None:
         self._log, self._generation = log, log.generation
-        following = Following(labels_from_text(meta.get("clocks", "")))
-        self.wrong = told_wrong(meta.get("wrong", ()))
+        following = LabelHistory(labels_from_text(meta.get("clocks", "")))
+        self.wrong = recorded_contradictions(meta.get("wrong", ()))
         for _, kind, payload in tail if log.mode == "w" else ():
             if kind == REWIND:
                 self.wrong = [each for each in self.wrong if each.epoch <= payload.epoch]
@@ -103,11 +108,11 @@ class Clocks:
         self._last: Fresh = following.labels
         self._next = NOTHING
         self._replayed: dict[int, tuple[int, int]] = {}
-        self._feeds = Feeds(Graph())
+        self._feeds = NamedInputs(Graph())
 
     def stamped(
         self, graph: Graph, made: Made, *, defines: bool = False, back: int | None = None
-    ) -> list[Entry]:
+    ) -> list[PayloadEntry]:
         """The clocks of the next frame as an entry; none if it adds to no named collection.
 
         Args:
@@ -123,10 +128,10 @@ class Clocks:
         if self._next is not NOTHING:
             self._settle(seq)
         if feeds.graph is not graph:
-            feeds = self._feeds = Feeds(graph)
+            feeds = self._feeds = NamedInputs(graph)
         named, made_from, last, pack = feeds.named, feeds.inputs, self._last, PACKED.pack
         if back is not None:
-            last = before(last, back)
+            last = labels_up_to(last, back)
         fresh = self._again() if self._replayed else {}
         for epoch, entries in made:
             upper = epoch + 1
@@ -141,8 +146,8 @@ class Clocks:
             counts, sources = made_from.get(number) or feeds.above(number)
             add(label + counts)
             for source in sources:
-                add(now(source) or then(source) or none_of(source))
-        return [Entry(0, CLOCKS, b"".join(pieces))] if pieces else []
+                add(now(source) or then(source) or empty_label(source))
+        return [PayloadEntry(0, CLOCKS, b"".join(pieces))] if pieces else []
 
     def _again(self) -> Fresh:
         """The labels of what was replayed for a definition; of one that failed none is named."""
@@ -153,12 +158,12 @@ class Clocks:
             if number in self._feeds.named
         }
 
-    def replay(self, epoch: int, entries: Iterable[Entry]) -> None:
+    def replay(self, epoch: int, entries: Iterable[PayloadEntry]) -> None:
         """Notes a past epoch whose frame is written before that of its definition."""
         self._settle(self._log.head.seq)
         for number, kind, data in entries:
             if kind <= FILES:
-                self._replayed[number] = epoch + 1, digest(data)
+                self._replayed[number] = epoch + 1, batch_digest(data)
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint keeps after the last frame; what is not there any more is left out."""
@@ -175,7 +180,7 @@ class Clocks:
         number, fresh, feeds, back = self._next
         if 0 < number <= seq:
             if back is not None:
-                self._last = before(self._last, back)
+                self._last = labels_up_to(self._last, back)
                 self.wrong = [each for each in self.wrong if each.epoch <= back]
             self._last.update(fresh)
             if feeds is not None:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from nosync_nb.store import lazy_layer
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.file_references__owed import Spoken
-from nosync_nb.store.records.payloads import Entry, Payload
+from nosync_nb.store.records.file_references__owed import RequirementHistory
+from nosync_nb.store.records.payloads import Payload, PayloadEntry
 from nosync_nb.trace.history import pack_tree
 from nosync_nb.trace.parts.part_file import PartRef
 
 
-class Expected(NamedTuple):
+class ExpectedFile(NamedTuple):
     """A file of rows that the log names.
 
     Attributes:
@@ -40,14 +40,14 @@ class Expected(NamedTuple):
     current: bool
     framed: bool = False
 
-    def owed(self, spoken: Spoken) -> Expected:
+    def owed(self, spoken: RequirementHistory) -> ExpectedFile:
         """This file, as whoever holds frames has it once it was owed again that came last."""
         since = [spoken.since[n] for n in self.traces if n in spoken.since]
         if not since or self.traces - spoken.numbers - spoken.since.keys():
             return self
         return self._replace(after=max(since), framed=True) if max(since) > self.after else self
 
-    def joined(self, other: Expected) -> Expected:
+    def joined(self, other: ExpectedFile) -> ExpectedFile:
         """This file, which another place names as well: its rows in another order, or state."""
         current, framed = self.current or other.current, self.framed or other.framed
         after = min(each.after for each in (self, other) if each.framed == framed)
@@ -65,41 +65,43 @@ class Expected(NamedTuple):
         )
 
 
-def of_frame(payload: Payload, after: int, *, current: bool = True) -> Iterator[Expected]:
+def of_frame(payload: Payload, after: int, *, current: bool = True) -> Iterator[ExpectedFile]:
     """The files that a frame names; `after` is its end."""
-    for number, changes in payloads.changes([payload]).items():
+    for number, changes in payloads.entries_by_log([payload]).items():
         for epoch, entry in changes:
-            for ref in payloads.named(entry):
+            for ref in payloads.entry_files(entry):
                 part = _part(ref, number, _interval(epoch, entry), after, current=current)
                 yield part._replace(framed=True)
 
 
-def of_checkpoint(payload: Payload, after: int, *, current: bool = True) -> Iterator[Expected]:
+def of_checkpoint(payload: Payload, after: int, *, current: bool = True) -> Iterator[ExpectedFile]:
     """The files that the state in a checkpoint lies in."""
     for number, (log, _, layers) in payload.meta.get("layers", {}).items():
         for lower, upper, refs in layers:
-            for ref in lazy_layer.refs_of(refs):
+            for ref in lazy_layer.layer_refs(refs):
                 yield _part(ref, int(number), range(lower, upper), after, current=current, log=log)
     history = payload.meta.get("history") or {"tree": ()}
     for top in map(pack_tree.node_from_json, history["tree"]):
         for node in top.walk():
             epochs = range(node.lower, max(min(node.upper, node.clip), node.lower + 1))
             many: frozenset[int] = frozenset()
-            yield Expected(
+            yield ExpectedFile(
                 node.name, node.size_bytes, node.digest, many, epochs, after, current=current
             )
             for part in node.parts:
-                yield Expected(part, None, None, many, epochs, after, current=current)
+                yield ExpectedFile(part, None, None, many, epochs, after, current=current)
 
 
 def _part(
     ref: PartRef, number: int, epochs: range, after: int, *, current: bool, log: int | None = None
-) -> Expected:
+) -> ExpectedFile:
     numbers = frozenset((number,) if log is None else (number, log))
-    return Expected(ref.path, ref.size_bytes, ref.digest, numbers, epochs, after, current=current)
+    return ExpectedFile(
+        ref.path, ref.size_bytes, ref.digest, numbers, epochs, after, current=current
+    )
 
 
-def _interval(epoch: int, entry: Entry) -> range:
+def _interval(epoch: int, entry: PayloadEntry) -> range:
     if entry.kind == payloads.FILES:
         return range(epoch, epoch + 1)
     lower, upper, _ = payloads.layer_of(entry)

@@ -18,7 +18,7 @@ from nosync_nb.store import ownership_history
 from nosync_nb.store.log import frames
 from nosync_nb.store.log.frames import Damage, Frame, Mark
 from nosync_nb.store.records import file_references, file_references__owed, payloads
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.records.file_references__owed import Namers
 
 _SMALL_BYTES = 1 << 13
@@ -27,34 +27,36 @@ _STRETCH_BYTES = 1 << 15
 _STRETCHES_MAX = 1 << 5
 
 
-class Framed(NamedTuple):
+class FrameFiles(NamedTuple):
     """The epoch of a frame, the files that it names, and for whom; nobody changes them.
 
     `said` is what it says of what is owed last; None if nothing.
     """
 
     epoch: int
-    files: Mapping[str, Wanted]
+    files: Mapping[str, FileReference]
     namers: Namers
-    said: file_references__owed.Owing | None
+    said: file_references__owed.ReplicationRequirement | None
 
 
-class FramedState(NamedTuple):
+class CheckpointFiles(NamedTuple):
     """The same of a checkpoint, and who owned the log before."""
 
     epoch: int
-    files: Mapping[str, Wanted]
+    files: Mapping[str, FileReference]
     namers: Namers
-    said: file_references__owed.Owing | None
+    said: file_references__owed.ReplicationRequirement | None
     reigns: ownership_history.Reigns
 
 
-def scan(data: bytes, origin: int, before: Mark) -> tuple[Sequence[Frame], Damage | None]:
+def scan_frames(data: bytes, origin: int, before: Mark) -> tuple[Sequence[Frame], Damage | None]:
     """The frames of a stretch of the log; see `frames.scan`."""
-    return (_known_stretch if len(data) <= _STRETCH_BYTES else frames.scan)(data, origin, before)
+    return (_known_stretch if len(data) <= _STRETCH_BYTES else frames.scan_buffer)(
+        data, origin, before
+    )
 
 
-def of_frame(payload: bytes | memoryview) -> Framed:
+def files_of_frame(payload: bytes | memoryview) -> FrameFiles:
     """What the payload of a frame names.
 
     Raises:
@@ -65,7 +67,7 @@ def of_frame(payload: bytes | memoryview) -> Framed:
     return _frame(payload)
 
 
-def of_checkpoint(payload: bytes) -> FramedState:
+def files_of_checkpoint(payload: bytes) -> CheckpointFiles:
     """What the payload of a checkpoint names.
 
     Raises:
@@ -74,23 +76,28 @@ def of_checkpoint(payload: bytes) -> FramedState:
     return (_known_checkpoint if len(payload) <= _SMALL_BYTES else _checkpoint)(payload)
 
 
-def _frame(data: bytes | memoryview) -> Framed:
-    payload = payloads.unpack(data)
-    changes = payloads.changes([payload])
-    files, namers = file_references.wanted({}, [changes]), file_references__owed.of_changes(changes)
-    return Framed(payload.epoch, files, namers, file_references__owed.owing(payload))
-
-
-def _checkpoint(data: bytes) -> FramedState:
-    payload = payloads.unpack(data)
+def _frame(data: bytes | memoryview) -> FrameFiles:
+    payload = payloads.decode_payload(data)
+    changes = payloads.entries_by_log([payload])
     files, namers = (
-        file_references.wanted(payload.meta, ()),
-        file_references__owed.of_checkpoint(payload),
+        file_references.file_references({}, [changes]),
+        file_references__owed.required_by_changes(changes),
     )
-    reigns = ownership_history.decoded(payload.meta)
-    return FramedState(payload.epoch, files, namers, file_references__owed.owing(payload), reigns)
+    return FrameFiles(payload.epoch, files, namers, file_references__owed.requirement_of(payload))
 
 
-_known_stretch = lru_cache(_STRETCHES_MAX)(frames.scan)
+def _checkpoint(data: bytes) -> CheckpointFiles:
+    payload = payloads.decode_payload(data)
+    files, namers = (
+        file_references.file_references(payload.meta, ()),
+        file_references__owed.required_by_checkpoint(payload),
+    )
+    reigns = ownership_history.decode_ownership(payload.meta)
+    return CheckpointFiles(
+        payload.epoch, files, namers, file_references__owed.requirement_of(payload), reigns
+    )
+
+
+_known_stretch = lru_cache(_STRETCHES_MAX)(frames.scan_buffer)
 _known_frame = lru_cache(_KNOWN_MAX)(_frame)
 _known_checkpoint = lru_cache(_KNOWN_MAX)(_checkpoint)

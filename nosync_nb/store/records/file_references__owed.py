@@ -22,8 +22,8 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import DISK, Stage
 from nosync_nb.store import lazy_layer
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import Entry, Payload
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.records.payloads import Payload, PayloadEntry
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.trace.history import pack_tree
 from nosync_nb.trace.history.history import History
 
@@ -35,7 +35,7 @@ Namers = Mapping[str, AbstractSet[int]]
 """By file, the logs and traces that name it."""
 
 
-def local(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
+def local_numbers(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
     """The numbers of what stages on disk alone keep, and those in memory."""
     # Asked of each stage at each definition: a call takes ten times as long.
     asked = (n for n, s in catalog.items() if s.options.persist == DISK or s.scaled is not None)
@@ -43,7 +43,9 @@ def local(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
     return graph.only_of(kept | graph.memory) if kept else NONE
 
 
-def noted(numbers: AbstractSet[int], history: History | None = None) -> dict[str, Any]:
+def recorded_requirement(
+    numbers: AbstractSet[int], history: History | None = None
+) -> dict[str, Any]:
     """What a definition says of local numbers, or a checkpoint, which has a history."""
     if not numbers:
         return {}
@@ -51,17 +53,17 @@ def noted(numbers: AbstractSet[int], history: History | None = None) -> dict[str
     return {KEY: [sorted(numbers), [[n, sorted(names)] for n, names in files.items() if names]]}
 
 
-class Owing(NamedTuple):
+class ReplicationRequirement(NamedTuple):
     """What a definition or a checkpoint says: local numbers, and files of packs that name them."""
 
     numbers: frozenset[int]
     files: Namers
 
 
-NOTHING = Owing(NONE, {})
+NOTHING = ReplicationRequirement(NONE, {})
 
 
-def owing(payload: Payload) -> Owing | None:
+def requirement_of(payload: Payload) -> ReplicationRequirement | None:
     """What a payload says of local numbers; None if it is not of those that say it.
 
     Raises:
@@ -71,7 +73,7 @@ def owing(payload: Payload) -> Owing | None:
         return None
     if KEY not in payload.meta:
         return NOTHING
-    with decoding("what is owed to replicas"):
+    with guarded_decoding("what is owed to replicas"):
         numbers, listed = payload.meta[KEY]
         files: dict[str, set[int]] = {}
         for number, names in listed:
@@ -81,10 +83,10 @@ def owing(payload: Payload) -> Owing | None:
             type(n) is int for n in (*numbers, *(n for each in files.values() for n in each))
         ):
             raise ValueError("they are no numbers")
-        return Owing(frozenset(numbers), files)
+        return ReplicationRequirement(frozenset(numbers), files)
 
 
-class Spoken:
+class RequirementHistory:
     """What was said of local numbers, as one definition follows the other.
 
     Attributes:
@@ -95,17 +97,17 @@ class Spoken:
 
     def __init__(self) -> None:
         self.since: dict[int, int] = {}
-        self._said: Owing | None = None
+        self._said: ReplicationRequirement | None = None
 
     @property
     def numbers(self) -> frozenset[int]:
         return NONE if self._said is None else self._said.numbers
 
-    def begin(self, said: Owing | None) -> None:
+    def begin(self, said: ReplicationRequirement | None) -> None:
         """Takes what a checkpoint says; the newest one is given first."""
         self._said = self._said or said
 
-    def follow(self, said: Owing, end: int) -> None:
+    def follow(self, said: ReplicationRequirement, end: int) -> None:
         """Takes what a frame says that ends at a place in the stream."""
         self.since.update(dict.fromkeys(self.numbers - said.numbers, end))
         for number in said.numbers & self.since.keys():
@@ -113,13 +115,13 @@ class Spoken:
         self._said = said
 
 
-def of_checkpoint(payload: Payload) -> Namers:
+def required_by_checkpoint(payload: Payload) -> Namers:
     """Who names the files that the state in a checkpoint lies in."""
-    own = owing(payload) or NOTHING
+    own = requirement_of(payload) or NOTHING
     namers: dict[str, set[int]] = {}
-    with decoding("a checkpoint"):
+    with guarded_decoding("a checkpoint"):
         for number, (_, _, layers) in payload.meta.get("layers", {}).items():
-            for ref in (ref for *_, refs in layers for ref in lazy_layer.refs_of(refs)):
+            for ref in (ref for *_, refs in layers for ref in lazy_layer.layer_refs(refs)):
                 namers.setdefault(ref.path, set()).add(int(number))
         history = payload.meta.get("history") or {"tree": ()}
         for node in (
@@ -131,16 +133,16 @@ def of_checkpoint(payload: Payload) -> Namers:
     return namers
 
 
-def of_changes(changes: Mapping[int, Sequence[tuple[int, Entry]]]) -> Namers:
+def required_by_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]) -> Namers:
     """Who names the files that entries of frames name; see `journal.changes`."""
     namers: dict[str, set[int]] = {}
     for number, some in changes.items():
-        for ref in (ref for _, entry in some for ref in payloads.named(entry)):
+        for ref in (ref for _, entry in some for ref in payloads.entry_files(entry)):
             namers.setdefault(ref.path, set()).add(number)
     return namers
 
 
-def last(numbers: AbstractSet[int], named: Iterable[Namers]) -> frozenset[str]:
+def ships_last(numbers: AbstractSet[int], named: Iterable[Namers]) -> frozenset[str]:
     """The files that come last, as local numbers alone name them; of all that are named."""
     if not numbers:
         return frozenset()

@@ -38,12 +38,12 @@ KNOWN: frozenset[str] = frozenset((INTERVALS, CODED))
 """What of that this program knows: of format 1 as it was frozen, nothing is needed."""
 
 
-def needed(catalog: Mapping[str, Any]) -> list[str]:
+def required_features(catalog: Mapping[str, Any]) -> list[str]:
     """What a reader of a catalog must know."""
     return [INTERVALS] if any(map(holds_interval, _types(catalog))) else []
 
 
-def needed_for(text: bytes) -> list[str]:
+def required_features_of_json(text: bytes) -> list[str]:
     """What a reader of JSON must know that names parts."""
     return [CODED] if _CODED in text else []
 
@@ -57,7 +57,7 @@ def _types(catalog: Mapping[str, Any]) -> Iterator[str]:
             yield from layout[0] if layout else ()
 
 
-def check(needs: Any) -> None:
+def check_features(needs: Any) -> None:
     """Raises if something is needed that this program does not know.
 
     Raises:
@@ -66,10 +66,10 @@ def check(needs: Any) -> None:
     """
     for each in needs:
         if each not in KNOWN:
-            raise unknown(f"'{each}'")
+            raise unknown_feature_error(f"'{each}'")
 
 
-def unknown(what: str) -> CorruptLogError:
+def unknown_feature_error(what: str) -> CorruptLogError:
     """The error of what was added to this format later, and must be known."""
     return CorruptLogError(
         f"the log has {what}, which this program does not know",

@@ -10,52 +10,52 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from nosync_nb.dataflow.graph import behind, others
+from nosync_nb.dataflow.graph import lagging_nodes, other_inputs
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def compact(value: Any) -> str:
+def compact_json(value: Any) -> str:
     """A value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
-class Piece(dict[str, Any]):
+class JsonPiece(dict[str, Any]):
     """A JSON object that is not changed any more, and its text."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
-        self.text = compact(content)
+        self.text = compact_json(content)
 
 
-class Catalog(dict[str, Any]):
+class CatalogText(dict[str, Any]):
     """A JSON object of listed pieces and of plain values, not changed any more, and its text."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
-        inner = (f"{compact(key)}:{_text(value)}" for key, value in content.items())
+        inner = (f"{compact_json(key)}:{_text(value)}" for key, value in content.items())
         self.text = f"{{{','.join(inner)}}}"
 
 
-def text_of(catalog: Mapping[str, Any]) -> str:
+def catalog_text(catalog: Mapping[str, Any]) -> str:
     """The text of a catalog, encoded now unless it was before."""
-    return catalog.text if isinstance(catalog, Catalog) else compact(catalog)
+    return catalog.text if isinstance(catalog, CatalogText) else compact_json(catalog)
 
 
-class Listed(list[Piece]):
+class JsonPieceList(list[JsonPiece]):
     """Pieces that stand in a list, not changed any more, and its text without the brackets."""
 
-    def __init__(self, pieces: Iterable[Piece], text: str) -> None:
+    def __init__(self, pieces: Iterable[JsonPiece], text: str) -> None:
         super().__init__(pieces)
         self.text = text
 
 
 def _text(value: Any) -> str:
-    return f"[{value.text}]" if isinstance(value, Listed) else compact(value)
+    return f"[{value.text}]" if isinstance(value, JsonPieceList) else compact_json(value)
 
 
-class Pieces(Generic[Key, Value]):
+class JsonPieceCache(Generic[Key, Value]):
     """The pieces of one list of the last catalog, to be taken for the next one.
 
     Args:
@@ -68,27 +68,30 @@ class Pieces(Generic[Key, Value]):
     ) -> None:
         self._state = state
         self._make = make
-        self._last: tuple[dict[Key, Value], Listed] = {}, Listed((), "")  # in one order
+        self._last: tuple[dict[Key, Value], JsonPieceList] = (
+            {},
+            JsonPieceList((), ""),
+        )  # in one order
 
-    def listed(self, values: Mapping[Key, Value]) -> Listed:
+    def listed(self, values: Mapping[Key, Value]) -> JsonPieceList:
         """The pieces of values, made anew of those that are not equal to the last of their key.
 
         Cost: that of the pieces that are made, and of the text, once; 20 ns for each other while
         what is new stands behind the rest.
         """
         before, last = self._last
-        fresh = behind(values, before)
+        fresh = lagging_nodes(values, before)
         if fresh is not None:
-            added = [Piece(self._make(value)) for value in fresh.values()]
+            added = [JsonPiece(self._make(value)) for value in fresh.values()]
             texts = [last.text] if last else []
             texts += [piece.text for piece in added]
-            listed = Listed([*last, *added], ",".join(texts))
+            listed = JsonPieceList([*last, *added], ",".join(texts))
         else:
             known = dict(zip(before, last, strict=True))
-            for key, value in others(values, before).items():
+            for key, value in other_inputs(values, before).items():
                 if key not in known or self._state(before[key]) != self._state(value):
-                    known[key] = Piece(self._make(value))
+                    known[key] = JsonPiece(self._make(value))
             pieces = [known[key] for key in values]
-            listed = Listed(pieces, ",".join([piece.text for piece in pieces]))
+            listed = JsonPieceList(pieces, ",".join([piece.text for piece in pieces]))
         self._last = dict(values), listed
         return listed

@@ -8,24 +8,24 @@ from typing import Any
 from nosync_nb.store.records import format_features, json_text
 
 
-def text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
+def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
     """A JSON object as text; nothing for an empty one.
 
     Args:
         needs: what the rest of the frame asks of its reader; its catalog may ask for more.
     """
     catalog = meta.get("catalog")
-    if catalog and "interval " in json_text.text_of(catalog):
-        needs = [*needs, *format_features.needed(catalog)]
+    if catalog and "interval " in json_text.catalog_text(catalog):
+        needs = [*needs, *format_features.required_features(catalog)]
     if needs:
         meta = {**meta, format_features.NEEDS: [*meta.get(format_features.NEEDS, ()), *needs]}
     if not meta:
         return b""
-    if not isinstance(catalog, json_text.Catalog):
-        return json_text.compact(meta).encode()
+    if not isinstance(catalog, json_text.CatalogText):
+        return json_text.compact_json(meta).encode()
     own = f'{{"catalog":{catalog.text}}}'.encode()
     rest = {key: value for key, value in meta.items() if key != "catalog"}
-    return _joined(own, json_text.compact(rest).encode()) if rest else own
+    return _joined(own, json_text.compact_json(rest).encode()) if rest else own
 
 
 class CheckpointText:
@@ -36,10 +36,10 @@ class CheckpointText:
 
     def of(self, catalog: Any, meta: Mapping[str, Any]) -> bytes:
         """A catalog and the rest of the object, which names files."""
-        rest = text(meta)
-        needs, last = format_features.needed_for(rest), self._last
+        rest = header_text(meta)
+        needs, last = format_features.required_features_of_json(rest), self._last
         if last is None or last[0] is not catalog or last[1] != needs:
-            last = self._last = catalog, needs, text({"catalog": catalog}, needs)
+            last = self._last = catalog, needs, header_text({"catalog": catalog}, needs)
         return _joined(last[2], rest)
 
 

@@ -17,36 +17,36 @@ from typing import Any
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store.lazy_layer import Deferred
+from nosync_nb.store.lazy_layer import LazyLayer
 from nosync_nb.trace import Layer, Trace, stats
 
 KEY = "sound"
 """Of a checkpoint: by trace, which of the layers that it lists, counted from 0."""
 
 
-def contents(graph: Graph) -> frozenset[int]:
+def nonnegative_text(graph: Graph) -> frozenset[int]:
     """The traces that readers of named collections look at, one each; see `Snapshot.contents`."""
     return frozenset(next(iter(node.traces.values())) for node in graph.named.values())
 
 
-def prove(trace: Trace) -> None:
+def mark_nonnegative(trace: Trace) -> None:
     """Notes it of the first layers as long as they only add.
 
     Cost: a pass over the counts of a layer, once; nothing is read that nobody has looked at.
     """
     for layer in trace.layers:
         if not layer.known().sound:
-            if (isinstance(layer, Deferred) and not layer.is_made) or not stats.add_only(layer):
+            if (isinstance(layer, LazyLayer) and not layer.is_made) or not stats.add_only(layer):
                 return
             layer.known().sum_up()
 
 
-def places(listed: Sequence[Layer]) -> list[int]:
+def nonnegative_layer_positions(listed: Sequence[Layer]) -> list[int]:
     """Which of some layers are said to be sound."""
     return [i for i, layer in enumerate(listed) if layer.known().sound]
 
 
-def believe(listed: Sequence[Layer], said: Mapping[str, Any], number: str) -> None:
+def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: str) -> None:
     """Notes of the layers of a trace what a checkpoint says of them.
 
     Args:

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.closure import Captured, Function, Unknown
+from nosync_nb.collections.functions.closure import CapturedFunction, Function, UnavailableFunction
 from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
-from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
 from nosync_nb.store import retention_policy
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.records import format_features, json_text, json_text__heads
-from nosync_nb.store.records.json_text import Listed
-from nosync_nb.store.safe_decoding import CRAFTED, damaged, decoding
+from nosync_nb.store.records.json_text import JsonPieceList
+from nosync_nb.store.safe_decoding import CRAFTED, damage_error, guarded_decoding
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
@@ -51,7 +51,7 @@ _HEAD = struct.Struct("<QdI")
 _ENTRY = struct.Struct("<IBI")
 
 
-class Entry(NamedTuple):
+class PayloadEntry(NamedTuple):
     """One change in a payload."""
 
     number: int
@@ -65,11 +65,11 @@ class Payload(NamedTuple):
     epoch: int
     utc: float
     meta: dict[str, Any]
-    entries: list[Entry]
+    entries: list[PayloadEntry]
 
 
-def pack(
-    epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[Entry]
+def encode_payload(
+    epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[PayloadEntry]
 ) -> bytes:
     """The bytes of a payload; `meta` may be text already. Cost: microseconds for a small epoch."""
     pieces: list[Any] = []
@@ -77,18 +77,18 @@ def pack(
     for number, kind, data in entries:
         pieces += _ENTRY.pack(number, kind, len(data)), data
         if kind and kind != CLOCKS and not needs:
-            needs = format_features.needed_for(bytes(data))
+            needs = format_features.required_features_of_json(bytes(data))
     head = (
         meta
         if isinstance(meta, bytes)
-        else json_text__heads.text(meta, needs)
+        else json_text__heads.header_text(meta, needs)
         if meta or needs
         else b""
     )
     return b"".join((_HEAD.pack(epoch, utc, len(head)), head, *pieces))
 
 
-def unpack(data: bytes | memoryview) -> Payload:
+def decode_payload(data: bytes | memoryview) -> Payload:
     """Reads what `pack` wrote; entries are views of `data`, copies if that is small.
 
     Raises:
@@ -102,7 +102,7 @@ def unpack(data: bytes | memoryview) -> Payload:
         at = _HEAD.size + length
         meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
         if format_features.NEEDS in meta:
-            format_features.check(meta[format_features.NEEDS])
+            format_features.check_features(meta[format_features.NEEDS])
         entries = []
         known = isinstance(meta, dict)
         while at < end:
@@ -112,23 +112,23 @@ def unpack(data: bytes | memoryview) -> Payload:
             if at > end:
                 raise ValueError("an entry is cut short")
             if kind > UNDONE:
-                raise format_features.unknown(f"an entry of kind {kind}")
+                raise format_features.unknown_feature_error(f"an entry of kind {kind}")
             if number >= NUMBERS_MAX or (kind == CLEAR and size):
                 known = False
-            entries.append(new(Entry, (number, kind, view[start:at])))
+            entries.append(new(PayloadEntry, (number, kind, view[start:at])))
         if not known:
             raise ValueError("it says nothing that is known here")
     except CRAFTED as error:
-        raise damaged("a frame", error) from error
+        raise damage_error("a frame", error) from error
     return new(Payload, (epoch, utc, meta, entries))
 
 
-def epoch_of(data: bytes | memoryview) -> int:
+def payload_epoch(data: bytes | memoryview) -> int:
     """The epoch of a payload, which is not looked at otherwise."""
     return int.from_bytes(data[:8], "little")
 
 
-def entry(number: int, layout: Layout, held: Held) -> Entry:
+def batch_entry(number: int, layout: Layout, held: ArrangedChange) -> PayloadEntry:
     """The entry of a log's batch: inline, or as the files that hold it.
 
     Args:
@@ -138,59 +138,63 @@ def entry(number: int, layout: Layout, held: Held) -> Entry:
     if held.refs:
         had = batch.layout
         data: Any = held.refs if had == layout else {"layout": had, "refs": held.refs}
-        return Entry(number, FILES, json.dumps(data).encode())
-    return Entry(number, INLINE, batch_codec.encode(batch.columns, layout.types, batch.diff))
+        return PayloadEntry(number, FILES, json.dumps(data).encode())
+    return PayloadEntry(
+        number, INLINE, batch_codec.encode_batch(batch.columns, layout.types, batch.diff)
+    )
 
 
-def inlined(
-    logged: Iterable[tuple[int, Layout, Held]], emptied: Sequence[int], most: int
-) -> list[Entry] | None:
+def inline_entries(
+    logged: Iterable[tuple[int, Layout, ArrangedChange]], emptied: Sequence[int], most: int
+) -> list[PayloadEntry] | None:
     """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
     entries, new = [], tuple.__new__
     for number, layout, held in logged:
         parts, refs = held
         if refs:
-            entries.append(entry(number, layout, held))
+            entries.append(batch_entry(number, layout, held))
             continue
         batch = parts[0]
         data = batch_codec.encode_small(batch.columns, layout.types, batch.diff, most)
         if data is None:
             return None
-        entries.append(new(Entry, (number, INLINE, data)))
+        entries.append(new(PayloadEntry, (number, INLINE, data)))
     if emptied:
-        entries[:0] = map(cleared, emptied)
+        entries[:0] = map(clear_entry, emptied)
     return entries
 
 
-def cleared(number: int) -> Entry:
+def clear_entry(number: int) -> PayloadEntry:
     """The entry of a trace that is emptied."""
-    return Entry(number, CLEAR, b"")
+    return PayloadEntry(number, CLEAR, b"")
 
 
-def layer(kind: int, number: int, layer: Layer) -> Entry:
+def layer_entry(kind: int, number: int, layer: Layer) -> PayloadEntry:
     """The entry of a trace's layer that lies in files."""
-    return Entry(number, kind, json.dumps([layer.lower, layer.upper, layer.files]).encode())
+    return PayloadEntry(number, kind, json.dumps([layer.lower, layer.upper, layer.files]).encode())
 
 
-def past(payload: bytes) -> Entry:
+def missed_epoch_entry(payload: bytes) -> PayloadEntry:
     """The entry of a missed epoch, in the definition after which the stage has it."""
-    return Entry(0, PAST, payload)
+    return PayloadEntry(0, PAST, payload)
 
 
-def missed(made: Iterable[tuple[int, Sequence[Entry]]], utc: float) -> list[Entry]:
+def missed_epoch_entries(
+    made: Iterable[tuple[int, Sequence[PayloadEntry]]], utc: float
+) -> list[PayloadEntry]:
     """The entries of missed epochs; see `past`."""
-    return [past(pack(epoch, utc, {}, entries)) for epoch, entries in made]
+    return [missed_epoch_entry(encode_payload(epoch, utc, {}, entries)) for epoch, entries in made]
 
 
-def changes(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
+def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, PayloadEntry]]]:
     """The entries of payloads, and of the epochs in them, by log or trace, each with its epoch."""
-    made: dict[int, list[tuple[int, Entry]]] = {}
+    made: dict[int, list[tuple[int, PayloadEntry]]] = {}
     for payload in payloads:
         _sort(payload, made)
     return made
 
 
-def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
+def _sort(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
     """Adds the entries of one payload to `changes`."""
     epoch = payload.epoch
     for each in payload.entries:
@@ -201,30 +205,30 @@ def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
             else:
                 made[number] = [(epoch, each)]
         elif kind == PAST:
-            _sort(unpack(data), made)
+            _sort(decode_payload(data), made)
 
 
-def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
+def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
     """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
-    with decoding("what a frame says of files"):
+    with guarded_decoding("what a frame says of files"):
         value = json.loads(bytes(data))
         if isinstance(value, dict):
             layout, value = Layout.from_json(value["layout"]), value["refs"]
         return refs_from_json(value), layout
 
 
-def named(entry: Entry) -> tuple[PartRef, ...]:
+def entry_files(entry: PayloadEntry) -> tuple[PartRef, ...]:
     """The files that an entry names, whatever its kind."""
     if entry.kind in (INLINE, CLEAR, CLOCKS):
         return ()
     if entry.kind == FILES:
-        return filed(entry.data, NO_LAYOUT)[0]
+        return batch_files(entry.data, NO_LAYOUT)[0]
     return layer_of(entry)[2]
 
 
-def layer_of(entry: Entry) -> tuple[int, int, tuple[PartRef, ...]]:
+def layer_of(entry: PayloadEntry) -> tuple[int, int, tuple[PartRef, ...]]:
     """The interval and the files of a layer that an entry names."""
-    with decoding("what a frame says of a layer"):
+    with guarded_decoding("what a frame says of a layer"):
         lower, upper, listed = json.loads(bytes(entry.data))
         if type(lower) is not int or type(upper) is not int or not 0 <= lower < upper:
             raise ValueError(f"[{lower!r:.40}, {upper!r:.40}) is no interval")
@@ -234,7 +238,7 @@ def layer_of(entry: Entry) -> tuple[int, int, tuple[PartRef, ...]]:
 # -- the catalog ------------------------------------------------------------------------------
 
 
-Seal = Callable[[Captured, str], str | None]
+Seal = Callable[[CapturedFunction, str], str | None]
 """Makes the text of a function, signed for a context; None if it cannot be stored."""
 Unseal = Callable[[str, str, str], Function]
 """Loads a function from its text, if that was signed for a context and is the function of an
@@ -256,14 +260,14 @@ class CatalogPieces:
     """
 
     def __init__(self, log_id: bytes, seal: Seal) -> None:
-        self._stages: json_text.Pieces[str, Stage] = json_text.Pieces(
+        self._stages: json_text.JsonPieceCache[str, Stage] = json_text.JsonPieceCache(
             lambda stage: stage, lambda stage: _stage_json(stage, log_id, seal)
         )
-        self._nodes: json_text.Pieces[int, Node] = json_text.Pieces(
+        self._nodes: json_text.JsonPieceCache[int, Node] = json_text.JsonPieceCache(
             _node_state, lambda node: _node_json(_node_state(node))
         )
 
-    def of(self, catalog: Mapping[str, Stage], graph: Graph) -> tuple[Listed, Listed]:
+    def of(self, catalog: Mapping[str, Stage], graph: Graph) -> tuple[JsonPieceList, JsonPieceList]:
         """The stages of a catalog, and the nodes of its graph."""
         return self._stages.listed(catalog), self._nodes.listed(graph.nodes)
 
@@ -283,7 +287,7 @@ def catalog_json(
     Cost: in proportion to what is other than in the one before, and O(its text), once.
     """
     stages, nodes = pieces.of(catalog, graph)
-    return json_text.Catalog(
+    return json_text.CatalogText(
         {"stages": stages, "nodes": nodes, "numbers": graph.numbers, **(kept or {})}
     )
 
@@ -306,7 +310,7 @@ def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
     """A stage as a catalog has it."""
     data = stage.to_json()
     if stage.definition is not None:
-        functions: list[Captured] = []
+        functions: list[CapturedFunction] = []
         data["definition"] = stage.definition.to_json(functions)
         fixed = stage.frozen or stage.signer is not None
         data["functions"] = [
@@ -332,13 +336,13 @@ def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
             own["signer"] = signer
         stages.append(own)
     nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
-    return {**retention_policy.without(data), "stages": stages, "nodes": nodes}
+    return {**retention_policy.without_pins(data), "stages": stages, "nodes": nodes}
 
 
 def catalog_from_json(
     data: Mapping[str, Any], log_id: bytes, unseal: Unseal | None
 ) -> dict[str, Stage]:
-    """The catalog; functions that were not restored are `Unknown`.
+    """The catalog; functions that were not restored are `UnavailableFunction`.
 
     Args:
         unseal: loads the functions of stages that this user described and that may run; None:
@@ -359,16 +363,20 @@ def catalog_from_json(
     return catalog
 
 
-def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> Captured:
+def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> CapturedFunction:
     """A function of a stage, loaded if it may be."""
     identity, text = data
-    function: Function = Unknown("it could not be stored")
+    function: Function = UnavailableFunction("it could not be stored")
     if text:
         try:
-            function = unseal(text, context, identity) if unseal else Unknown("it is not run here")
+            function = (
+                unseal(text, context, identity)
+                if unseal
+                else UnavailableFunction("it is not run here")
+            )
         except TrustError as error:
-            function = Unknown(str(error))
-    return Captured(function, identity, text, context)
+            function = UnavailableFunction(str(error))
+    return CapturedFunction(function, identity, text, context)
 
 
 def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import Frame
 from nosync_nb.store.records import format_features, payloads
-from nosync_nb.store.records.payloads import Entry, Payload
+from nosync_nb.store.records.payloads import Payload, PayloadEntry
 
-Changes = dict[int, list[tuple[int, Entry]]]
+Changes = dict[int, list[tuple[int, PayloadEntry]]]
 """Entries by log or trace, each with its epoch, oldest first."""
 
 
-class Told(NamedTuple):
+class FrameContent(NamedTuple):
     """What a frame says."""
 
     seq: int
@@ -26,13 +26,13 @@ class Told(NamedTuple):
     payload: Payload
 
 
-class Telling:
+class FrameReplay:
     """Reads frames in their order; each call goes on where the one before stopped."""
 
     def __init__(self) -> None:
-        self._waiting: list[Told] = []
+        self._waiting: list[FrameContent] = []
 
-    def told(self, frames: Iterable[Frame]) -> list[Told]:
+    def told(self, frames: Iterable[Frame]) -> list[FrameContent]:
         """What frames say, in order.
 
         Replayed epochs are told with the definition that they were written for: those of one that
@@ -41,15 +41,15 @@ class Telling:
         Raises:
             CorruptLogError: what they say makes no sense.
         """
-        told: list[Told] = []
-        unpack, new, plain = payloads.unpack, tuple.__new__, payloads.EPOCH
+        told: list[FrameContent] = []
+        unpack, new, plain = payloads.decode_payload, tuple.__new__, payloads.EPOCH
         for (seq, _), kind, data, _, _ in frames:  # once a frame of the log at each opening
-            each = new(Told, (seq, kind, unpack(data)))
+            each = new(FrameContent, (seq, kind, unpack(data)))
             if kind == plain and not self._waiting:
                 told.append(each)
                 continue
             if each.kind not in payloads.KINDS:
-                raise format_features.unknown(f"a frame of kind {each.kind}")
+                raise format_features.unknown_feature_error(f"a frame of kind {each.kind}")
             if each.kind == payloads.REPLAY:
                 self._waiting.append(each)
                 continue
@@ -65,21 +65,21 @@ class Telling:
         return told
 
 
-def rewinds_to(tail: Iterable[Told]) -> int | None:
+def rewind_target(tail: Iterable[FrameContent]) -> int | None:
     """The earliest epoch that frames go back to; None if they do not."""
     return min((each.payload.epoch for each in tail if each.kind == payloads.REWIND), default=None)
 
 
-def changes(tail: Iterable[Told]) -> Changes:
+def frame_changes(tail: Iterable[FrameContent]) -> Changes:
     """What frames hold, by log or trace, without what a later rewind among them has left."""
     made: Changes = {}
     run: list[Payload] = []
     for each in tail:
         if each.kind == payloads.REWIND:
-            made = _joined(made, payloads.changes(run), each.payload.epoch)
+            made = _joined(made, payloads.entries_by_log(run), each.payload.epoch)
             run = []
         run.append(each.payload)
-    return _joined(made, payloads.changes(run)) if made else payloads.changes(run)
+    return _joined(made, payloads.entries_by_log(run)) if made else payloads.entries_by_log(run)
 
 
 def _joined(one: Changes, other: Changes, upto: int | None = None) -> Changes:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nosync_nb.errors import SchemaError, visible
-from nosync_nb.store.replication.remote_call import ask_all
+from nosync_nb.store.replication.remote_call import call_all
 
 _URLS_MAX = 16
 _ID_HEX = 32
@@ -26,7 +26,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,500}")
 
 
-class Address(NamedTuple):
+class ReplicaAddress(NamedTuple):
     """Where a replica is.
 
     Attributes:
@@ -48,7 +48,7 @@ class Address(NamedTuple):
         return self.kind, self.host, real_of(self.path) if self.kind == "file" else self.path
 
 
-def parse(url: Any) -> Address:
+def parse_address(url: Any) -> ReplicaAddress:
     """Returns the address that a URL names.
 
     Raises:
@@ -78,7 +78,7 @@ def parse(url: Any) -> Address:
             hint=f"it has {_ID_HEX} hex digits",
         )
     log_id = bytes.fromhex(which) if which else None
-    return Address(url.partition("#")[0], parts.scheme, host, path, log_id)
+    return ReplicaAddress(url.partition("#")[0], parts.scheme, host, path, log_id)
 
 
 def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
@@ -148,7 +148,7 @@ _KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {
 }
 
 
-def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
+def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaAddress, ...]:
     """Returns the addresses of several replicas of a log.
 
     Args:
@@ -162,8 +162,8 @@ def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
         raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
     if len(urls) > _URLS_MAX:
         raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
-    known: dict[tuple[str, str, str], Address] = {}
-    addresses = list(map(parse, urls))
+    known: dict[tuple[str, str, str], ReplicaAddress] = {}
+    addresses = list(map(parse_address, urls))
     real = _followed(addresses) if look else {}
     own = os.path.realpath(log) if look else os.path.abspath(log)
 
@@ -186,10 +186,10 @@ def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
     return tuple(known.values())
 
 
-def _followed(addresses: Iterable[Address]) -> dict[str, str]:
+def _followed(addresses: Iterable[ReplicaAddress]) -> dict[str, str]:
     """Where the links lead that folders of this machine are reached by; not of those that hang."""
     folders = [(each.url, each.path) for each in addresses if each.kind == "file"]
-    said = ask_all([(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders])  # type: ignore[misc]
+    said = call_all([(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders])  # type: ignore[misc]
     return {
         path: answer
         for (_, path), answer in zip(folders, said, strict=True)

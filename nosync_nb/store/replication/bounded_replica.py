@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.consistency import Copy, examined
-from nosync_nb.store.replication.protocol import Holdings, Replica, Term
-from nosync_nb.store.replication.remote_call import Beat, SilentError, ask
+from nosync_nb.store.replication.consistency import ReadableExtent, examine_copy
+from nosync_nb.store.replication.protocol import OwnerTerm, Replica, ReplicaHoldings
+from nosync_nb.store.replication.remote_call import Beat, RemoteTimeoutError, call_remote
 
 Answer = TypeVar("Answer")
 
 
-class Patient:
+class BoundedReplica:
     """A copy that is read; each call raises SilentError if it does not end. See `ReadableCopy`.
 
     Attributes:
@@ -36,11 +36,11 @@ class Patient:
         """Where its files lie on this machine."""
         return self.inner.folder
 
-    def promised(self) -> Term | None:
+    def promised(self) -> OwnerTerm | None:
         """The term it has promised itself to."""
         return self._asked(lambda _: self.inner.promised())
 
-    def held(self) -> Holdings:
+    def held(self) -> ReplicaHoldings:
         """What it holds."""
         return self._asked(lambda _: self.inner.held())
 
@@ -52,13 +52,13 @@ class Patient:
         """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
         return self._asked(lambda _: self.inner.acknowledged())
 
-    def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> Copy:
+    def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> ReadableExtent:
         """What can be read back of it; see `examining.examined`."""
         if self.folder is None:
-            return examined(files, self.url, self, others)
+            return examine_copy(files, self.url, self, others)
 
-        def look(beat: Beat) -> Copy:
-            return examined(files, self.url, self.inner, others, beat)
+        def look(beat: Beat) -> ReadableExtent:
+            return examine_copy(files, self.url, self.inner, others, beat)
 
         return self._asked(look)._replace(replica=self)
 
@@ -68,14 +68,14 @@ class Patient:
 
     def close(self) -> None:
         """Gives back what it holds open, unless somebody who was left has it."""
-        if not isinstance(self._left, SilentError):
+        if not isinstance(self._left, RemoteTimeoutError):
             self.inner.close()
 
     def _asked(self, call: Callable[[Beat], Answer]) -> Answer:
         if self._left is not None:
             raise self._left
         try:
-            return ask(self.url, call)
-        except SilentError as error:
+            return call_remote(self.url, call)
+        except RemoteTimeoutError as error:
             self._left = error
             raise

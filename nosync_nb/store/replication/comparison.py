@@ -15,23 +15,34 @@ from typing import NamedTuple
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replication import config, file_layout
-from nosync_nb.store.replication.address import Address
+from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.backends.folder import digest
-from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import Replica
-from nosync_nb.store.replication.remote_call import Beat, ask
-from nosync_nb.store.verification.inventory import items
-from nosync_nb.store.verification.report import CopyFound, CopyState, Damaged, Verified
-from nosync_nb.store.verification.survey import Present, Survey, survey
-from nosync_nb.store.verification.verify import Pause, Tally, admitted, completed, looked
+from nosync_nb.store.replication.remote_call import Beat, call_remote
+from nosync_nb.store.verification.inventory import immutable_files
+from nosync_nb.store.verification.report import (
+    CopyState,
+    DamagedRange,
+    ReplicaFinding,
+    VerificationReport,
+)
+from nosync_nb.store.verification.survey import LogSurvey, PresentFile, survey_log
+from nosync_nb.store.verification.verify import (
+    Pause,
+    ReadTally,
+    admitted_files,
+    completed_report,
+    verified_state,
+)
 
 _PIECE = 1 << 20
 
 
-class Own(NamedTuple):
+class LocalFiles(NamedTuple):
     """The log's own side: where it lies, what is there, and which files are damaged.
 
     `counted` is told of bytes that were read, and may rest.
@@ -39,18 +50,18 @@ class Own(NamedTuple):
 
     files: Files
     folder: str
-    surveyed: Survey
+    surveyed: LogSurvey
     hurt: frozenset[str]
     counted: Callable[[int], None] = lambda count: None
 
 
-def verified(
+def verified_local_files(
     path: str,
-    replicas: Sequence[Address] | None = None,
+    replicas: Sequence[ReplicaAddress] | None = None,
     *,
     files: Files | None = None,
     pause: Pause | None = None,
-) -> Verified:
+) -> VerificationReport:
     """Reads a log, and what its replicas hold; tells what of either is not what was written.
 
     Args:
@@ -58,41 +69,45 @@ def verified(
         pause: see `verify`, which also tells the errors.
     """
     disk, began = files or Files(), time.monotonic()
-    folder, tally, notes = admitted(disk, path), Tally(pause), []
-    log = looked(disk, folder, Machine(), tally)
+    folder, tally, notes = admitted_files(disk, path), ReadTally(pause), []
+    log = verified_state(disk, folder, HostIdentity(), tally)
     if replicas is None:
         try:
-            replicas = config.read(disk, folder, log.survey.log_id).replicas
+            replicas = config.read_config(disk, folder, log.survey.log_id).replicas
         except NosyncError as error:
             replicas = ()
             notes.append(str(error))
 
-    def again() -> Survey:
-        return completed(disk, folder, survey(disk, folder, Machine(), tally), tally)
+    def again() -> LogSurvey:
+        return completed_report(
+            disk, folder, survey_log(disk, folder, HostIdentity(), tally), tally
+        )
 
     if replicas:
-        surveyed = completed(disk, folder, log.survey, tally)
-        own = Own(disk, folder, surveyed, frozenset(each.file for each in log.damage))
-    copies = [compare(own, address, again) for address in replicas]
+        surveyed = completed_report(disk, folder, log.survey, tally)
+        own = LocalFiles(disk, folder, surveyed, frozenset(each.file for each in log.damage))
+    copies = [compare_replicas(own, address, again) for address in replicas]
     took = time.monotonic() - began
     return tally.verified(folder, log, took, copies, notes)
 
 
-def compare(own: Own, address: Address, again: Callable[[], Survey]) -> CopyFound:
+def compare_replicas(
+    own: LocalFiles, address: ReplicaAddress, again: Callable[[], LogSurvey]
+) -> ReplicaFinding:
     """What a replica holds of a log.
 
     Args:
         again: makes another survey, if something differs.
     """
     try:
-        first = ask(address.url, _Look(own, address))
+        first = call_remote(address.url, _Look(own, address))
         if first.state != "differs":
             return first
         fresh = again()
         hurt = own.hurt.union(each.file for each in fresh.damage)
-        second = ask(address.url, _Look(own._replace(surveyed=fresh, hurt=hurt), address))
+        second = call_remote(address.url, _Look(own._replace(surveyed=fresh, hurt=hurt), address))
     except NosyncError as error:
-        return CopyFound(address.url, "unreachable", why=str(error))
+        return ReplicaFinding(address.url, "unreachable", why=str(error))
     known = {each.file for each in first.damage}
     damage = tuple(each for each in second.damage if each.file in known)
     return second._replace(damage=damage) if damage else second._replace(state="behind", damage=())
@@ -101,12 +116,12 @@ def compare(own: Own, address: Address, again: Callable[[], Survey]) -> CopyFoun
 class _Look:
     """One look at a replica, in the thread of whoever is asked."""
 
-    def __init__(self, own: Own, address: Address) -> None:
+    def __init__(self, own: LocalFiles, address: ReplicaAddress) -> None:
         self._own, self._address = own, address
 
-    def __call__(self, beat: Beat) -> CopyFound:
+    def __call__(self, beat: Beat) -> ReplicaFinding:
         own = self._own
-        replica = connect(self._address, own.files).replica(own.surveyed.log_id)
+        replica = connect_site(self._address, own.files).replica(own.surveyed.log_id)
         try:
             held = replica.held().files
             beat()
@@ -114,10 +129,10 @@ class _Look:
         finally:
             replica.close()
 
-    def _compared(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> CopyFound:
+    def _compared(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> ReplicaFinding:
         surveyed, url = self._own.surveyed, self._address.url
         present = {each.name: each for each in surveyed.held}
-        damage: list[Damaged] = []
+        damage: list[DamagedRange] = []
         end = 0
         for segment in surveyed.segments:
             size = min(held.get(segment.name, 0), present.get(segment.name, _none(segment)).size)
@@ -126,29 +141,29 @@ class _Look:
             end = max(end, segment.start.offset + size - HEADER_BYTES)
             damage += self._differs(replica, segment.name, size, beat)
         behind = bool(surveyed.ends) and end < surveyed.ends[-1][0]
-        for name, item in items(surveyed).items():
+        for name, item in immutable_files(surveyed).items():
             if item.size is None or (name in held and file_layout.is_segment(name)):
                 continue
             if name not in held:
                 behind = behind or item.current
                 there = end >= item.after if item.framed else surveyed.state in held
                 if item.current and item.after and there:
-                    damage.append(Damaged(name, "it is missing"))
+                    damage.append(DamagedRange(name, "it is missing"))
             elif held[name] != item.size:
-                damage.append(Damaged(name, f"it has {held[name]} bytes, not {item.size}"))
+                damage.append(DamagedRange(name, f"it has {held[name]} bytes, not {item.size}"))
             else:
                 damage += self._differs(replica, name, item.size, beat)
         state: CopyState = "differs" if damage else "behind" if behind or not held else "level"
         why = "" if held else "it holds nothing of the log"
-        return CopyFound(url, state, _epoch(surveyed, end), tuple(damage), why)
+        return ReplicaFinding(url, state, _epoch(surveyed, end), tuple(damage), why)
 
-    def _differs(self, replica: Replica, name: str, size: int, beat: Beat) -> list[Damaged]:
+    def _differs(self, replica: Replica, name: str, size: int, beat: Beat) -> list[DamagedRange]:
         """Compares the first bytes of a file, here and there."""
         own = self._own
         theirs = replica.digest(name, size)
         beat()
         try:
-            ours = digest(own.files, file_layout.path_of(own.folder, name), size)
+            ours = digest(own.files, file_layout.file_path(own.folder, name), size)
             for at in range(0, size, _PIECE):
                 own.counted(min(_PIECE, size - at))
                 beat()
@@ -157,14 +172,14 @@ class _Look:
         beat()
         if ours == theirs or name in own.hurt:
             return []
-        return [Damaged(name, "its bytes are not those of this log")]
+        return [DamagedRange(name, "its bytes are not those of this log")]
 
 
-def _none(segment: Segment) -> Present:
-    return Present(segment.name, 0)
+def _none(segment: Segment) -> PresentFile:
+    return PresentFile(segment.name, 0)
 
 
-def _epoch(surveyed: Survey, end: int) -> int | None:
+def _epoch(surveyed: LogSurvey, end: int) -> int | None:
     """The last epoch before a place of the stream; None if that is before what is known."""
     at = bisect_right(surveyed.ends, end, key=lambda each: each[0])
     if at:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import CorruptLogError, SchemaError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.address import Address, checked_quorum, parse_all
+from nosync_nb.store.replication.address import ReplicaAddress, checked_quorum, parse_addresses
 
 FILE = "replicas"
 _PERSON = b"nosync replicas 1"
@@ -25,7 +25,7 @@ _BYTES_MAX = 1 << 16
 Said = TypeVar("Said")
 
 
-class Former(NamedTuple):
+class FormerReplicas(NamedTuple):
     """The replicas of a log as they were: their URLs, and how many of them made an epoch safe.
 
     Attributes:
@@ -37,7 +37,7 @@ class Former(NamedTuple):
     seq: int = 0
 
 
-class Replicas(NamedTuple):
+class ReplicaConfig(NamedTuple):
     """The replicas of a log, and how many of them make an epoch safe.
 
     Attributes:
@@ -47,13 +47,13 @@ class Replicas(NamedTuple):
             before copies can be was not made yet.
     """
 
-    replicas: tuple[Address, ...] = ()
+    replicas: tuple[ReplicaAddress, ...] = ()
     quorum: int = 0
-    former: Former | None = None
+    former: FormerReplicas | None = None
     unprepared: bool = False
 
     @property
-    def settled(self) -> Replicas:
+    def settled(self) -> ReplicaConfig:
         """The same when enough of them know it."""
         return self._replace(former=None)
 
@@ -66,7 +66,7 @@ class Replicas(NamedTuple):
     def _lowered(self) -> bool:
         return self.former is not None and self.quorum < self.former.quorum
 
-    def changed(self, asked: Replicas, seq: int) -> Replicas:
+    def changed(self, asked: ReplicaConfig, seq: int) -> ReplicaConfig:
         """What is asked for, as it follows this.
 
         Failure: 1. Of three replicas two made an epoch safe, and now one does. 2. An epoch on the
@@ -82,7 +82,9 @@ class Replicas(NamedTuple):
         Args:
             seq: the last frame of the log.
         """
-        former = self.former or Former(tuple(each.url for each in self.replicas), self.quorum)
+        former = self.former or FormerReplicas(
+            tuple(each.url for each in self.replicas), self.quorum
+        )
         if asked.quorum == former.quorum or not (former.quorum and asked.replicas):
             return asked.settled
         return asked._replace(former=former._replace(seq=seq))
@@ -96,7 +98,7 @@ class Replicas(NamedTuple):
         """
         if self.former is None or self._lowered:
             return self.owed(promised) == 0
-        return safe(acknowledged, self.quorum) >= self.former.seq
+        return quorum_index(acknowledged, self.quorum) >= self.former.seq
 
     def counted(self, promised: Iterable[bool], acknowledged: Sequence[int], announced: int) -> int:
         """How far the log is safe, in frames or in epochs; what was announced stays so.
@@ -107,12 +109,12 @@ class Replicas(NamedTuple):
             announced: before the settings were changed.
         """
         if self.former is None or (self._lowered and not self.owed(promised)):
-            return safe(acknowledged, self.quorum)
-        there = min(announced, safe(acknowledged, self.promised))
+            return quorum_index(acknowledged, self.quorum)
+        there = min(announced, quorum_index(acknowledged, self.promised))
         if not self._lowered:
-            return max(there, safe(acknowledged, self.quorum))
+            return max(there, quorum_index(acknowledged, self.quorum))
         both = [n for each, n in self._each(acknowledged) if each.url in self.former.urls]
-        return max(there, safe(both, self.former.quorum))
+        return max(there, quorum_index(both, self.former.quorum))
 
     def owed(self, promised: Iterable[bool]) -> int:
         """How many more replicas have to know the quorum before it counts.
@@ -125,30 +127,32 @@ class Replicas(NamedTuple):
         both = [said for each, said in self._each(promised) if each.url in self.former.urls]
         return max(0, min(self.former.quorum, len(both)) - sum(both))
 
-    def _each(self, said: Iterable[Said]) -> Iterable[tuple[Address, Said]]:
+    def _each(self, said: Iterable[Said]) -> Iterable[tuple[ReplicaAddress, Said]]:
         return zip(self.replicas, said, strict=True)
 
 
-def safe(acknowledged: Iterable[int], quorum: int) -> int:
+def quorum_index(acknowledged: Iterable[int], quorum: int) -> int:
     """The greatest number that at least `quorum` replicas have acknowledged; 0 if there is none."""
     ranked = sorted(acknowledged, reverse=True)
     return ranked[quorum - 1] if 0 < quorum <= len(ranked) else 0
 
 
-def readers(replicas: int, quorum: int) -> int:
+def read_quorum(replicas: int, quorum: int) -> int:
     """How many of the replicas must answer so that one of them has all that was ever safe."""
     return replicas - quorum + 1
 
 
-def checked(urls: Sequence[str], quorum: int | None, *, log: str, look: bool = True) -> Replicas:
+def checked_config(
+    urls: Sequence[str], quorum: int | None, *, log: str, look: bool = True
+) -> ReplicaConfig:
     """Returns the settings that somebody asks for; see `parse_all` and `checked_quorum`."""
-    replicas = parse_all(urls, log=log, look=look)
+    replicas = parse_addresses(urls, log=log, look=look)
     if not replicas and not quorum:
-        return Replicas()
-    return Replicas(replicas, checked_quorum(quorum, len(replicas)))
+        return ReplicaConfig()
+    return ReplicaConfig(replicas, checked_quorum(quorum, len(replicas)))
 
 
-def read(files: Files, folder: str, log_id: bytes) -> Replicas:
+def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
     """Returns the settings of a log.
 
     Raises:
@@ -157,9 +161,9 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
     """
     path = os.path.join(folder, FILE)
     if not files.exists(path):
-        return Replicas()
+        return ReplicaConfig()
     text, _, mac = files.read(path, most=_BYTES_MAX).rstrip(b"\n").rpartition(b"\n")
-    key = signing.known_key(files)
+    key = signing.existing_user_key(files)
     if key is None or not hmac.compare_digest(
         mac, _mac(key, _identity(files, folder, log_id), text)
     ):
@@ -170,7 +174,7 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
         )
     try:
         said = json.loads(text)
-        settings = checked(said["replicas"], said["quorum"], log=folder, look=False)
+        settings = checked_config(said["replicas"], said["quorum"], log=folder, look=False)
         settings = settings._replace(unprepared=bool(said.get("unprepared")))
         if "former" not in said:
             return settings
@@ -179,20 +183,20 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
             raise ValueError("former")
         if not all(type(each) is int for each in numbers):
             raise ValueError("former")
-        return settings._replace(former=Former(tuple(urls), *numbers))
+        return settings._replace(former=FormerReplicas(tuple(urls), *numbers))
     except (SchemaError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: {error}", hint="name the replicas again when you open the log"
         ) from error
 
 
-def signer(files: Files) -> str:
+def config_signer(files: Files) -> str:
     """The id of this user's key; empty if there is none."""
-    key = signing.known_key(files)
+    key = signing.existing_user_key(files)
     return "" if key is None else signing.key_id(key)
 
 
-def write(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
+def write_config(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
     """Writes the settings of a log, durably."""
     said: dict[str, Any] = {
         "replicas": [each.url for each in settings.replicas],

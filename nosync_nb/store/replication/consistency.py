@@ -31,16 +31,16 @@ from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import DIGEST_BYTES, TRAILER_BYTES, Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.records import file_references__framed, file_references__owed
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.records.file_references__owed import Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.protocol import ReadableCopy
 from nosync_nb.store.replication.remote_call import Beat
 from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.safe_decoding import guarded_decoding
 
 
-class Copy(NamedTuple):
+class ReadableExtent(NamedTuple):
     """What of a replica can be read back: files with their sizes, and the last frame.
 
     Attributes:
@@ -55,12 +55,12 @@ class Copy(NamedTuple):
     url: str
     replica: ReadableCopy
     sizes: dict[str, int]
-    rows: dict[str, Wanted]
+    rows: dict[str, FileReference]
     generation: int
     end: Mark
     heads: tuple[Segment, ...]
 
-    def continues(self, other: Copy) -> bool:
+    def continues(self, other: ReadableExtent) -> bool:
         """Whether it is the other copy and more, as far as it holds what the other ends with.
 
         Raises:
@@ -78,7 +78,7 @@ class Copy(NamedTuple):
         return self.replica.read(at[-1].name, place, DIGEST_BYTES) == mark.chain
 
 
-class Stretch(NamedTuple):
+class SegmentRun(NamedTuple):
     """Segments of a replica that follow each other, and the folder that they can be read in."""
 
     url: str
@@ -90,7 +90,7 @@ class Stretch(NamedTuple):
     beat: Beat
 
 
-def check_log(copy: Copy, log_id: bytes) -> None:
+def check_log(copy: ReadableExtent, log_id: bytes) -> None:
     """Checks that the frames of a copy are those of one log.
 
     Failure: the folders of two copies are swapped in a replica. 1. The disk of a log is lost. 2.
@@ -113,13 +113,13 @@ def foreign_frames(other_id: bytes, log_id: bytes) -> CorruptLogError:
     )
 
 
-def examined(
+def examine_copy(
     files: Files,
     url: str,
     replica: ReadableCopy,
     others: Sequence[Mapping[str, int]] = (),
     beat: Beat = lambda *_: None,
-) -> Copy:
+) -> ReadableExtent:
     """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
 
     In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
@@ -137,17 +137,17 @@ def examined(
     held = replica.held().files
     there = (held, *others)
     if replica.folder is not None:
-        return examined_in(files, url, replica, replica.folder, held, there, beat)
+        return examine_folder(files, url, replica, replica.folder, held, there, beat)
     folder = files.temporary_folder("nosync-frames-")
     try:
         for name in filter(file_layout.is_frames, held):
-            copy(files, replica, name, held[name], file_layout.path_of(folder, name), beat)
-        return examined_in(files, url, replica, folder, held, there, beat)
+            copy(files, replica, name, held[name], file_layout.file_path(folder, name), beat)
+        return examine_folder(files, url, replica, folder, held, there, beat)
     finally:
         files.remove_folder(folder)
 
 
-def examined_in(
+def examine_folder(
     files: Files,
     url: str,
     replica: ReadableCopy,
@@ -155,13 +155,13 @@ def examined_in(
     held: Mapping[str, int],
     there: Sequence[Mapping[str, int]],
     beat: Beat = lambda *_: None,
-) -> Copy:
+) -> ReadableExtent:
     """As `examined`; the frames lie in `folder`, and what `held` says of them is so."""
     names = list(held)
     states = _states(files, folder, names, beat)
     why = ""
-    for newest in reversed(segments.listed(names)):
-        path, broken = segments.back(files, folder, newest, 0)
+    for newest in reversed(segments.segment_names(names)):
+        path, broken = segments.previous_segments(files, folder, newest, 0)
         missing = segments.file_name(*(broken or newest)) if broken or not path else None
         short = [
             index
@@ -171,7 +171,7 @@ def examined_in(
         if short:
             path, missing = path[short[-1] + 1 :], path[short[-1]].name
         chain = Chain(path, [], None)
-        stretch = Stretch(url, replica, folder, held, there, chain.live, beat)
+        stretch = SegmentRun(url, replica, folder, held, there, chain.live, beat)
         for name, state in states if path else ():
             if _fits(files, folder, chain, state, there) and _ends(chain, held, state.mark):
                 return _cut(files, stretch, name, state)
@@ -186,8 +186,8 @@ def _states(
 ) -> list[tuple[str, Checkpoint]]:
     """The checkpoints that can be read, the newest first."""
     states = []
-    for name in checkpoint.listed([*names]):
-        state = checkpoint.read(files, folder, name)
+    for name in checkpoint.checkpoint_names([*names]):
+        state = checkpoint.read_checkpoint(files, folder, name)
         beat()
         if isinstance(state, Checkpoint):
             states.append((name, state))
@@ -204,7 +204,7 @@ def _fits(
     """Whether a checkpoint belongs to a chain, and all that its state lies in is somewhere."""
     if state.mark.offset < chain.live[0].start.offset:
         return False
-    if not tail.holds(files, folder, chain, state.mark):
+    if not tail.tail_holds(files, folder, chain, state.mark):
         return False
     return _Named(there, state).had
 
@@ -232,22 +232,25 @@ class _Named:
 
     def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
         self._there = there
-        self.rows: dict[str, Wanted] = {}
+        self.rows: dict[str, FileReference] = {}
         self._numbers: frozenset[int] = file_references__owed.NONE
         self._missing: dict[str, set[int]] = {}
         if state is not None:
-            with decoding("a checkpoint"):
-                kept = file_references__framed.of_checkpoint(state.payload)
+            with guarded_decoding("a checkpoint"):
+                kept = file_references__framed.files_of_checkpoint(state.payload)
                 self._take(kept.files, kept.namers, kept.said)
 
     def follow(self, frame: Frame) -> None:
         """Takes in the next frame."""
-        with decoding(f"frame {frame.position.seq}"):
-            _, files, namers, said = file_references__framed.of_frame(frame.payload)
+        with guarded_decoding(f"frame {frame.position.seq}"):
+            _, files, namers, said = file_references__framed.files_of_frame(frame.payload)
             self._take(files, namers, said)
 
     def _take(
-        self, files: Mapping[str, Wanted], namers: Namers, said: file_references__owed.Owing | None
+        self,
+        files: Mapping[str, FileReference],
+        namers: Namers,
+        said: file_references__owed.ReplicationRequirement | None,
     ) -> None:
         for name, size, _ in files.values():
             if not any(name in held and size in (None, held[name]) for held in self._there):
@@ -261,7 +264,9 @@ class _Named:
         return all(some <= self._numbers for some in self._missing.values())
 
 
-def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | None) -> Copy:
+def _cut(
+    files: Files, stretch: SegmentRun, name: str | None, state: Checkpoint | None
+) -> ReadableExtent:
     """The part of a copy from a checkpoint to the last frame that counts."""
     held = stretch.held
     start = state.mark if state else stretch.live[0].start
@@ -288,11 +293,11 @@ def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | N
     if name is not None:
         sizes[name] = held[name]
     heads = tuple(one for one in stretch.live if one.start.offset <= end.offset)
-    return Copy(stretch.url, stretch.replica, sizes, rows, generation, end, heads)
+    return ReadableExtent(stretch.url, stretch.replica, sizes, rows, generation, end, heads)
 
 
 def _frames(
-    files: Files, stretch: Stretch, live: Sequence[Segment], start: Mark
+    files: Files, stretch: SegmentRun, live: Sequence[Segment], start: Mark
 ) -> Iterator[Frame]:
     """The frames of segments after a mark, up to the first that does not follow.
 
@@ -308,9 +313,9 @@ def _frames(
         size = stretch.held[segment.name] - segment.local(end.offset)
         if index + 1 < len(live):
             size = min(size, live[index + 1].start.offset - end.offset)
-        with closing(files.open(file_layout.path_of(stretch.folder, segment.name))) as file:
+        with closing(files.open(file_layout.file_path(stretch.folder, segment.name))) as file:
             data = file.read_at(segment.local(end.offset), max(0, size))
         stretch.beat()
-        more, _ = file_references__framed.scan(data, end.offset, end)
+        more, _ = file_references__framed.scan_frames(data, end.offset, end)
         yield from more
         end = more[-1].end if more else end

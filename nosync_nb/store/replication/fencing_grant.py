@@ -12,23 +12,23 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 BYTES_MAX = 1 << 16
 _GENERATIONS_MAX = 10**7
 _REPLICAS_MAX = 64
 
 
-class Promise(NamedTuple):
+class FencingGrant(NamedTuple):
     """To which term a copy has promised itself; `incarnation` is made with the copy."""
 
-    term: Term
+    term: OwnerTerm
     incarnation: str
-    name: Name
+    name: LogName
 
 
 @lru_cache(_REPLICAS_MAX)  # it is read with every message, and changes with an owner
-def decode(data: bytes, where: str) -> Promise:
+def decode_grant(data: bytes, where: str) -> FencingGrant:
     """Returns what a promise says.
 
     Args:
@@ -52,7 +52,9 @@ def decode(data: bytes, where: str) -> Promise:
             raise ValueError("quorum")
         if not all(isinstance(each, str) for each in (owner, incarnation, log, signer)):
             raise ValueError("types")
-        return Promise(Term(generation, owner), incarnation, Name(log, signer, replicas, quorum))
+        return FencingGrant(
+            OwnerTerm(generation, owner), incarnation, LogName(log, signer, replicas, quorum)
+        )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"the promise of '{where}' is damaged: it cannot be told whom this copy obeys",
@@ -60,7 +62,7 @@ def decode(data: bytes, where: str) -> Promise:
         ) from error
 
 
-def encode(promise: Promise) -> bytes:
+def encode_grant(promise: FencingGrant) -> bytes:
     """Returns a promise as it is kept."""
     generation, owner = promise.term
     said = {
@@ -73,14 +75,14 @@ def encode(promise: Promise) -> bytes:
     return text + f"\n{zlib.crc32(text):08x}\n".encode()
 
 
-def forbids(said: Term, asked: Term) -> bool:
+def conflicts(said: OwnerTerm, asked: OwnerTerm) -> bool:
     """Whether a promise forbids another one: it is of a later owner, or of an equal one."""
     if said.generation != asked.generation:
         return said.generation > asked.generation
     return said.owner != asked.owner
 
 
-def refused(where: str, said: Term) -> FencedError:
+def grant_conflict_error(where: str, said: OwnerTerm) -> FencedError:
     """The error of who asks something of a copy that has promised itself to somebody else."""
     return FencedError(
         f"'{where}' has promised itself to generation {said.generation} of the log, of another"

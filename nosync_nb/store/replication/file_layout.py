@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files import safe_names
-from nosync_nb.files.safe_names import PACK, PART, is_plain, plain
+from nosync_nb.files.safe_names import PACK, PART, checked_file_name, is_safe_file_name
 from nosync_nb.store.log import checkpoint, segments
 
 FOLDERS = safe_names.FOLDERS
@@ -24,17 +24,17 @@ _KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
 
 def is_file(name: object) -> bool:
     """Tells whether a name is one of a file of a log."""
-    return isinstance(name, str) and inner_of(name) is not None
+    return isinstance(name, str) and branch_part(name) is not None
 
 
 def is_frames(name: object) -> bool:
     """Tells whether it is the name of a segment or of a checkpoint: without one there is no log."""
-    return isinstance(name, str) and inner_of(name) == ""
+    return isinstance(name, str) and branch_part(name) == ""
 
 
 def is_rows(name: object) -> bool:
     """Tells whether it is the name of a file of rows, which says nothing by itself."""
-    return isinstance(name, str) and bool(inner_of(name))
+    return isinstance(name, str) and bool(branch_part(name))
 
 
 def is_segment(name: object) -> bool:
@@ -48,28 +48,28 @@ def is_checkpoint(name: object) -> bool:
 
 
 @lru_cache(_KNOWN_MAX)
-def inner_of(name: str) -> str | None:
+def branch_part(name: str) -> str | None:
     """Returns the inner folder of a file, empty for the log's own; None: no file has the name."""
-    if is_plain(name, PART, PACK):
+    if is_safe_file_name(name, PART, PACK):
         return FOLDERS[os.path.splitext(name)[1]]
     return "" if is_segment(name) or is_checkpoint(name) else None
 
 
 @lru_cache(_KNOWN_MAX)
-def beside(folder: str, name: str) -> str:
+def temporary_name(folder: str, name: str) -> str:
     """Returns the path of an inner folder, or of a control file, of the copy in `folder`."""
     return os.path.join(folder, name)
 
 
 @lru_cache(_KNOWN_MAX)
-def path_of(folder: str, name: str) -> str:
+def file_path(folder: str, name: str) -> str:
     """Returns the path of a file of the log in `folder`.
 
     Raises:
         CorruptLogError: no file of a log has such a name.
     """
-    inner = inner_of(name)
+    inner = branch_part(name)
     if inner is None:
-        plain(name, PART, PACK)
+        checked_file_name(name, PART, PACK)
         raise CorruptLogError(f"'{name}' is no name of a file of a log")
     return os.path.join(folder, inner, name)

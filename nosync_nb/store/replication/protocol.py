@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 
-class Term(NamedTuple):
+class OwnerTerm(NamedTuple):
     """Under which owner something is written: a generation, and what tells two of it apart."""
 
     generation: int
     owner: str
 
 
-class Name(NamedTuple):
+class LogName(NamedTuple):
     """What people call a log: where it lies, the id of the key that signs it, its quorum."""
 
     path: str
@@ -26,7 +26,7 @@ class Name(NamedTuple):
     quorum: int = 1
 
 
-class Holdings(NamedTuple):
+class ReplicaHoldings(NamedTuple):
     """What a replica holds, by its own account.
 
     Attributes:
@@ -45,10 +45,10 @@ class ReadableCopy(Protocol):
     def folder(self) -> str | None:
         """Where its files lie on this machine, to be read in place; None if they do not."""
 
-    def promised(self) -> Term | None:
+    def promised(self) -> OwnerTerm | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
 
-    def held(self) -> Holdings:
+    def held(self) -> ReplicaHoldings:
         """What it holds."""
 
     def acknowledged(self) -> int:
@@ -66,16 +66,16 @@ class Replica(ReadableCopy, Protocol):
     hangs for ever (see `asking`).
     """
 
-    def promise(self, term: Term, name: Name) -> Holdings:
+    def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Takes nothing of an earlier term from now on."""
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Goes on with a segment from its end; on disk with the next `sync`."""
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Brings to disk what was appended; then it is known that the term still holds.
 
         Args:
@@ -86,7 +86,7 @@ class Replica(ReadableCopy, Protocol):
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""
 
-    def discard(self, term: Term, names: Iterable[str]) -> None:
+    def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import DurabilityError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.config import Replicas, checked
+from nosync_nb.store.replication.config import ReplicaConfig, checked_config
 from nosync_nb.store.replication.file_layout import BRANCHES
 
 _BYTES_MAX = 1 << 20
@@ -25,17 +25,17 @@ _LOGS_MAX = 1000
 _LOCK_WAIT_S = 2.0
 
 
-def path() -> str:
+def registry_path() -> str:
     """Where the file is."""
     return os.path.join(os.path.dirname(signing.key_path()), "replicas.json")
 
 
-def look(files: Files, folder: str) -> tuple[list[str], int] | None:
+def registered_replicas(files: Files, folder: str) -> tuple[list[str], int] | None:
     """The URLs of the replicas of the log that lay in a folder, and its quorum; None: none."""
     return _told(_read(files), folder)
 
 
-def gone(files: Files, parent: str) -> list[str]:
+def is_log_gone(files: Files, parent: str) -> list[str]:
     """The folders in `parent` of logs that had replicas, and are not there any more."""
     known = _read(files)
     return [
@@ -47,7 +47,7 @@ def gone(files: Files, parent: str) -> list[str]:
     ]
 
 
-def below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
+def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
     """By name, the branches of the log in a folder that had replicas and are not there any more.
 
     Cost: as `forget`.
@@ -65,7 +65,7 @@ def below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
     }
 
 
-def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
+def register_replicas(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
     """Notes the replicas of a log, if they are not noted; of none, forgets it.
 
     Raises:
@@ -74,7 +74,7 @@ def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> No
     Cost: to parse the file, for a log that is noted; so it is whenever it is opened again.
     """
     if not settings.replicas:
-        forget(files, folder)
+        unregister_replicas(files, folder)
         return
     said = [[f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum]
     if _read(files).get(folder) == said:
@@ -84,7 +84,7 @@ def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> No
         known[folder] = said
 
 
-def forget(files: Files, folder: str) -> bool:
+def unregister_replicas(files: Files, folder: str) -> bool:
     """Forgets the replicas of a log; returns whether any were known.
 
     Raises:
@@ -123,7 +123,7 @@ _Known = dict[str, object]
 @contextmanager
 def _changing(files: Files) -> Iterator[_Known]:
     """A block that changes what is known, once among processes; the oldest make room."""
-    where = path()
+    where = registry_path()
     files.make_folder(os.path.dirname(where))
     lock = files.lock(f"{where}.lock", wait_s=_LOCK_WAIT_S)
     if lock is None:
@@ -152,7 +152,7 @@ def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
     said: Any = known.get(folder)
     try:
         urls, quorum = said
-        settings = checked(urls, quorum, log=folder, look=False)
+        settings = checked_config(urls, quorum, log=folder, look=False)
     except (NosyncError, ValueError, TypeError, AttributeError):
         return None
     return urls, settings.quorum
@@ -160,7 +160,7 @@ def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
 
 def _text(files: Files) -> bytes:
     """The file; empty if it is not there, cannot be read, or others can write it."""
-    where = path()
+    where = registry_path()
     try:
         if not files.exists(where):
             return b""

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.backends.object_requests import Bucket
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.fencing_grant import Promise
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.fencing_grant import FencingGrant
 from nosync_nb.store.replication.file_layout import BRANCHES
-from nosync_nb.store.replication.remote_call import ask_all
+from nosync_nb.store.replication.remote_call import call_all
 
 
-class Distant(NamedTuple):
+class RemoteBranch(NamedTuple):
     """A branch that replicas have copies of.
 
     Attributes:
@@ -33,18 +33,22 @@ class Distant(NamedTuple):
     quorum: int
 
 
-def branches_at(files: Files, log: str, replicas: Iterable[Address]) -> list[Distant]:
+def remote_branches(
+    files: Files, log: str, replicas: Iterable[ReplicaAddress]
+) -> list[RemoteBranch]:
     """The branches of the log that lay in a folder, at those of its replicas that answer.
 
     Where two logs have been of one name, each is told.
     """
     calls = [(each.url, lambda _, each=each: _copies(files, log, each)) for each in replicas]
     held: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
-    for said in ask_all(calls):
+    for said in call_all(calls):
         for name, url, log_id, quorum in [] if isinstance(said, NosyncError) else said:
             held.setdefault((name, log_id), []).append((f"{url}#{log_id.hex()}", quorum))
     return [
-        Distant(name, tuple(url for url, _ in own), min(len(own), max(each for _, each in own)))
+        RemoteBranch(
+            name, tuple(url for url, _ in own), min(len(own), max(each for _, each in own))
+        )
         for (name, _), own in sorted(held.items())
     ]
 
@@ -53,27 +57,27 @@ _Copy = tuple[str, str, bytes, int]
 """The name of a branch, the URL and the id of its log, its quorum."""
 
 
-def _copies(files: Files, log: str, address: Address) -> list[_Copy]:
+def _copies(files: Files, log: str, address: ReplicaAddress) -> list[_Copy]:
     """The copies of branches at one replica of their parent."""
     if address.kind.startswith("grpc"):
-        return [*_of(log, address.url, connect(address, files).logs())]
+        return [*_of(log, address.url, connect_site(address, files).logs())]
     copies: list[_Copy] = []
     for name in _names(files, address):
         path = f"{address.path.rstrip('/')}/{BRANCHES}/{name}"
         below = address._replace(path=path, url=f"{address.url.rstrip('/')}/{BRANCHES}/{name}")
-        copies += _of(log, below.url, connect(below, files).logs())
+        copies += _of(log, below.url, connect_site(below, files).logs())
     return copies
 
 
-def _names(files: Files, address: Address) -> list[str]:
+def _names(files: Files, address: ReplicaAddress) -> list[str]:
     """What lies below a copy of a log."""
     where = f"{address.path.rstrip('/')}/{BRANCHES}"
     if address.kind != "file":
-        return Bucket(address.kind, address.host, where).folders()
+        return ObjectStoreClient(address.kind, address.host, where).folders()
     return files.names(where) if files.exists(where) else []
 
 
-def _of(log: str, url: str, logs: Mapping[bytes, Promise]) -> Iterable[_Copy]:
+def _of(log: str, url: str, logs: Mapping[bytes, FencingGrant]) -> Iterable[_Copy]:
     """Those of the copies at a place that are of branches of a log."""
     for log_id, said in logs.items():
         above, name = os.path.split(said.name.path)

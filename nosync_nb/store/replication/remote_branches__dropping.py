@@ -17,18 +17,18 @@ from collections.abc import Callable, Sequence
 
 from nosync_nb.errors import FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.config import signer
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.protocol import Name, Replica, Term
-from nosync_nb.store.replication.remote_call import ask_all
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.config import config_signer
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica
+from nosync_nb.store.replication.remote_call import call_all
 
 
-def drop(
+def drop_copies(
     files: Files,
     path: str,
     log_id: bytes,
-    replicas: Sequence[Address],
+    replicas: Sequence[ReplicaAddress],
     *,
     generation: int | None = None,
 ) -> dict[str, str]:
@@ -43,10 +43,10 @@ def drop(
 
     Cost: two rounds of questions; one who does not answer is waited for as long as any is.
     """
-    name = Name(path, signer(files), max(1, len(replicas)), max(1, len(replicas)))
-    sites = {each.url: connect(each, files) for each in replicas}
+    name = LogName(path, config_signer(files), max(1, len(replicas)), max(1, len(replicas)))
+    sites = {each.url: connect_site(each, files) for each in replicas}
     copies = [(url, site.replica(log_id)) for url, site in sites.items()]
-    term_of: dict[str, Term] = {}
+    term_of: dict[str, OwnerTerm] = {}
 
     def promise(url: str, copy: Replica) -> None:
         said = copy.promised()
@@ -56,7 +56,7 @@ def drop(
         if generation is not None and said.generation > generation:
             raise FencedError(f"its copy obeys generation {said.generation}, of a later owner")
         # One more: to the log's own generation it may have promised itself, under another name.
-        term = Term(1 + max(said.generation, generation or 0), secrets.token_hex(16))
+        term = OwnerTerm(1 + max(said.generation, generation or 0), secrets.token_hex(16))
         copy.promise(term, name)
         term_of[url] = term
 
@@ -83,5 +83,5 @@ def _each(
     """Takes a step at all copies that are not left yet; why some did not, by URL."""
     asked = [(url, copy) for url, copy in copies if url not in left]
     calls = [(url, lambda _, url=url, copy=copy: step(url, copy)) for url, copy in asked]
-    said = zip(asked, ask_all(calls), strict=True)
+    said = zip(asked, call_all(calls), strict=True)
     return {url: str(answer) for (url, _), answer in said if isinstance(answer, NosyncError)}

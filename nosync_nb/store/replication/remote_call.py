@@ -30,7 +30,7 @@ Beat = Callable[..., None]
 Call = Callable[[Beat], Answer]
 
 
-class SilentError(DurabilityError):
+class RemoteTimeoutError(DurabilityError):
     """Somebody was asked and has said nothing for long."""
 
     kind = "silent"
@@ -75,7 +75,7 @@ class _Waited(Generic[Answer]):
         """Begins the call, unless the last one still hangs."""
         if _hanging.holds(self._what):
             self._ended = True
-            self._error = SilentError(
+            self._error = RemoteTimeoutError(
                 f"{self._what} has not answered what it was asked before",
                 hint="look whether its disk or its network is there",
             )
@@ -103,7 +103,7 @@ class _Waited(Generic[Answer]):
         until = time.monotonic() + wait_s
         with self._news:
             while not self._ended and (left := until - time.monotonic()) > 0:
-                interruptible_wait.wait(self._news, left)
+                interruptible_wait.wait_event(self._news, left)
             return self._ended
 
     def wait(self, silent_s: float) -> Answer:
@@ -114,17 +114,17 @@ class _Waited(Generic[Answer]):
                 if left <= 0:
                     if self._thread is not None:
                         _hanging.add(self._what, self._thread)
-                    raise SilentError(
+                    raise RemoteTimeoutError(
                         f"{self._what} has not answered for {silent_s:g} s",
                         hint="look whether its disk or its network is there",
                     )
-                interruptible_wait.wait(self._news, left)
+                interruptible_wait.wait_event(self._news, left)
         if self._error is not None:
             raise self._error
         return self._answer  # type: ignore[return-value]
 
 
-def ask(what: str, call: Call[Answer], *, silent_s: float | None = None) -> Answer:
+def call_remote(what: str, call: Call[Answer], *, silent_s: float | None = None) -> Answer:
     """Returns what a call gives, which is made in another thread.
 
     Args:
@@ -140,7 +140,7 @@ def ask(what: str, call: Call[Answer], *, silent_s: float | None = None) -> Answ
     return asked.wait(SILENT_S if silent_s is None else silent_s)
 
 
-def ask_all(
+def call_all(
     calls: Iterable[tuple[str, Call[Answer]]], *, silent_s: float | None = None
 ) -> list[Answer | NosyncError]:
     """Returns what calls give, or their errors, in order; as `ask`, of all of them at once.

@@ -26,17 +26,17 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.errors import DurabilityError, FencedError, SchemaError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.group_sync import Together
+from nosync_nb.files.group_sync import GroupSyncFiles
 from nosync_nb.files.safe_names import FOLDERS
 from nosync_nb.store.log import fencing, folder
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.replication import config
-from nosync_nb.store.replication.config import Replicas
+from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.file_layout import BRANCHES
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 from nosync_nb.trace.history.history import History
 
@@ -50,7 +50,7 @@ NAME_BYTES_MAX = 255 - len(DROPPED)
 """The name of a branch has so many bytes at most: it is dropped under a longer one."""
 
 
-class Fork(NamedTuple):
+class BranchOrigin(NamedTuple):
     """Whose branch a log is: the id of that log, its own name there, and where it forked."""
 
     of: str
@@ -58,7 +58,7 @@ class Fork(NamedTuple):
     at: int
 
 
-class Beginning(NamedTuple):
+class BranchStart(NamedTuple):
     """What a branch begins with.
 
     Attributes:
@@ -66,20 +66,20 @@ class Beginning(NamedTuple):
         history: the past up to it, which is this branch's alone.
         unwritten: the logs of which nothing is written.
         meta: for the id of its log, the rest of what its checkpoint says.
-        times: when each epoch was committed; see `Ledger.saved`.
+        times: when each epoch was committed; see `EpochIndex.saved`.
         replicas: where it is kept from its first opening on.
     """
 
-    version: Version
+    version: VersionState
     graph: Graph
     history: History
     unwritten: frozenset[int]
     meta: Callable[[bytes], Mapping[str, Any]]
     times: bytes
-    replicas: Replicas = Replicas()
+    replicas: ReplicaConfig = ReplicaConfig()
 
 
-def fork_of(meta: Mapping[str, Any]) -> Fork | None:
+def branch_origin(meta: Mapping[str, Any]) -> BranchOrigin | None:
     """Whose branch a log is, by its checkpoint; None: it is nobody's.
 
     Raises:
@@ -88,30 +88,30 @@ def fork_of(meta: Mapping[str, Any]) -> Fork | None:
     said = meta.get("branch")
     if said is None:
         return None
-    with decoding("the checkpoint"):
-        fork = Fork(*said)
+    with guarded_decoding("the checkpoint"):
+        fork = BranchOrigin(*said)
         if not isinstance(fork.of, str) or not isinstance(fork.name, str) or fork.at < 0:
             raise ValueError("it names no branch")
         return fork
 
 
-def place(log: str, name: str) -> str:
+def branch_folder(log: str, name: str) -> str:
     """The folder of a branch of the log in a folder; `A/B` is branch B of branch A."""
     for part in name.split("/"):
         log = os.path.join(log, FOLDER, part)
     return log
 
 
-def names(files: Files, log: str) -> list[str]:
+def branch_names(files: Files, log: str) -> list[str]:
     """The branches of the log in a folder."""
     where = os.path.join(log, FOLDER)
     if not files.exists(where):
         return []
-    folder.inside(files, where, write=False)
+    folder.path_inside(files, where, write=False)
     return [name for name in files.names(where) if not name.startswith(".")]
 
 
-def make(parent: Store, name: str, beginning: Beginning) -> str:
+def create_branch(parent: Store, name: str, beginning: BranchStart) -> str:
     """Makes a branch, or nothing.
 
     Args:
@@ -133,16 +133,18 @@ def make(parent: Store, name: str, beginning: Beginning) -> str:
             f"branch '{name:.40}...': a name of {size_bytes} bytes is too long for a folder",
             hint=f"name it with at most {NAME_BYTES_MAX} bytes",
         )
-    target = place(parent.path, name)
+    target = branch_folder(parent.path, name)
     if files.exists(target):
-        raise taken(name, target)
-    sweep(parent)
-    fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+        raise branch_exists_error(name, target)
+    sweep_leftovers(parent)
+    fork = BranchOrigin(parent.log.id.hex(), name, beginning.version.epoch)
     _placed(parent, _making(parent), target, beginning, files.link, fork)
     return target
 
 
-def leave(parent: Store, name: str, incarnation: int, beginning: Beginning) -> None:
+def prepare_backup_branch(
+    parent: Store, name: str, incarnation: int, beginning: BranchStart
+) -> None:
     """Makes ready a branch of what a rewind leaves, which `settle` shows once that came about.
 
     Args:
@@ -150,11 +152,11 @@ def leave(parent: Store, name: str, incarnation: int, beginning: Beginning) -> N
     """
     hidden = f"{LEFT}{incarnation}-{name}"
     made = _making(parent)
-    fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+    fork = BranchOrigin(parent.log.id.hex(), name, beginning.version.epoch)
     parent.files.make_folder(os.path.join(parent.path, FOLDER))
     with _owned(parent):
         parent.files.remove_folder(made)
-    _placed(parent, made, place(parent.path, hidden), beginning, parent.files.link, fork)
+    _placed(parent, made, branch_folder(parent.path, hidden), beginning, parent.files.link, fork)
 
 
 def _making(parent: Store) -> str:
@@ -162,7 +164,7 @@ def _making(parent: Store) -> str:
     return os.path.join(parent.path, FOLDER, f"{MAKING}{parent.log.generation}")
 
 
-def settle(parent: Store, incarnation: int) -> None:
+def finish_backup_branches(parent: Store, incarnation: int) -> None:
     """Shows the branches of what rewinds have left; deletes those of rewinds that did not come.
 
     What somebody who died left half made, or half deleted, goes too. May be done again: whoever
@@ -194,7 +196,7 @@ def settle(parent: Store, incarnation: int) -> None:
     files.sync_folder(where)
 
 
-def copy(source: Store, target: str, beginning: Beginning) -> None:
+def copy(source: Store, target: str, beginning: BranchStart) -> None:
     """Makes a log of its own in another folder, or nothing; see `session/copy_log.py`.
 
     Args:
@@ -216,14 +218,14 @@ def _placed(
     source: Store,
     made: str,
     target: str,
-    beginning: Beginning,
+    beginning: BranchStart,
     bring: Callable[[str, str], None],
-    fork: Fork | None,
+    fork: BranchOrigin | None,
 ) -> None:
     """Writes a log into one folder, and gives that its name; or nothing is there."""
     files, ours = source.files, made
     try:
-        with closing(Together(files)) as disk:
+        with closing(GroupSyncFiles(files)) as disk:
             _write(source, disk, made, beginning, bring, fork)
             disk.settle(apart=os.path.dirname(target))
         with nullcontext() if fork is None else _owned(source):
@@ -235,7 +237,7 @@ def _placed(
         raise
 
 
-def taken(name: str, path: str) -> SchemaError:
+def branch_exists_error(name: str, path: str) -> SchemaError:
     """The error of a name that another branch has."""
     return SchemaError(
         f"there is a branch '{name}' already",
@@ -244,7 +246,7 @@ def taken(name: str, path: str) -> SchemaError:
     )
 
 
-def unknown(name: str, known: Iterable[str]) -> SchemaError:
+def unknown_branch_error(name: str, known: Iterable[str]) -> SchemaError:
     """The error of a branch that is not there."""
     return SchemaError(
         f"there is no branch '{name}'", hint=f"branches: {', '.join(known) or 'none'}"
@@ -255,9 +257,9 @@ def _write(
     parent: Store,
     disk: Files,
     made: str,
-    beginning: Beginning,
+    beginning: BranchStart,
     bring: Callable[[str, str], None],
-    fork: Fork | None,
+    fork: BranchOrigin | None,
 ) -> None:
     """Writes all of a branch, or of a copy, into a new folder.
 
@@ -293,12 +295,12 @@ def _write(
         store.log.write_checkpoint(payload)
         store.log.note(epoch)
         if beginning.replicas.replicas:
-            config.write(disk, made, store.log.id, beginning.replicas)
+            config.write_config(disk, made, store.log.id, beginning.replicas)
     finally:
         store.close()
 
 
-def drop(parent: Store, name: str) -> int:
+def drop_branch(parent: Store, name: str) -> int:
     """Deletes a branch; from the moment on that it is renamed it is not there.
 
     Returns:
@@ -308,19 +310,19 @@ def drop(parent: Store, name: str) -> int:
         SchemaError: there is none, or it has branches itself.
         FencedError: somebody has it open.
     """
-    files, path = parent.files, place(parent.path, name)
-    known = names(files, parent.path)
+    files, path = parent.files, branch_folder(parent.path, name)
+    known = branch_names(files, parent.path)
     if name not in known:
-        raise unknown(name, known)
-    below = names(files, path)
+        raise unknown_branch_error(name, known)
+    below = branch_names(files, path)
     if below:
         raise SchemaError(
             f"branch '{name}' has branches of its own: {', '.join(below)}",
             hint=f"drop those first: nosync.open('{path}').drop_branch('{below[0]}')",
         )
-    sweep(parent)
+    sweep_leftovers(parent)
     gone = os.path.join(parent.path, FOLDER, DROPPED + name)
-    lock = fencing.opening(files, path)
+    lock = fencing.opening_lock(files, path)
     try:
         claimed = _claimed(files, path, name)
         claimed.close()
@@ -333,10 +335,10 @@ def drop(parent: Store, name: str) -> int:
     return claimed.number
 
 
-def _claimed(files: Files, path: str, name: str) -> fencing.Lease:
+def _claimed(files: Files, path: str, name: str) -> fencing.WriterLease:
     """The right to write a branch that is to go; while its lock is held."""
     try:
-        return fencing.claim(files, path, Machine(), takeover=False, generation_min=0)
+        return fencing.claim_lease(files, path, HostIdentity(), takeover=False, generation_min=0)
     except FencedError as error:
         raise FencedError(
             f"branch '{name}' is open: {error}",
@@ -344,10 +346,10 @@ def _claimed(files: Files, path: str, name: str) -> fencing.Lease:
         ) from error
 
 
-def sweep(parent: Store) -> None:
+def sweep_leftovers(parent: Store) -> None:
     """Deletes what somebody who died left half made, or half deleted."""
     where = os.path.join(parent.path, FOLDER)
-    folder.inside(parent.files, where, write=True)
+    folder.path_inside(parent.files, where, write=True)
     _remove_unfinished(parent, parent.files.names(where))
 
 
@@ -372,7 +374,7 @@ def _owned(parent: Store) -> Iterator[None]:
         FencedError: another process owns the log, or this is a forked child.
     """
     parent.log.check()
-    lock = fencing.opening(parent.files, parent.path)
+    lock = fencing.opening_lock(parent.files, parent.path)
     try:
         parent.log.check()
         yield
@@ -380,16 +382,16 @@ def _owned(parent: Store) -> Iterator[None]:
         lock.release()
 
 
-def used(files: Files, log: str) -> str | None:
+def notebook_branch(files: Files, log: str) -> str | None:
     """The branch that a notebook of the log in a folder goes on in; None: the log itself."""
     path = os.path.join(log, FOLDER, IN_USE)
-    if not names(files, log) or not files.exists(path):
+    if not branch_names(files, log) or not files.exists(path):
         return None
     name = files.read(path, most=_NAME_BYTES_MAX).decode(errors="replace")
     return name if _is_there(files, log, name) else None
 
 
-def use(files: Files, log: str, name: str | None) -> None:
+def set_notebook_branch(files: Files, log: str, name: str | None) -> None:
     """Notes which branch a notebook goes on in, durably; None: the log itself.
 
     Args:
@@ -399,23 +401,26 @@ def use(files: Files, log: str, name: str | None) -> None:
         SchemaError: there is no such branch.
     """
     if name is not None and not _is_there(files, log, name):
-        raise unknown(name, every(files, log))
-    if names(files, log):
+        raise unknown_branch_error(name, all_branches(files, log))
+    if branch_names(files, log):
         files.replace(os.path.join(log, FOLDER, IN_USE), (name or "").encode())
 
 
-def every(files: Files, log: str) -> list[str]:
+def all_branches(files: Files, log: str) -> list[str]:
     """The branches of the log in a folder and those of them, as `A/B`."""
     known = []
-    for name in names(files, log):
-        known += [name, *(f"{name}/{each}" for each in every(files, place(log, name)))]
+    for name in branch_names(files, log):
+        known += [
+            name,
+            *(f"{name}/{each}" for each in all_branches(files, branch_folder(log, name))),
+        ]
     return known
 
 
 def _is_there(files: Files, log: str, name: str) -> bool:
     """Tells whether there is such a branch, or such a one of a branch."""
     for part in name.split("/"):
-        if part not in names(files, log):
+        if part not in branch_names(files, log):
             return False
-        log = place(log, part)
+        log = branch_folder(log, part)
     return True

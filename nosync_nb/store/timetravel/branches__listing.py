@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log.owner import Owner
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner import LogOwner
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.records import payloads
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
-from nosync_nb.store.timetravel.branches import fork_of, names, place
+from nosync_nb.store.timetravel.branches import branch_folder, branch_names, branch_origin
 
 
-class Branch(NamedTuple):
+class BranchInfo(NamedTuple):
     """A branch as it is listed.
 
     Attributes:
@@ -41,22 +41,22 @@ class Branch(NamedTuple):
     replicas: tuple[str, ...] = ()
 
 
-def listed(files: Files, log: str) -> dict[str, Branch]:
+def list_branches(files: Files, log: str) -> dict[str, BranchInfo]:
     """The branches of the log in a folder, by name. Cost: each is opened for reading."""
     branches = {}
-    for name in names(files, log):
-        path = place(log, name)
+    for name in branch_names(files, log):
+        path = branch_folder(log, name)
         try:
             branches[name] = _listed(path, name)
         except (CorruptLogError, DurabilityError, TrustError) as error:
-            branches[name] = Branch(name, path, 0, 0, None, str(error))
+            branches[name] = BranchInfo(name, path, 0, 0, None, str(error))
     return branches
 
 
-def _listed(path: str, name: str) -> Branch:
+def _listed(path: str, name: str) -> BranchInfo:
     store = Store.open(path, mode="r")
     try:
-        fork = fork_of(store.meta)
+        fork = branch_origin(store.meta)
         if fork is None:
             raise CorruptLogError(
                 f"'{path}' is no branch: its log says of nothing where it forked",
@@ -65,22 +65,22 @@ def _listed(path: str, name: str) -> Branch:
         kinds = payloads.EPOCH, payloads.REWIND
         epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
         owner = store.log.owner
-        return Branch(name, path, fork.at, epochs[-1], open_by(owner))
+        return BranchInfo(name, path, fork.at, epochs[-1], open_by(owner))
     finally:
         store.close()
 
 
-def open_by(owner: Owner | None) -> str | None:
+def open_by(owner: LogOwner | None) -> str | None:
     """The process that has a log open for writing; None if none is known to.
 
     An owner on another host or in another container counts as alive.
     """
-    if owner is None or owner.released or Machine().alive(owner.identity) is False:
+    if owner is None or owner.released or HostIdentity().alive(owner.identity) is False:
         return None
     return str(owner)
 
 
-def check_there(files: Files, path: str) -> None:
+def check_branch_exists(files: Files, path: str) -> None:
     """Raises SchemaError if a folder would be a branch and is not there: none is made by opening.
 
     Whoever opens a branch of one that was dropped would else begin an empty log in its place.
@@ -88,5 +88,5 @@ def check_there(files: Files, path: str) -> None:
     while os.path.basename(inner := os.path.dirname(path)) == branches.FOLDER:
         log, name = os.path.dirname(inner), os.path.basename(path)
         if not files.exists(path) and files.exists(os.path.join(log, "generation")):
-            raise branches.unknown(name, names(files, log))
+            raise branches.unknown_branch_error(name, branch_names(files, log))
         path = log

@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Frozen, Stage, Stale
-from nosync_nb.store.timetravel.trace_plan import Earlier
+from nosync_nb.dataflow.stage import FrozenState, Stage, StaleState
+from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch
 
 
-class Cut(NamedTuple):
+class BranchCatalog(NamedTuple):
     """The stages and the nodes of a log that begins at an epoch."""
 
     catalog: dict[str, Stage]
     graph: Graph
 
 
-def cut(seen: Snapshot, made: Earlier) -> Cut:
+def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
     """The catalog of a snapshot, and its graph, as of an epoch; see the module. Cost: O(nodes)."""
     stages = {name: _stage(stage, made) for name, stage in seen.catalog.items()}
     catalog = {name: stage for name, stage in stages.items() if stage is not None}
@@ -38,24 +38,24 @@ def cut(seen: Snapshot, made: Earlier) -> Cut:
         if (node.id not in made.refused if node.name is None else node.name in catalog)
     ]
     numbers, memory, unwritten = seen.graph.numbers, seen.graph.memory, seen.graph.unwritten
-    return Cut(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
+    return BranchCatalog(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
 
 
-def _stage(stage: Stage, made: Earlier) -> Stage | None:
+def _stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
     """A stage as of the epoch; None: there is nothing of it, nor will be."""
     epoch, unread = made.epoch, stage.name in made.unread
     gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
     cut_off = replace(stage, begin=min(stage.begin, epoch), gaps=gaps, scaled=None)
-    if isinstance(stage.life, Frozen):
+    if isinstance(stage.life, FrozenState):
         life = replace(stage.life, since=min(stage.life.since, epoch))
         return None if unread else replace(cut_off, life=life)
-    if isinstance(stage.life, Stale):
+    if isinstance(stage.life, StaleState):
         cut_off = replace(cut_off, life=replace(stage.life, since=min(stage.life.since, epoch)))
     if stage.is_input and stage.begin > epoch:
         return replace(cut_off, begin=0)
     return replace(cut_off, begin=epoch, gaps=((0, epoch + 1),)) if unread else cut_off
 
 
-def _node(node: Node, made: Earlier) -> Node:
+def _node(node: Node, made: GraphAtEpoch) -> Node:
     bare = node.id in made.bare or node.id in made.refused
     return node.earlier(made.epoch, bare=bare)

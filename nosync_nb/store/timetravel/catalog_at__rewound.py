@@ -14,24 +14,24 @@ from dataclasses import replace
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Frozen, Stage, Stale
-from nosync_nb.dataflow.state_reader import state
-from nosync_nb.store.timetravel.trace_plan import Earlier
+from nosync_nb.dataflow.stage import FrozenState, Stage, StaleState
+from nosync_nb.dataflow.state_reader import collection_state
+from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch
 from nosync_nb.trace import empty_batch
 from nosync_nb.trace.batch import Batch, arrange, concat_updates
 
 
-def catalog_at(catalog: Mapping[str, Stage], earlier: Earlier) -> dict[str, Stage]:
+def rewound_catalog(catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> dict[str, Stage]:
     """The stages of now, as they go on from an epoch."""
     return {name: _stage_at(each, earlier) for name, each in catalog.items()}
 
 
-def _stage_at(stage: Stage, earlier: Earlier) -> Stage:
+def _stage_at(stage: Stage, earlier: GraphAtEpoch) -> Stage:
     """A stage as it goes on from an epoch; the same object if nothing is other."""
     if stage.scaled is not None:  # what replicas had is of epochs that are left
         stage = replace(stage, scaled=None)
     epoch, life = earlier.epoch, stage.life
-    if isinstance(life, Stale | Frozen) and life.since > epoch:
+    if isinstance(life, StaleState | FrozenState) and life.since > epoch:
         stage = replace(stage, life=replace(life, since=epoch))
     if stage.name in earlier.unread and stage.live:
         return replace(stage, begin=epoch, gaps=())
@@ -45,7 +45,7 @@ def _stage_at(stage: Stage, earlier: Earlier) -> Stage:
     return stage
 
 
-def graph_at(graph: Graph, catalog: Mapping[str, Stage], earlier: Earlier) -> Graph:
+def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Graph:
     """The nodes of now that are there at an epoch; the same object if they are as they are now.
 
     Args:
@@ -59,7 +59,7 @@ def graph_at(graph: Graph, catalog: Mapping[str, Stage], earlier: Earlier) -> Gr
     return Graph(kept, graph.numbers, graph.made, memory=memory, unwritten=unwritten)
 
 
-def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: Earlier) -> Node | None:
+def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Node | None:
     """A node at an epoch; None if it has to be made anew, with all that it has."""
     anew = node.name is None or (catalog[node.name].live and node.name in earlier.unread)
     if node.id in earlier.refused and anew:
@@ -74,7 +74,7 @@ def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: Earlier) -> Node
     return replace(node, stopped=stopped)
 
 
-def difference(was: Snapshot, now: Snapshot, name: str) -> Batch:
+def rewind_difference(was: Snapshot, now: Snapshot, name: str) -> Batch:
     """What takes a collection from what it was to what it is, after a rewind.
 
     Cost: in what is left behind; in all that it holds if it was computed anew.
@@ -85,5 +85,8 @@ def difference(was: Snapshot, now: Snapshot, name: str) -> Batch:
         left = was.history.changes(after.log, now.epoch, last)
         parts = [each.updates.negated() for each in left]
     else:
-        parts = [state(was, name, last).updates.negated(), state(now, name, now.epoch).updates]
+        parts = [
+            collection_state(was, name, last).updates.negated(),
+            collection_state(now, name, now.epoch).updates,
+        ]
     return arrange(layout, concat_updates(parts, layout.types)) if parts else empty_batch(layout)

@@ -21,24 +21,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError, TrustError
 from nosync_nb.store.catalog import signature as signing
 from nosync_nb.store.catalog.validation import check_catalog
-from nosync_nb.store.log.frame_index import kept, states
+from nosync_nb.store.log.frame_index import checkpoint_states, retained_frames
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import Payload
-from nosync_nb.store.safe_decoding import decoding
-from nosync_nb.store.undo import KeepsFrames
+from nosync_nb.store.safe_decoding import guarded_decoding
+from nosync_nb.store.undo import FrameStore
 from nosync_nb.trace.history.history import History
 
 _STATE = 1 << 16
 """What a checkpoint is among the kinds of frames; it stands behind the frame that it is made at."""
 
 
-class Stood(NamedTuple):
+class HistoricalCatalog(NamedTuple):
     """A catalog as it was written at an epoch, and its signature."""
 
     epoch: int
@@ -46,7 +46,7 @@ class Stood(NamedTuple):
     signature: Any
 
 
-def catalog_at(store: KeepsFrames, epoch: int, now: int) -> Stood:
+def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCatalog:
     """The catalog that an epoch was computed by; of epoch 0 that of the epoch after it.
 
     What was defined after an epoch was committed, and before the next one, is not of it.
@@ -70,23 +70,23 @@ def catalog_at(store: KeepsFrames, epoch: int, now: int) -> Stood:
     return known[epoch]
 
 
-def _known(store: KeepsFrames, now: int) -> dict[int, Stood]:
+def _known(store: FrameStore, now: int) -> dict[int, HistoricalCatalog]:
     """By epoch, the catalog that it was computed by, as far as that is known."""
     files, folder = store.files, store.log.path
-    frames = kept(files, folder, store.log.head)
+    frames = retained_frames(files, folder, store.log.head)
     steps = [(frame.position.seq, frame.kind, frame.payload) for frame in frames]
-    steps += [(seq, _STATE, payload) for seq, payload in states(files, folder)]
-    known: dict[int, Stood] = {}
-    standing: Stood | None = None
+    steps += [(seq, _STATE, payload) for seq, payload in checkpoint_states(files, folder)]
+    known: dict[int, HistoricalCatalog] = {}
+    standing: HistoricalCatalog | None = None
     for seq, kind, data in sorted(steps, key=lambda each: each[:2]):
-        epoch = payloads.epoch_of(data)
+        epoch = payloads.payload_epoch(data)
         if kind == payloads.EPOCH and standing is not None:
             known[epoch] = standing
             known.update({0: standing} if epoch == 1 else {})
         if kind == payloads.REWIND:
             known = {at: each for at, each in known.items() if at <= epoch and epoch}
         if kind in payloads.DEFINES or (kind == _STATE and standing is None):
-            standing = _said(payloads.unpack(data))
+            standing = _said(payloads.decode_payload(data))
             if kind == _STATE and not seq and standing is not None:  # the log began with it
                 known[epoch] = standing
     if standing is not None and not now:
@@ -94,14 +94,14 @@ def _known(store: KeepsFrames, now: int) -> dict[int, Stood]:
     return known
 
 
-def _said(payload: Payload) -> Stood | None:
+def _said(payload: Payload) -> HistoricalCatalog | None:
     meta = payload.meta
     if "catalog" not in meta:
         return None
-    return Stood(payload.epoch, meta["catalog"], meta.get("signed"))
+    return HistoricalCatalog(payload.epoch, meta["catalog"], meta.get("signed"))
 
 
-def with_catalog(seen: Snapshot, was: Stood, log_id: bytes) -> Snapshot:
+def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: bytes) -> Snapshot:
     """A snapshot with an earlier catalog and its graph, to be planned as of an epoch of it.
 
     Nothing of it is compiled, and none of the user's functions is loaded.
@@ -114,13 +114,15 @@ def with_catalog(seen: Snapshot, was: Stood, log_id: bytes) -> Snapshot:
     Cost: O(nodes), each some us.
     """
     check_catalog(was.catalog, was.epoch)
-    origin = signing.judged(signing.own_key()[0], log_id, was.epoch, was.catalog, was.signature)
+    origin = signing.judge_signature(
+        signing.own_key()[0], log_id, was.epoch, was.catalog, was.signature
+    )
     if not origin.own:
         raise TrustError(
             f"what was defined at epoch {was.epoch} cannot be gone on with: {origin.why}",
             hint="leave out definitions='then' to go on with the definitions of now",
         )
-    with decoding("an earlier catalog"):
+    with guarded_decoding("an earlier catalog"):
         catalog = payloads.catalog_from_json(was.catalog, log_id, None)
         nodes = [*payloads.restored_nodes(was.catalog)]
     return _Earlier(seen, catalog).snapshot(nodes)
@@ -143,7 +145,7 @@ class _Earlier:
         memory = frozenset(name for name, stage in self.catalog.items() if stage.in_memory)
         graph = Graph(there, self.seen.graph.numbers, memory=memory)
         traces = self.seen.version.traces
-        version = Version(
+        version = VersionState(
             self.seen.epoch, {n: trace for n, trace in traces.items() if n not in self.moved}
         )
         return Snapshot(version, graph, self.catalog, self.history)

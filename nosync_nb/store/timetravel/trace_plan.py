@@ -30,20 +30,20 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.dataflow.runtime.historical_inputs import Past
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
-from nosync_nb.store.lazy_layer import Remembered
+from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame
-from nosync_nb.store.undo import Recent
-from nosync_nb.store.undo__undone import Since, ended, without
+from nosync_nb.store.undo import RecentFrames
+from nosync_nb.store.undo__undone import Since, ended_logs, subtract_undone
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
-from nosync_nb.trace.epoch_ranges import Interval, Ranges, check_readable
+from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable
 
 
-class Earlier(NamedTuple):
+class GraphAtEpoch(NamedTuple):
     """A graph as of an epoch.
 
     Attributes:
@@ -69,9 +69,9 @@ class Earlier(NamedTuple):
         return not (self.bare or self.refused or self.unread)
 
 
-def asof(
+def plan_as_of(
     seen: Snapshot, epoch: int, *, frames: Iterable[Frame] = (), moved: bool = False
-) -> Earlier:
+) -> GraphAtEpoch:
     """Everything that a snapshot has, as of one of its epochs.
 
     Args:
@@ -92,32 +92,32 @@ def asof(
         now = {n: held.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
         # Who only reads has compiled nothing, and nothing of what operators remember.
         unknown = [node.id for node in seen.graph if node.state and node.operator is None]
-        return Earlier(epoch, now, bare=frozenset(unknown))
-    return _Backward(seen, epoch, Recent(frames, epoch)).planned()
+        return GraphAtEpoch(epoch, now, bare=frozenset(unknown))
+    return _Backward(seen, epoch, RecentFrames(frames, epoch)).planned()
 
 
 class _Backward:
     """What is known of nodes while they are gone through, in the order of the graph."""
 
-    def __init__(self, seen: Snapshot, epoch: int, recent: Recent) -> None:
+    def __init__(self, seen: Snapshot, epoch: int, recent: RecentFrames) -> None:
         self.seen, self.epoch, self.recent = seen, epoch, recent
         self.traces: dict[int, Trace] = {}
         self.bare: set[int] = set()
         self.refused: set[int] = set()
         self.unread: set[str] = set()
         self.unwritten = seen.graph.unwritten  # no frame tells what changed it
-        self.past = Past(seen.history, seen.epoch)
+        self.past = HistoricalInputs(seen.history, seen.epoch)
         self.behind = self._behind()
         self.taken: dict[int, Since] = {}
 
-    def planned(self) -> Earlier:
+    def planned(self) -> GraphAtEpoch:
         for node in self.seen.graph:
             if node.name is not None:
                 self._named(node, self.seen.catalog[node.name])
             elif node.id in self.behind or not self._had(node, node.layouts()):
                 self.refused.add(node.id)
         sets = frozenset(self.bare), frozenset(self.refused), frozenset(self.unread)
-        return Earlier(self.epoch, self.traces, *sets, self.taken)
+        return GraphAtEpoch(self.epoch, self.traces, *sets, self.taken)
 
     def _named(self, node: Node, stage: Stage) -> None:
         """A named collection: its rows come out of its log, if not of its layers."""
@@ -154,16 +154,16 @@ class _Backward:
     def _cut(self, trace: Trace, log: int, number: int) -> Trace | None:
         """A trace as it was, by its layers and what frames say; None if they do not tell."""
         if not any(each.lower <= self.epoch < each.upper - 1 for each in trace.layers):
-            return without(trace, self.epoch, ())
+            return subtract_undone(trace, self.epoch, ())
         since = None if {log, number} & self.unwritten else self.recent.since(log, number)
-        cut = None if since is None else without(trace, self.epoch, since)
+        cut = None if since is None else subtract_undone(trace, self.epoch, since)
         if cut is not None and since is not None:
             self.taken[log] = since
         return cut
 
-    def _remembered(self, log: int, trace: Trace, at: int, readable: Ranges) -> Trace:
+    def _remembered(self, log: int, trace: Trace, at: int, readable: EpochRanges) -> Trace:
         """A trace out of the log that feeds it: the layers that were there, and what followed."""
-        layers = ended(trace, at)
+        layers = ended_logs(trace, at)
         lower = layers[-1].upper if layers else 0
         if layers and lower - 1 not in readable:
             layers, lower = [], 0
@@ -172,7 +172,7 @@ class _Backward:
             after = lower - 1 if layers else None
             history = self.seen.history
             layers.append(
-                Remembered(trace.layout, history, log, Interval(lower, at + 1), after, rows_count)
+                HistoryLayer(trace.layout, history, log, Interval(lower, at + 1), after, rows_count)
             )
         return Trace(trace.layout, tuple(layers))
 

@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 _TRIES_MAX = 64
 
 
-class Gap(NamedTuple):
+class FrameGap(NamedTuple):
     """Bytes of the stream that hold no frame that follows: where, why, and up to which frame.
 
     Attributes:
@@ -46,7 +46,7 @@ class Gap(NamedTuple):
         return f"frame {self.seq}"
 
 
-def walk(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Gap]:
+def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | FrameGap]:
     """The frames of a segment up to a place of the stream where one ends, and gaps among them.
 
     Args:
@@ -56,18 +56,18 @@ def walk(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Gap]:
     while end.offset < stop:
         most = min(size, stop - end.offset)
         data = read(segment.local(end.offset), most)
-        complete, damage = frames.scan(data, end.offset, end)
+        complete, damage = frames.scan_buffer(data, end.offset, end)
         yield from complete
         if complete:
             end, size = complete[-1].end, _PIECE
             continue
-        need = frames.needed(data, end) if len(data) == most < stop - end.offset else 0
+        need = frames.bytes_needed(data, end) if len(data) == most < stop - end.offset else 0
         if need:
             size = need
             continue
         reason = damage.reason if damage and data else "the file ends here"
         after = _behind(read, segment, end, stop)
-        yield Gap(end.offset, end.seq + 1, after.seq + 1 if after else None, reason)
+        yield FrameGap(end.offset, end.seq + 1, after.seq + 1 if after else None, reason)
         if after is None:
             return
         end = after
@@ -100,7 +100,7 @@ def _resumes(read: Read, segment: Segment, behind: int, stop: int) -> Position |
     at = behind
     while at < stop:
         data = read(segment.local(at), min(_PIECE, stop - at))
-        position = frames.resumes(data, at, behind)
+        position = frames.continues_after(data, at, behind)
         if position is not None or len(data) < _PIECE:
             return position
         at += _PIECE - frames.HEADER_BYTES
@@ -119,7 +119,7 @@ def _first(read: Read, segment: Segment, mark: Mark, stop: int) -> bool:
     """Whether the frame after a mark verifies."""
     size = min(_PIECE, stop - mark.offset)
     data = read(segment.local(mark.offset), size)
-    need = frames.needed(data, mark)
+    need = frames.bytes_needed(data, mark)
     if need > size:
         data = read(segment.local(mark.offset), min(need, stop - mark.offset))
-    return bool(frames.scan(data, mark.offset, mark)[0])
+    return bool(frames.scan_buffer(data, mark.offset, mark)[0])

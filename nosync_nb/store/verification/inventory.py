@@ -17,15 +17,15 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import Segment
-from nosync_nb.store.records.file_references__expected import Expected
-from nosync_nb.store.verification.frame_walk import Gap, walk
-from nosync_nb.store.verification.survey import Counted, Survey
-from nosync_nb.store.verification.verify import proved
+from nosync_nb.store.records.file_references__expected import ExpectedFile
+from nosync_nb.store.verification.frame_walk import FrameGap, walk_frames
+from nosync_nb.store.verification.survey import Counted, LogSurvey
+from nosync_nb.store.verification.verify import check_item
 
 Prove = Callable[[Files, str, Counted], str]
 
 
-class Item(NamedTuple):
+class ImmutableFile(NamedTuple):
     """A file that does not change any more.
 
     Attributes:
@@ -46,44 +46,44 @@ class Item(NamedTuple):
     framed: bool = True
 
 
-def items(surveyed: Survey) -> dict[str, Item]:
+def immutable_files(surveyed: LogSurvey) -> dict[str, ImmutableFile]:
     """The files of a log that can be proven, by name: rows, then checkpoints, then segments."""
     owed = surveyed.owed
     known = [each for each in surveyed.files.values() if each.digest is not None]
     named = [_rows(each.owed(owed), owed.numbers) for each in known]
-    states = [each for each in surveyed.held if checkpoint.listed([each.name])]
+    states = [each for each in surveyed.held if checkpoint.checkpoint_names([each.name])]
     named += [
-        Item(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
+        ImmutableFile(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
         for each in states
     ]
-    hurt = checkpoint.listed([each.file for each in surveyed.damage])
-    named += [Item(name, None, _state(name), True, 0) for name in hurt]
+    hurt = checkpoint.checkpoint_names([each.file for each in surveyed.damage])
+    named += [ImmutableFile(name, None, _state(name), True, 0) for name in hurt]
     for one, after in pairwise(surveyed.segments):
         if after.before == one.key:
             size = one.local(after.start.offset)
-            named.append(Item(one.name, size, _segment(one, after), False, 0))
+            named.append(ImmutableFile(one.name, size, _segment(one, after), False, 0))
     keys = {one.key for one in surveyed.segments}
     for after in surveyed.segments:
         if after.before is not None and after.before not in keys:
             name = segments.file_name(*after.before)
             if any(each.file == name for each in surveyed.damage):
-                named.append(Item(name, None, _segment(None, after), False, 0))
+                named.append(ImmutableFile(name, None, _segment(None, after), False, 0))
     return {each.name: each for each in named}
 
 
-def _rows(each: Expected, local: AbstractSet[int]) -> Item:
+def _rows(each: ExpectedFile, local: AbstractSet[int]) -> ImmutableFile:
     def prove(files: Files, path: str, counted: Counted) -> str:
-        return "; ".join(flaw.why for flaw in proved(files, path, each, counted))
+        return "; ".join(flaw.why for flaw in check_item(files, path, each, counted))
 
     current = each.current and not (each.traces and each.traces <= local)
-    return Item(each.name, each.size or 0, prove, current, each.after, each.framed)
+    return ImmutableFile(each.name, each.size or 0, prove, current, each.after, each.framed)
 
 
 def _state(name: str) -> Prove:
     def prove(files: Files, path: str, counted: Counted) -> str:
         data = files.read(path)
         counted(len(data))
-        state = checkpoint.decode(data, name, path)
+        state = checkpoint.decode_checkpoint(data, name, path)
         return state if isinstance(state, str) else ""
 
     return prove
@@ -107,14 +107,14 @@ def _segment(known: Segment | None, after: Segment) -> Prove:
                 return data
 
             header = read(0, segments.HEADER_BYTES)
-            own = known or segments.decode(header)
-            if own is None or header != segments.encode(own):
+            own = known or segments.decode_header(header)
+            if own is None or header != segments.encode_header(own):
                 return "its header is not what was written"
             if (own.key, own.log_id) != (after.before, after.log_id):
                 return "it is another segment"
             last: Mark | None = own.start
-            for each in walk(read, own, end.offset):
-                if isinstance(each, Gap):
+            for each in walk_frames(read, own, end.offset):
+                if isinstance(each, FrameGap):
                     return f"frame {each.seq}: {each.reason}"
                 last = each.end
             return "" if last == end else "its frames do not lead to those after it"

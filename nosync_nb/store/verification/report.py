@@ -10,7 +10,7 @@ from nosync_nb.errors import one_line
 CopyState = Literal["level", "behind", "differs", "unreachable"]
 
 
-class Damaged(NamedTuple):
+class DamagedRange(NamedTuple):
     """Bytes that are not those that were written.
 
     Attributes:
@@ -26,12 +26,12 @@ class Damaged(NamedTuple):
     epochs: range | None = None
 
     def __str__(self) -> str:
-        of = [f"stage '{self.stage}'" if self.stage else "", told(self.epochs)]
+        of = [f"stage '{self.stage}'" if self.stage else "", findings_text(self.epochs)]
         of = [each for each in of if each]
         return one_line(f"{self.file}{' (' + ', '.join(of) + ')' if of else ''}: {self.what}")
 
 
-class CopyFound(NamedTuple):
+class ReplicaFinding(NamedTuple):
     """What was found of a replica.
 
     Attributes:
@@ -45,7 +45,7 @@ class CopyFound(NamedTuple):
     url: str
     state: CopyState
     epoch: int | None = None
-    damage: tuple[Damaged, ...] = ()
+    damage: tuple[DamagedRange, ...] = ()
     why: str = ""
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class CopyFound(NamedTuple):
         return one_line(f"{self.url}: {self.state}{upto}{': ' + self.why if self.why else ''}")
 
 
-class Verified(NamedTuple):
+class VerificationReport(NamedTuple):
     """What a verification found.
 
     Attributes:
@@ -72,8 +72,8 @@ class Verified(NamedTuple):
     files: int
     bytes: int
     seconds: float
-    damage: tuple[Damaged, ...] = ()
-    replicas: tuple[CopyFound, ...] = ()
+    damage: tuple[DamagedRange, ...] = ()
+    replicas: tuple[ReplicaFinding, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -101,7 +101,7 @@ class Verified(NamedTuple):
         return "\n".join([*lines, *(f"  {one_line(note)}" for note in self.notes)])
 
 
-def told(epochs: range | None) -> str:
+def findings_text(epochs: range | None) -> str:
     """Epochs in words; empty if they are not known."""
     if not epochs:
         return ""
@@ -110,7 +110,9 @@ def told(epochs: range | None) -> str:
     return f"epochs {epochs.start} to {epochs.stop - 1}"
 
 
-def together(damage: Sequence[Damaged], again: Sequence[Damaged]) -> list[Damaged]:
+def combined_reports(
+    damage: Sequence[DamagedRange], again: Sequence[DamagedRange]
+) -> list[DamagedRange]:
     """The damage of files that was found twice, as it was found the second time."""
     files = {each.file for each in damage}
     return [each for each in again if each.file in files]

@@ -19,35 +19,35 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import checkpoint, owner, recovery, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
-from nosync_nb.store.log.fencing import Words
+from nosync_nb.store.log.fencing import ControlBlock
 from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.log.segments import Chain, Segment
-from nosync_nb.store.provenance.check import Following, Wrong
+from nosync_nb.store.provenance.check import ClockContradiction, LabelHistory
 from nosync_nb.store.records import file_references__owed as owed
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.file_references__expected import (
-    Expected,
+    ExpectedFile,
     of_checkpoint,
     of_frame,
     stages_of,
 )
-from nosync_nb.store.safe_decoding import decoding
-from nosync_nb.store.verification.frame_walk import Gap, walk
-from nosync_nb.store.verification.report import Damaged
+from nosync_nb.store.safe_decoding import guarded_decoding
+from nosync_nb.store.verification.frame_walk import FrameGap, walk_frames
+from nosync_nb.store.verification.report import DamagedRange
 
 KEPT = 2
 """So many checkpoints are gone back to; who died may leave an older one, whose files are gone."""
 
 
-class Present(NamedTuple):
+class PresentFile(NamedTuple):
     """A segment or a checkpoint that was found: how many bytes of its file count."""
 
     name: str
     size: int
 
 
-class Survey(NamedTuple):
+class LogSurvey(NamedTuple):
     """What a log consists of.
 
     Attributes:
@@ -64,15 +64,15 @@ class Survey(NamedTuple):
     """
 
     log_id: bytes
-    files: dict[str, Expected]
-    held: list[Present]
+    files: dict[str, ExpectedFile]
+    held: list[PresentFile]
     segments: list[Segment]
     state: str | None
     epoch: int
     ends: list[tuple[int, int]]
     stages: dict[int, str]
-    owed: owed.Spoken
-    damage: list[Damaged]
+    owed: owed.RequirementHistory
+    damage: list[DamagedRange]
     notes: list[str]
 
 
@@ -80,7 +80,7 @@ Counted = Callable[[int], None]
 """Is told of bytes that were read."""
 
 
-def survey(files: Files, folder: str, machine: Machine, counted: Counted) -> Survey:
+def survey_log(files: Files, folder: str, machine: HostIdentity, counted: Counted) -> LogSurvey:
     """Reads the checkpoints and segments of a log.
 
     Raises:
@@ -99,33 +99,35 @@ class _Stated(NamedTuple):
     state: Checkpoint
     size: int
     epoch: int
-    files: list[Expected]
+    files: list[ExpectedFile]
 
 
 class _Surveyor:
     """One survey, while it is made."""
 
-    def __init__(self, files: Files, folder: str, machine: Machine, counted: Counted) -> None:
+    def __init__(self, files: Files, folder: str, machine: HostIdentity, counted: Counted) -> None:
         self._files, self._folder, self._machine = files, folder, machine
         self._counted = counted
-        self._named: dict[str, Expected] = {}
-        self._held: list[Present] = []
+        self._named: dict[str, ExpectedFile] = {}
+        self._held: list[PresentFile] = []
         self._stages: dict[int, str] = {}
-        self._owed = owed.Spoken()
-        self._damage: list[Damaged] = []
+        self._owed = owed.RequirementHistory()
+        self._damage: list[DamagedRange] = []
         self._notes: list[str] = []
         self._ends: list[tuple[int, int]] = []
-        self._following = Following(None)
+        self._following = LabelHistory(None)
         self._epoch: int | None = None
         self._last = 0
         self._since = self._first = 0  # the ends of the oldest and the newest checkpoint
         self._published: int | None = None  # where what the owner has published ends, if known
 
-    def survey(self) -> Survey:
+    def survey(self) -> LogSurvey:
         """See `survey`."""
         self._published, known = self._limits()
         names = self._files.names(self._folder)
-        states = [stated for name in checkpoint.listed(names) if (stated := self._stated(name))]
+        states = [
+            stated for name in checkpoint.checkpoint_names(names) if (stated := self._stated(name))
+        ]
         since = min((each.state.mark.offset for each in states[:KEPT]), default=0)
         chain = self._linked(names, since)
         path = self._reachable(chain, names)
@@ -135,14 +137,16 @@ class _Surveyor:
             self._first, self._since = states[0].state.mark.offset, states[-1].state.mark.offset
         self._last = states[0].epoch if states else 0
         for stated in states:
-            self._held.append(Present(stated.name, stated.size))
+            self._held.append(PresentFile(stated.name, stated.size))
             for each in stated.files:
                 self._note(each._replace(current=stated is states[0]))
-        lost = not states and checkpoint.listed(names)  # then it is not known how far back it goes
+        lost = not states and checkpoint.checkpoint_names(
+            names
+        )  # then it is not known how far back it goes
         short = not lost and (not path or path[0].start.offset > since)
         self._walk(path, chain, known, short=short)
         self._left_out(unfit, path)
-        return Survey(
+        return LogSurvey(
             path[-1].log_id if path else b"",
             self._named,
             self._held,
@@ -162,19 +166,19 @@ class _Surveyor:
         known = 0
         said = None
         try:
-            said = owner.read(self._files, self._folder)
+            said = owner.read_owner(self._files, self._folder)
             known = said.known if said else 0
         except CorruptLogError as error:
-            self._damage.append(Damaged("owner", str(error)))
+            self._damage.append(DamagedRange("owner", str(error)))
         try:
-            words = Words(self._files.mapped(path))
+            words = ControlBlock(self._files.mapped(path))
         except (CorruptLogError, DurabilityError) as error:
-            self._damage.append(Damaged("generation", str(error)))
+            self._damage.append(DamagedRange("generation", str(error)))
             return None, known
         try:
             generation = words.generation
             if not generation:
-                self._damage.append(Damaged("generation", "its word is not what was written"))
+                self._damage.append(DamagedRange("generation", "its word is not what was written"))
             me = self._machine.identity()
             wrote = said.last(generation) if said else None
             same = wrote is not None and bool(me.boot) and wrote[:2] == (me.host, me.boot)
@@ -187,20 +191,20 @@ class _Surveyor:
 
     def _stated(self, name: str) -> _Stated | None:
         """Reads a checkpoint; None if it is damaged, which is noted."""
-        state = checkpoint.read(self._files, self._folder, name)
+        state = checkpoint.read_checkpoint(self._files, self._folder, name)
         if isinstance(state, str):
-            self._damage.append(Damaged(name, state.rpartition("is damaged: ")[2]))
+            self._damage.append(DamagedRange(name, state.rpartition("is damaged: ")[2]))
             return None
         size = checkpoint.HEADER_BYTES + len(state.payload)
         self._counted(size)
         try:
-            with decoding(f"'{name}'"):
-                payload = payloads.unpack(state.payload)
+            with guarded_decoding(f"'{name}'"):
+                payload = payloads.decode_payload(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
-                self._owed.begin(owed.owing(payload))
+                self._owed.begin(owed.requirement_of(payload))
                 named = list(of_checkpoint(payload, state.mark.offset))
         except CorruptLogError as error:
-            self._damage.append(Damaged(name, str(error)))
+            self._damage.append(DamagedRange(name, str(error)))
             return None
         return _Stated(name, state._replace(payload=b""), size, payload.epoch, named)
 
@@ -208,7 +212,7 @@ class _Surveyor:
         if not path or state.mark.offset < path[0].start.offset:
             return True  # what it was made after is damaged itself
         try:
-            return tail.holds(self._files, self._folder, Chain([*path], [], None), state.mark)
+            return tail.tail_holds(self._files, self._folder, Chain([*path], [], None), state.mark)
         except DurabilityError:
             return True  # the segment is looked at anyway
 
@@ -216,16 +220,18 @@ class _Surveyor:
         """Tells of checkpoints that do not fit the frames, unless these are what is damaged."""
         hit = self._hit()
         for name, state, *_ in unfit:
-            if recovery.left_behind(state, path):
+            if recovery.leftover_files(state, path):
                 self._notes.append(f"{name}: left out, its writer had been replaced")
             elif not hit:
-                self._damage.append(Damaged(name, "the frame that it was made after is another"))
+                self._damage.append(
+                    DamagedRange(name, "the frame that it was made after is another")
+                )
 
     def _hit(self) -> list[tuple[int, int]]:
         """The segments that are damaged."""
-        return segments.listed([each.file for each in self._damage])
+        return segments.segment_names([each.file for each in self._damage])
 
-    def _note(self, each: Expected) -> None:
+    def _note(self, each: ExpectedFile) -> None:
         known = self._named.get(each.name)
         self._named[each.name] = each if known is None else known.joined(each)
 
@@ -233,25 +239,25 @@ class _Surveyor:
 
     def _linked(self, names: Sequence[str], since: int) -> Chain:
         """The segments as they are linked; without order, if the disk does not give all of them."""
-        for key in segments.listed(names):
+        for key in segments.segment_names(names):
             try:
-                segments.header_of(self._files, self._folder, key)
+                segments.read_header(self._files, self._folder, key)
             except DurabilityError as error:
-                self._damage.append(Damaged(segments.file_name(*key), str(error)))
-        listed = [segments.file_name(*key) for key in segments.listed(names)]
+                self._damage.append(DamagedRange(segments.file_name(*key), str(error)))
+        listed = [segments.file_name(*key) for key in segments.segment_names(names)]
         hit = [segments.file_name(*key) for key in self._hit()]
         if hit:
             return Chain([], [name for name in listed if name not in hit], hit[0])
-        return segments.linked(self._files, self._folder, names, since=since)
+        return segments.linked_segments(self._files, self._folder, names, since=since)
 
     def _reachable(self, chain: Chain, names: Sequence[str]) -> list[Segment]:
         """The segments of the log, those before the oldest checkpoint that are left included."""
         if self._hit():
             return []
-        first = chain.live[0].before if chain.live else segments.listed(names)[-1:]
+        first = chain.live[0].before if chain.live else segments.segment_names(names)[-1:]
         if isinstance(first, list):
             first = first[0] if first else None
-        return [*segments.back(self._files, self._folder, first, 0)[0], *chain.live]
+        return [*segments.previous_segments(self._files, self._folder, first, 0)[0], *chain.live]
 
     def _walk(self, path: Sequence[Segment], chain: Chain, known: int, *, short: bool) -> None:
         """Reads the segments, and decides whether what the last one lacks was ever there.
@@ -268,16 +274,16 @@ class _Surveyor:
         if chain.missing is None or not (judged or short):
             return
         names = {chain.missing, *chain.detached}
-        keys = segments.listed(sorted(names))
+        keys = segments.segment_names(sorted(names))
         headers = {
-            key: segments.header_of(self._files, self._folder, key)
+            key: segments.read_header(self._files, self._folder, key)
             for key in keys
             if key not in self._hit()
         }
         for key in headers:
             if headers[key] is None:
                 what = "it is missing, or its header is not what was written"
-                self._damage.append(Damaged(segments.file_name(*key), what))
+                self._damage.append(DamagedRange(segments.file_name(*key), what))
         rest = [each for each in headers.values() if each is not None and each not in path]
         newest = bool(rest) and rest[-1].key == keys[-1]
         self._each(rest, published if newest else None)
@@ -290,7 +296,7 @@ class _Surveyor:
             if end != segment.start:
                 self._following.missed()
             if end is not None and segment.start != end:
-                self._damage.append(Damaged(segment.name, "it does not continue the log"))
+                self._damage.append(DamagedRange(segment.name, "it does not continue the log"))
             follows = after is not None and after.before == segment.key
             stop = last if after is None else after.start.offset if follows else None
             if stop is not None and self._published is not None:
@@ -305,7 +311,7 @@ class _Surveyor:
             with closing(self._files.open(os.path.join(self._folder, segment.name))) as file:
                 return self._frames(file, segment, stop)
         except DurabilityError as error:
-            self._damage.append(Damaged(segment.name, str(error)))
+            self._damage.append(DamagedRange(segment.name, str(error)))
             return None
 
     def _frames(self, file: File, segment: Segment, stop: int | None) -> Mark | None:
@@ -314,15 +320,15 @@ class _Surveyor:
             self._counted(len(data))
             return data
 
-        if read(0, segments.HEADER_BYTES) != segments.encode(segment):
-            self._damage.append(Damaged(segment.name, "its header is not what was written"))
+        if read(0, segments.HEADER_BYTES) != segments.encode_header(segment):
+            self._damage.append(DamagedRange(segment.name, "its header is not what was written"))
         end: Mark | None = segment.start
-        gap: Gap | None = None
+        gap: FrameGap | None = None
         upto = segment.start.offset + max(0, file.size() - segments.HEADER_BYTES)
         if self._published is not None:
             upto = min(upto, self._published)  # what stands behind is being written
-        for each in walk(read, segment, upto if stop is None else stop):
-            if isinstance(each, Gap):
+        for each in walk_frames(read, segment, upto if stop is None else stop):
+            if isinstance(each, FrameGap):
                 self._following.missed()
                 if each.upto is not None or stop is not None:
                     gap, end = each, None
@@ -338,10 +344,10 @@ class _Surveyor:
         size = file.size() if stop is None and end is None else segment.local(stop or 0)
         if stop is None and end is not None:
             size = segment.local(end.offset)
-        self._held.append(Present(segment.name, size))
+        self._held.append(PresentFile(segment.name, size))
         return end
 
-    def _lost(self, segment: Segment, gap: Gap, later: int | None) -> None:
+    def _lost(self, segment: Segment, gap: FrameGap, later: int | None) -> None:
         """Notes frames that are damaged; `later` is the first epoch behind them."""
         before = self._epoch
         epochs = None
@@ -350,15 +356,15 @@ class _Surveyor:
         elif before is not None:
             epochs = range(before + 1, before + 2)
         what = f"{gap.frames} at byte {segment.local(gap.offset)}: {gap.reason}"
-        self._damage.append(Damaged(segment.name, what, None, epochs))
+        self._damage.append(DamagedRange(segment.name, what, None, epochs))
 
     def _frame(self, segment: Segment, frame: Frame) -> int | None:
         """Takes in what a frame names; returns the epoch that it closes, if it does."""
         offset = frame.end.offset
         try:
-            with decoding(f"frame {frame.position.seq}"):
-                payload = payloads.unpack(frame.payload)
-                if (said := owed.owing(payload)) is not None:
+            with guarded_decoding(f"frame {frame.position.seq}"):
+                payload = payloads.decode_payload(frame.payload)
+                if (said := owed.requirement_of(payload)) is not None:
                     self._stages.update(stages_of(payload.meta))
                     self._owed.follow(said, offset)
                 wrongs = [*self._following.wrong(frame.kind, payload)]
@@ -368,7 +374,7 @@ class _Surveyor:
                         self._note(each)
         except CorruptLogError as error:
             self._following.missed()
-            self._damage.append(Damaged(segment.name, str(error)))
+            self._damage.append(DamagedRange(segment.name, str(error)))
             return None
         if frame.kind not in (payloads.EPOCH, payloads.REWIND):
             return None
@@ -377,13 +383,13 @@ class _Surveyor:
             self._ends.append((offset, payload.epoch))
         return payload.epoch
 
-    def _wrong(self, segment: Segment, frame: Frame, wrong: Wrong) -> Damaged:
+    def _wrong(self, segment: Segment, frame: Frame, wrong: ClockContradiction) -> DamagedRange:
         """A clock that contradicts the log."""
         names = self._stages
         rows = "itself" if wrong.source == wrong.log else f"'{names.get(wrong.source, '?')}'"
         what = f"frame {frame.position.seq}: its clock names other rows of {rows} than are there"
         epochs = range(wrong.epoch, wrong.epoch + 1) if wrong.epoch else None
-        return Damaged(segment.name, what, names.get(wrong.log), epochs)
+        return DamagedRange(segment.name, what, names.get(wrong.log), epochs)
 
     def _judge(self, last: Segment, chain: Chain, known: int) -> bool:
         """Decides whether what stands behind the last frame, or is missing there, was on disk."""
@@ -391,13 +397,13 @@ class _Surveyor:
             return True
         rest = Chain([last], chain.detached, chain.missing)
         try:
-            read = tail.read(self._files, self._folder, rest, last.start, known=known)
+            read = tail.read_tail(self._files, self._folder, rest, last.start, known=known)
             self._notes += read.notes
         except CorruptLogError as error:
             if chain.missing is None:
                 epochs = None if self._epoch is None else range(self._epoch + 1, self._epoch + 2)
-                self._damage.append(Damaged(last.name, str(error), None, epochs))
+                self._damage.append(DamagedRange(last.name, str(error), None, epochs))
             return True
         except DurabilityError as error:
-            self._damage.append(Damaged(last.name, str(error)))
+            self._damage.append(DamagedRange(last.name, str(error)))
         return False

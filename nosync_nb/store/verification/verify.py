@@ -19,29 +19,34 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import FOLDERS, PACK, PART, within
+from nosync_nb.files.safe_names import FOLDERS, PACK, PART, checked_path_within
 from nosync_nb.store.log import folder as log_folder
-from nosync_nb.store.log.owner__machine import Machine
-from nosync_nb.store.records.file_references__expected import Expected
+from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.records.file_references__expected import ExpectedFile
 from nosync_nb.store.safe_decoding import CRAFTED
-from nosync_nb.store.verification.report import CopyFound, Damaged, Verified, together
-from nosync_nb.store.verification.survey import Survey, survey
+from nosync_nb.store.verification.report import (
+    DamagedRange,
+    ReplicaFinding,
+    VerificationReport,
+    combined_reports,
+)
+from nosync_nb.store.verification.survey import LogSurvey, survey_log
 from nosync_nb.trace import checksums
-from nosync_nb.trace.checksums import Flaw, Watch
+from nosync_nb.trace.checksums import FileDamage, Watch
 
 _ROUNDS = 3
 
 Pause = Callable[[], None]
 
 
-class Looked(NamedTuple):
+class VerifiedState(NamedTuple):
     """A log as it was found: the last survey, and what was damaged in each of several."""
 
-    survey: Survey
-    damage: tuple[Damaged, ...]
+    survey: LogSurvey
+    damage: tuple[DamagedRange, ...]
 
 
-class Tally:
+class ReadTally:
     """How much was read, and a rest after each piece of it."""
 
     def __init__(self, pause: Pause | None) -> None:
@@ -58,25 +63,25 @@ class Tally:
     def verified(
         self,
         folder: str,
-        log: Looked,
+        log: VerifiedState,
         seconds: float,
-        copies: Sequence[CopyFound] = (),
+        copies: Sequence[ReplicaFinding] = (),
         notes: Sequence[str] = (),
-    ) -> Verified:
+    ) -> VerificationReport:
         """What was found, as a value."""
         said = (*log.survey.notes, *notes)
         epoch = log.survey.epoch
         counts = (self.files, self.bytes, seconds)
-        return Verified(folder, epoch, *counts, log.damage, tuple(copies), said)
+        return VerificationReport(folder, epoch, *counts, log.damage, tuple(copies), said)
 
 
 def verify(
     path: str,
     *,
     files: Files | None = None,
-    machine: Machine | None = None,
+    machine: HostIdentity | None = None,
     pause: Pause | None = None,
-) -> Verified:
+) -> VerificationReport:
     """Reads a log, and tells what of it is not what was written; changes nothing.
 
     Args:
@@ -88,14 +93,14 @@ def verify(
         TrustError: the folder is a link.
         CorruptLogError: it is of another format than this program's.
     """
-    files, machine, began = files or Files(), machine or Machine(), time.monotonic()
-    folder = admitted(files, path)
-    tally = Tally(pause)
-    log = looked(files, folder, machine, tally)
+    files, machine, began = files or Files(), machine or HostIdentity(), time.monotonic()
+    folder = admitted_files(files, path)
+    tally = ReadTally(pause)
+    log = verified_state(files, folder, machine, tally)
     return tally.verified(folder, log, time.monotonic() - began)
 
 
-def admitted(files: Files, path: str) -> str:
+def admitted_files(files: Files, path: str) -> str:
     """The folder of a log that is to be read.
 
     Raises:
@@ -104,46 +109,48 @@ def admitted(files: Files, path: str) -> str:
     """
     parent, name = os.path.split(os.path.abspath(path))
     folder = os.path.join(os.path.realpath(parent), name)
-    log_folder.admit(files, folder, Machine(), write=False)
+    log_folder.check_log_folder(files, folder, HostIdentity(), write=False)
     for inner in FOLDERS.values():
-        log_folder.inside(files, os.path.join(folder, inner), write=False)
+        log_folder.path_inside(files, os.path.join(folder, inner), write=False)
     return folder
 
 
-def looked(files: Files, folder: str, machine: Machine, tally: Tally) -> Looked:
+def verified_state(
+    files: Files, folder: str, machine: HostIdentity, tally: ReadTally
+) -> VerifiedState:
     """Reads all of a log, and again what seems to be damaged."""
-    surveyed = survey(files, folder, machine, tally)
+    surveyed = survey_log(files, folder, machine, tally)
     tally.files += len(surveyed.held)
     damage = [*surveyed.damage, *of_files(files, folder, surveyed, surveyed.files.values(), tally)]
     for _ in range(_ROUNDS - 1):
         if not damage:
             break
         reached = surveyed.epoch  # a mixture of moments may lack the newest frames
-        surveyed = survey(files, folder, machine, tally)
+        surveyed = survey_log(files, folder, machine, tally)
         surveyed = surveyed._replace(epoch=max(reached, surveyed.epoch))
         suspected = {each.file for each in damage}
         again = [each for name, each in surveyed.files.items() if name in suspected]
         if any(each.digest is None for each in again):  # which is what packs have
             again = [*surveyed.files.values()]
-        damage = together(
+        damage = combined_reports(
             damage,
             [*surveyed.damage, *of_files(files, folder, surveyed, again, tally, count=False)],
         )
-    return Looked(surveyed, tuple(damage))
+    return VerifiedState(surveyed, tuple(damage))
 
 
 def of_files(
     files: Files,
     folder: str,
-    surveyed: Survey,
-    expected: Iterable[Expected],
-    tally: Tally,
+    surveyed: LogSurvey,
+    expected: Iterable[ExpectedFile],
+    tally: ReadTally,
     *,
     count: bool = True,
-) -> list[Damaged]:
+) -> list[DamagedRange]:
     """The damage of some files of rows, and of those that packs among them refer to."""
-    damage: list[Damaged] = []
-    named: dict[str, Expected] = {}
+    damage: list[DamagedRange] = []
+    named: dict[str, ExpectedFile] = {}
     alone = []
     for each in expected:
         if each.digest is None:
@@ -157,15 +164,17 @@ def of_files(
     return damage
 
 
-def completed(files: Files, folder: str, surveyed: Survey, tally: Callable[[int], None]) -> Survey:
+def completed_report(
+    files: Files, folder: str, surveyed: LogSurvey, tally: Callable[[int], None]
+) -> LogSurvey:
     """A survey with what packs say of the files that they alone name; packs are read for that."""
     if all(each.digest is not None for each in surveyed.files.values()):
         return surveyed
-    named: dict[str, Expected] = {}
+    named: dict[str, ExpectedFile] = {}
     for each in surveyed.files.values():
         if each.name.endswith(PACK):
             with suppress(NosyncError, *CRAFTED):  # one that is damaged says nothing
-                proved(files, path_of_rows(folder, each.name), each, tally, named)
+                check_item(files, path_of_rows(folder, each.name), each, tally, named)
     known = {
         name: named.get(name, each) if each.digest is None else each
         for name, each in surveyed.files.items()
@@ -176,29 +185,29 @@ def completed(files: Files, folder: str, surveyed: Survey, tally: Callable[[int]
 def _of_file(
     files: Files,
     folder: str,
-    surveyed: Survey,
-    each: Expected,
-    tally: Tally,
-    named: dict[str, Expected],
-) -> list[Damaged]:
+    surveyed: LogSurvey,
+    each: ExpectedFile,
+    tally: ReadTally,
+    named: dict[str, ExpectedFile],
+) -> list[DamagedRange]:
     """The damage of one file; notes what it refers to, if it is a pack and whole."""
     try:
-        flaws = proved(files, path_of_rows(folder, each.name), each, tally, named)
+        flaws = check_item(files, path_of_rows(folder, each.name), each, tally, named)
     except DurabilityError as error:
-        flaws = [Flaw(str(error))]
+        flaws = [FileDamage(str(error))]
     except (CorruptLogError, *CRAFTED) as error:
-        flaws = [Flaw(f"what it says of other files makes no sense: {error}")]
+        flaws = [FileDamage(f"what it says of other files makes no sense: {error}")]
     return [damage_of(each, flaw, surveyed.stages) for flaw in flaws]
 
 
-def proved(
+def check_item(
     files: Files,
     path: str,
-    each: Expected,
+    each: ExpectedFile,
     tally: Callable[[int], None],
-    named: dict[str, Expected] | None = None,
+    named: dict[str, ExpectedFile] | None = None,
     watch: Watch | None = None,
-) -> list[Flaw]:
+) -> list[FileDamage]:
     """What is wrong with a file that lies somewhere: here, or a copy that is to take its place."""
     with closing(files.open(path)) as file:
 
@@ -209,10 +218,10 @@ def proved(
 
         size = file.size()
         if each.size is not None and size != each.size:
-            return [Flaw(f"it has {size} bytes, not {each.size}")]
-        flaws = checksums.flaws(each.name, read, size, each.digest, watch)
+            return [FileDamage(f"it has {size} bytes, not {each.size}")]
+        flaws = checksums.file_damage(each.name, read, size, each.digest, watch)
         if named is not None and not flaws and each.name.endswith(PACK):
-            for trace, epoch, ref in checksums.named_by(read, size):
+            for trace, epoch, ref in checksums.parts_named_by(read, size):
                 epochs = range(epoch, epoch + 1)
                 part = each._replace(
                     name=ref.path,
@@ -228,12 +237,14 @@ def proved(
 
 def path_of_rows(folder: str, name: str) -> str:
     """Where a file of rows lies in a log's folder."""
-    return within(os.path.join(folder, FOLDERS[PACK if name.endswith(PACK) else PART]), name)
+    return checked_path_within(
+        os.path.join(folder, FOLDERS[PACK if name.endswith(PACK) else PART]), name
+    )
 
 
-def damage_of(each: Expected, flaw: Flaw, stages: Mapping[int, str]) -> Damaged:
+def damage_of(each: ExpectedFile, flaw: FileDamage, stages: Mapping[int, str]) -> DamagedRange:
     """A flaw as people are told of it: with the stage, if all rows that it hits are of one."""
     numbers = each.traces if flaw.trace is None else {flaw.trace}
     names = {stages.get(number, f"trace {number}") for number in numbers}
     known = {name for name in names if not name.startswith("trace ")} or names
-    return Damaged(each.name, flaw.why, known.pop() if len(known) == 1 else None, each.epochs)
+    return DamagedRange(each.name, flaw.why, known.pop() if len(known) == 1 else None, each.epochs)

@@ -25,14 +25,14 @@ from nosync_nb.trace.trace import empty_batch
 OPEN_MAX = 256
 
 
-class Sums(NamedTuple):
+class ArchivedSums(NamedTuple):
     """What packs hold of a trace over an interval, by layout: updates, and batches in files."""
 
     updates: dict[Layout, list[Updates]]
     large: dict[Layout, list[Large]]
 
 
-class Weight(NamedTuple):
+class RowWeight(NamedTuple):
     """About how many rows there are in an interval.
 
     Attributes:
@@ -43,8 +43,8 @@ class Weight(NamedTuple):
     loose: int
     filed: int
 
-    def __add__(self, other: Weight) -> Weight:  # type: ignore[override]
-        return Weight(self.loose + other.loose, self.filed + other.filed)
+    def __add__(self, other: RowWeight) -> RowWeight:  # type: ignore[override]
+        return RowWeight(self.loose + other.loose, self.filed + other.filed)
 
 
 class Archive:
@@ -134,9 +134,9 @@ class Archive:
                 self._open[key] = there
         return there
 
-    def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Sums:
+    def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> ArchivedSums:
         """What the tree holds of a trace over `[lower, upper)`, from as few packs as possible."""
-        sums = Sums({}, {})
+        sums = ArchivedSums({}, {})
         for section, stop in self._sections(tree, trace, lower, upper):
             updates = section.updates(lower, stop)
             if updates is not None:
@@ -146,13 +146,13 @@ class Archive:
                     sums.large.setdefault(section.layout, []).append(large)
         return sums
 
-    def weight(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Weight:
+    def weight(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> RowWeight:
         """How many rows `read` gives. Cost: no row is looked at."""
-        weight = Weight(0, 0)
+        weight = RowWeight(0, 0)
         for section, stop in self._sections(tree, trace, lower, upper):
             large = (refs for epoch, refs in section.large if lower <= epoch < stop)
             filed = sum(ref.rows for refs in large for ref in refs)
-            weight += Weight(section.rows_between(lower, stop), filed)
+            weight += RowWeight(section.rows_between(lower, stop), filed)
         return weight
 
     def _sections(
@@ -164,7 +164,7 @@ class Archive:
             for section in self.sections(node, trace):
                 yield section, stop
 
-    def whole(self, sums: Sums) -> list[tuple[Batch, ...]]:
+    def whole(self, sums: ArchivedSums) -> list[tuple[Batch, ...]]:
         """The large batches, each as its parts. Cost: files are mapped."""
         return [
             tuple(self.part(ref, layout) for ref in refs)
@@ -196,17 +196,17 @@ class Archive:
         return file
 
 
-def loose(sums: Sums) -> list[Batch]:
+def unpacked_changes(sums: ArchivedSums) -> list[Batch]:
     """What is not in files, one batch for each layout. Cost: that of putting it in order."""
-    return [b for layout, some in sums.updates.items() if len(b := added(layout, some))]
+    return [b for layout, some in sums.updates.items() if len(b := add_sums(layout, some))]
 
 
-def added(layout: Layout, updates: Sequence[Updates]) -> Batch:
+def add_sums(layout: Layout, updates: Sequence[Updates]) -> Batch:
     """The sum of updates."""
     return arrange(layout, concat_updates(updates, layout.types))
 
 
-def total(batches: Sequence[Batch], layout: Layout) -> Batch:
+def total_of(batches: Sequence[Batch], layout: Layout) -> Batch:
     """The sum of batches of the same rows in any layouts, in that of the largest.
 
     Args:

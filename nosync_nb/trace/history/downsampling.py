@@ -1,8 +1,8 @@
 """Thinning: which epochs of the past are told apart no more, and which packs are written anew.
 
-Epochs become coarser with their age, as `Keep` says: groups of 16, of 256, and so on. A pack of
-which a part is old is cut there; a pinned epoch keeps an interval of its own, whatever becomes of
-its neighbours; a sum whose packs have few groups left takes their place. Pure functions.
+Epochs become coarser with their age, as `RetainedEpochs` says: groups of 16, of 256, and so on. A
+pack of which a part is old is cut there; a pinned epoch keeps an interval of its own, whatever
+becomes of its neighbours; a sum whose packs have few groups left takes their place. Pure functions.
 
 Design: a leaf is written anew only if that leaves at most half of its groups, and a sum becomes a
 leaf once for a grain. So what is written by thinning is bounded by three times what was packed, for
@@ -28,7 +28,7 @@ PER_FILE = 16
 GRAIN_MAX = FACTOR**10
 
 
-class Keep(NamedTuple):
+class RetainedEpochs(NamedTuple):
     """What is not thinned out: so many single epochs before the last one, and some others."""
 
     single: int
@@ -42,7 +42,7 @@ class Keep(NamedTuple):
         return grain
 
 
-class Fragment(NamedTuple):
+class PackFragment(NamedTuple):
     """Epochs `[lower, upper)` that get a pack of their own, with a grain."""
 
     lower: int
@@ -55,11 +55,11 @@ class Fragment(NamedTuple):
         return -(-self.upper // self.grain) - self.lower // self.grain
 
 
-class Recut(NamedTuple):
+class RecutNode(NamedTuple):
     """A leaf, or a sum with all below it, that is to be in pieces."""
 
     old: PackNode
-    pieces: tuple[Fragment, ...]
+    pieces: tuple[PackFragment, ...]
 
     @property
     def groups(self) -> int:
@@ -67,13 +67,13 @@ class Recut(NamedTuple):
         old = self.old
         if old.children:
             return len(old.children)
-        return Fragment(_lowest(old), min(old.upper, old.clip), old.grain).groups
+        return PackFragment(_lowest(old), min(old.upper, old.clip), old.grain).groups
 
     @property
     def left(self) -> int:
         """How many groups there are in its place."""
         first, *rest = self.pieces
-        first = first._replace(lower=min(first.lower, _lowest(leaves(self.old)[0])))
+        first = first._replace(lower=min(first.lower, _lowest(leaf_packs(self.old)[0])))
         return sum(piece.groups for piece in (first, *rest))
 
     @property
@@ -88,29 +88,29 @@ class Recut(NamedTuple):
         return self.as_it_is or self.left <= most
 
 
-def leaves(node: PackNode) -> list[PackNode]:
+def leaf_packs(node: PackNode) -> list[PackNode]:
     """The leaves of a node, which is one itself if nothing is below it."""
     return [each for each in node.walk() if not each.children]
 
 
-def to_recut(nodes: Sequence[PackNode], now: int, keep: Keep) -> Recut | None:
+def to_recut(nodes: Sequence[PackNode], now: int, keep: RetainedEpochs) -> RecutNode | None:
     """The next leaf or sum of which few enough groups are to be left."""
-    return next(recuts(nodes, now, keep), None)
+    return next(recut_nodes(nodes, now, keep), None)
 
 
-def recuts(nodes: Iterable[PackNode], now: int, keep: Keep) -> Iterator[Recut]:
+def recut_nodes(nodes: Iterable[PackNode], now: int, keep: RetainedEpochs) -> Iterator[RecutNode]:
     """The leaves and sums of which few enough groups are to be left, sums before what they have."""
     for node in nodes:
-        recut = Recut(node, wanted(node, now, keep))
+        recut = RecutNode(node, wanted_fragments(node, now, keep))
         if recut.pieces and recut.pays:
             yield recut
         else:
-            yield from recuts(node.children, now, keep)
+            yield from recut_nodes(node.children, now, keep)
 
 
-def relief(
-    nodes: Sequence[PackNode], now: int, keep: Keep, gain: Callable[[Recut], float]
-) -> Recut | None:
+def budget_relief(
+    nodes: Sequence[PackNode], now: int, keep: RetainedEpochs, gain: Callable[[RecutNode], float]
+) -> RecutNode | None:
     """What is to be written anew so that the past takes less, whatever its age; None: nothing.
 
     As few epochs as possible are touched: those that would be old if single ones were kept half as
@@ -123,7 +123,9 @@ def relief(
     """
     single = min(keep.single, now + 1)
     while single:
-        gains = [(gain(each), each) for each in recuts(nodes, now, keep._replace(single=single))]
+        gains = [
+            (gain(each), each) for each in recut_nodes(nodes, now, keep._replace(single=single))
+        ]
         best = max(gains, key=itemgetter(0), default=None)
         if best is not None and best[0] > WORTH:
             return best[1]
@@ -131,14 +133,14 @@ def relief(
     return None
 
 
-def elsewhere(nodes: Iterable[PackNode], node: PackNode) -> set[str]:
+def packs_elsewhere(nodes: Iterable[PackNode], node: PackNode) -> set[str]:
     """The part files that others than a node, and what is below it, refer to."""
     inside = {id(each) for each in node.walk()}
     every = (each for top in nodes for each in top.walk())
     return {name for each in every if id(each) not in inside for name in each.parts}
 
 
-def wanted(node: PackNode, now: int, keep: Keep) -> tuple[Fragment, ...]:
+def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[PackFragment, ...]:
     """The pieces that a node would be written in; none if it is as it should be, or has to stay.
 
     Failure: 1. A collection that lagged behind has in a leaf what it got for earlier epochs, in
@@ -146,10 +148,10 @@ def wanted(node: PackNode, now: int, keep: Keep) -> tuple[Fragment, ...]:
     3. An epoch that is said to be there is that of another. So what may lead there stays as it is,
     and so does a leaf of which a rewind has left nothing but such epochs.
     """
-    below = leaves(node)
+    below = leaf_packs(node)
     if any(_before(leaf, keep.pinned) or leaf.clip < leaf.lower for leaf in below):
         return ()
-    pieces: list[Fragment] = []
+    pieces: list[PackFragment] = []
     for leaf in below:
         for piece in _cut(leaf, now, keep):
             if pieces and piece.grain == pieces[-1].grain:
@@ -174,11 +176,11 @@ def _before(leaf: PackNode, pinned: Iterable[int]) -> bool:
     return any(lowest <= epoch < leaf.lower for epoch in pinned)
 
 
-def _cut(leaf: PackNode, now: int, keep: Keep) -> Iterator[Fragment]:
+def _cut(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragment]:
     """The pieces of a leaf: cut where grains change, and around epochs that are pinned."""
     lower, upper = leaf.lower, min(leaf.upper, leaf.clip)
     if lower == upper and lower > _lowest(leaf):
-        yield Fragment(lower, upper, max(leaf.grain, keep.grain(upper, now)))
+        yield PackFragment(lower, upper, max(leaf.grain, keep.grain(upper, now)))
     ends = {upper}
     grain, least = FACTOR, keep.single
     while now + 1 - least > lower and grain <= GRAIN_MAX:
@@ -191,19 +193,21 @@ def _cut(leaf: PackNode, now: int, keep: Keep) -> Iterator[Fragment]:
         ends |= {max(lower, epoch + 1 - leaf.grain), epoch + 1}
     for low, high in pairwise(sorted({lower, *ends})):
         pinned = any(low <= epoch < high for epoch in pins) and high - low <= leaf.grain
-        yield Fragment(low, high, leaf.grain if pinned else max(leaf.grain, keep.grain(high, now)))
+        yield PackFragment(
+            low, high, leaf.grain if pinned else max(leaf.grain, keep.grain(high, now))
+        )
 
 
-def _stays(epoch: int, leaf: PackNode, now: int, keep: Keep) -> bool:
+def _stays(epoch: int, leaf: PackNode, now: int, keep: RetainedEpochs) -> bool:
     """Whether an epoch of a leaf can be told apart in it, and would not be by its age."""
     inside = leaf.lower <= epoch < min(leaf.upper, leaf.clip)
     aged = keep.grain(epoch + 1, now)
     return inside and not (epoch + 1) % leaf.grain and bool((epoch + 1) % aged)
 
 
-def loses(recut: Recut, now: int, keep: Keep | None) -> bool:
+def would_lose(recut: RecutNode, now: int, keep: RetainedEpochs | None) -> bool:
     """Whether pieces lack what is to be kept now, as more is than when they were planned."""
-    below = leaves(recut.old)
+    below = leaf_packs(recut.old)
     if keep is None:
         return any(piece.grain > 1 for piece in recut.pieces)
     if any(_before(leaf, keep.pinned) for leaf in below):
@@ -218,7 +222,7 @@ def loses(recut: Recut, now: int, keep: Keep | None) -> bool:
     )
 
 
-def _allowed(piece: Fragment, below: Iterable[PackNode], now: int, keep: Keep) -> int:
+def _allowed(piece: PackFragment, below: Iterable[PackNode], now: int, keep: RetainedEpochs) -> int:
     """The grain that the epochs of a piece may have now; never finer than they had."""
     lower, upper = piece.lower, piece.upper
     if lower == upper:  # what a trace got for epochs before, where a rewind has left nothing else
@@ -228,6 +232,6 @@ def _allowed(piece: Fragment, below: Iterable[PackNode], now: int, keep: Keep) -
     return max([keep.grain(upper, now), *had])
 
 
-def _told(pieces: Iterable[Fragment], epoch: int) -> bool:
+def _told(pieces: Iterable[PackFragment], epoch: int) -> bool:
     """Whether an epoch can be told apart in pieces."""
     return any(p.lower <= epoch < p.upper and not (epoch + 1) % p.grain for p in pieces)

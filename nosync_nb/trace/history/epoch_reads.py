@@ -15,12 +15,12 @@ import numpy.typing as npt
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.history.archive import Archive
 from nosync_nb.trace.history.pack_tree import PackNode
-from nosync_nb.trace.history.unpacked_tail import Decode, Encoded, Entry, Filed
+from nosync_nb.trace.history.unpacked_tail import Decode, EncodedChange, Entry, FiledChange
 
 Epochs = npt.NDArray[np.int64]
 
 
-class Apart(NamedTuple):
+class EpochReads(NamedTuple):
     """The changes of a trace in some epochs.
 
     Attributes:
@@ -32,14 +32,14 @@ class Apart(NamedTuple):
     large: dict[int, int]
 
 
-def apart(
+def read_epochs(
     archive: Archive,
     tree: Iterable[PackNode],
     tail: Sequence[Entry],
     trace: int,
     lower: int,
     upper: int,
-) -> Apart:
+) -> EpochReads:
     """The changes of a trace in `[lower, upper)`, without those that cannot be told apart.
 
     Args:
@@ -48,7 +48,7 @@ def apart(
     Raises:
         CorruptLogError: if a file is missing or damaged.
     """
-    result = Apart([], {})
+    result = EpochReads([], {})
     for leaf in _leaves(tree, trace, lower, upper):
         stop = min(upper, leaf.extent(trace)[1])
         for section in archive.sections(leaf, trace):
@@ -58,7 +58,7 @@ def apart(
             for epoch, refs in section.large:
                 if lower <= epoch < stop:
                     result.large[epoch] = sum(ref.rows for ref in refs)
-    result.large.update((e, _rows(c)) for e, c in tail if isinstance(c, Filed))
+    result.large.update((e, _rows(c)) for e, c in tail if isinstance(c, FiledChange))
     result.small.extend(_of_tail(tail))
     return result
 
@@ -72,7 +72,7 @@ def _leaves(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Ite
                 yield node
 
 
-def _rows(change: Filed) -> int:
+def _rows(change: FiledChange) -> int:
     return sum(ref.rows for ref in change.refs)
 
 
@@ -83,7 +83,7 @@ def _of_tail(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
     for epoch, change in tail:
         if isinstance(change, Batch):
             batches.setdefault(change.layout, []).append((epoch, change))
-        elif isinstance(change, Encoded):
+        elif isinstance(change, EncodedChange):
             encoded.setdefault((change.layout, change.decode), []).append((epoch, change.data))
     for layout, some in batches.items():
         counts = [len(batch) for _, batch in some]

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.history import sections
-from nosync_nb.trace.history.archive import Archive, Sums, Weight, loose
-from nosync_nb.trace.history.unpacked_tail import Decode, Encoded, Entry, Filed
+from nosync_nb.trace.history.archive import Archive, ArchivedSums, RowWeight, unpacked_changes
+from nosync_nb.trace.history.unpacked_tail import Decode, EncodedChange, Entry, FiledChange
 
 _ROW_BYTES = 16
 """What a row of a frame is taken to have at least."""
 
 
-class Parted(NamedTuple):
+class IntervalFragments(NamedTuple):
     """What adds up to the changes of a trace in an interval, in the layouts it had.
 
     Attributes:
@@ -30,9 +30,11 @@ class Parted(NamedTuple):
     whole: list[tuple[Batch, ...]]
 
 
-def pieces(archive: Archive, sums: Sums, entries: Iterable[Entry]) -> Parted:
+def interval_fragments(
+    archive: Archive, sums: ArchivedSums, entries: Iterable[Entry]
+) -> IntervalFragments:
     """What packs hold, and the entries of a tail; those that are encoded are decoded at once."""
-    made = Parted([], [])
+    made = IntervalFragments([], [])
     encoded: dict[tuple[Layout, Decode], list[Any]] = {}
     for epoch, change in entries:
         if isinstance(change, Batch):
@@ -40,7 +42,7 @@ def pieces(archive: Archive, sums: Sums, entries: Iterable[Entry]) -> Parted:
                 made.whole.append((change,))
             else:
                 made.loose.append(change)
-        elif isinstance(change, Encoded):
+        elif isinstance(change, EncodedChange):
             encoded.setdefault((change.layout, change.decode), []).append(change.data)
         elif change.parts:
             made.whole.append(change.parts)
@@ -48,22 +50,22 @@ def pieces(archive: Archive, sums: Sums, entries: Iterable[Entry]) -> Parted:
             sums.large.setdefault(change.layout, []).append((epoch, change.refs))
     for (layout, decode), data in encoded.items():
         sums.updates.setdefault(layout, []).append(decode(data, layout.types)[0])
-    return Parted(loose(sums) + made.loose, archive.whole(sums) + made.whole)
+    return IntervalFragments(unpacked_changes(sums) + made.loose, archive.whole(sums) + made.whole)
 
 
-def weight(entries: Iterable[Entry]) -> Weight:
+def weight(entries: Iterable[Entry]) -> RowWeight:
     """About how many rows the entries of a tail have; nothing is decoded."""
     loose, filed = 0, 0
     for _, change in entries:
-        if isinstance(change, Filed):
+        if isinstance(change, FiledChange):
             filed += sum(ref.rows for ref in change.refs)
-        elif isinstance(change, Encoded):
+        elif isinstance(change, EncodedChange):
             loose += _rows(change.data)
         elif len(change) > sections.LARGE:
             filed += len(change)
         else:
             loose += len(change)
-    return Weight(loose, filed)
+    return RowWeight(loose, filed)
 
 
 def _rows(data: Any) -> int:

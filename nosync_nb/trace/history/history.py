@@ -30,16 +30,29 @@ from typing import Any, NamedTuple
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.trace.batch import Batch, Layout
-from nosync_nb.trace.history import downsampling, interval_cover, missing_files
-from nosync_nb.trace.history import pack_tree as nodes
-from nosync_nb.trace.history.archive import Archive, Weight
-from nosync_nb.trace.history.downsampling import Keep
-from nosync_nb.trace.history.epoch_reads import Apart, apart
-from nosync_nb.trace.history.fragments import Parted, pieces, weight
-from nosync_nb.trace.history.missing_files import Unread
-from nosync_nb.trace.history.pack_plans import Less, Packed, PackPlan, RecutPlan, SumPlan, tidying
+from nosync_nb.trace.history import downsampling, interval_cover, missing_files, pack_tree
+from nosync_nb.trace.history.archive import Archive, RowWeight
+from nosync_nb.trace.history.downsampling import RetainedEpochs
+from nosync_nb.trace.history.epoch_reads import EpochReads, read_epochs
+from nosync_nb.trace.history.fragments import IntervalFragments, interval_fragments, weight
+from nosync_nb.trace.history.missing_files import MissingHistory
+from nosync_nb.trace.history.pack_plans import (
+    Less,
+    PackPlan,
+    PackResult,
+    RecutPlan,
+    SumPlan,
+    tidy_plans,
+)
 from nosync_nb.trace.history.pack_tree import PackNode
-from nosync_nb.trace.history.unpacked_tail import Decode, Encoded, Entry, Filed, end_of, excess
+from nosync_nb.trace.history.unpacked_tail import (
+    Decode,
+    EncodedChange,
+    Entry,
+    FiledChange,
+    end_of,
+    excess,
+)
 from nosync_nb.trace.parts.arrow_file import DISK
 from nosync_nb.trace.parts.part_file import PartRef
 
@@ -99,8 +112,8 @@ class History:
                 f"'{folder}' has format {manifest['format']}, not {_FORMAT}",
                 hint="open it with the version of nosync that wrote it",
             )
-        tree = tuple(map(nodes.node_from_json, manifest["tree"]))
-        hidden = nodes.hidden_from_json(manifest["hidden"])
+        tree = tuple(map(pack_tree.node_from_json, manifest["tree"]))
+        hidden = pack_tree.hidden_from_json(manifest["hidden"])
         packed = manifest["packed"]
         if type(packed) is not int:
             raise CorruptLogError(
@@ -122,7 +135,9 @@ class History:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def append(self, trace: int, epoch: int, made: Batch | Encoded, *, again: bool = False) -> None:
+    def append(
+        self, trace: int, epoch: int, made: Batch | EncodedChange, *, again: bool = False
+    ) -> None:
         """Adds the change of a trace at an epoch, `again` if it may be there. Cost: below 1 us."""
         tail = self._view.tails.get(trace)
         if tail is None:
@@ -139,7 +154,9 @@ class History:
         self, trace: int, layout: Layout, changes: Iterable[tuple[int, Any]], decode: Decode
     ) -> None:
         """Adds (epoch, change) as frames of the log have them, decoded when they are read."""
-        if made := [(e, tuple.__new__(Encoded, (layout, each, decode))) for e, each in changes]:
+        if made := [
+            (e, tuple.__new__(EncodedChange, (layout, each, decode))) for e, each in changes
+        ]:
             self._view.tails.setdefault(trace, []).extend(made)
 
     def append_files(
@@ -156,7 +173,7 @@ class History:
             parts: the batches in them, if they are mapped already.
         """
         tail = self._view.tails.setdefault(trace, [])
-        tail.append((epoch, Filed(layout, tuple(refs), tuple(parts))))
+        tail.append((epoch, FiledChange(layout, tuple(refs), tuple(parts))))
 
     def hide(self, trace: int, lower: int, upper: int) -> None:
         """Makes the epochs `[lower, upper)` of a trace unreadable: they cannot be told apart.
@@ -208,15 +225,15 @@ class History:
 
         tails = {number: tail for number, tail in view.tails.items() if number != trace}
         hidden = {number: some for number, some in view.hidden.items() if number != trace}
-        tree = tuple(nodes.without(node, trace, gone) for node in view.tree)
+        tree = tuple(pack_tree.without_packs(node, trace, gone) for node in view.tree)
         self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
 
-    def without(self, missing: AbstractSet[str]) -> Unread:
+    def without(self, missing: AbstractSet[str]) -> MissingHistory:
         """Goes on without files that are not there, and tells what cannot be read."""
         view = self._view
-        tree = tuple(missing_files.without(view.tree, missing))
+        tree = tuple(missing_files.without_missing(view.tree, missing))
         self._view = view._replace(tree=tree)
-        return missing_files.lost(self._archive, tree, view.tails, missing)
+        return missing_files.missing_history(self._archive, tree, view.tails, missing)
 
     def truncate(self, to_epoch: int) -> None:
         """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
@@ -227,10 +244,12 @@ class History:
         upper = to_epoch + 1
         view = self._view
         for node in view.tree:
-            nodes.check_cut(node, upper)
-        tree = tuple(nodes.cut(view.tree, upper))
+            pack_tree.check_cut(node, upper)
+        tree = tuple(pack_tree.cut_tree(view.tree, upper))
         tails = {trace: tail[: end_of(tail, to_epoch)] for trace, tail in view.tails.items()}
-        hidden = {trace: nodes.hidden_below(some, to_epoch) for trace, some in view.hidden.items()}
+        hidden = {
+            trace: pack_tree.hidden_below(some, to_epoch) for trace, some in view.hidden.items()
+        }
         self._view = _View(tree, tails, hidden, min(view.packed, upper), view.cuts + 1)
 
     # -- reading -----------------------------------------------------------------------------
@@ -257,16 +276,16 @@ class History:
         changed = self.pieces(trace, after, upto)
         return changed.loose + [part for parts in changed.whole for part in parts]
 
-    def apart(self, trace: int, lower: int, upper: int) -> Apart:
+    def apart(self, trace: int, lower: int, upper: int) -> EpochReads:
         """The changes of a trace in each epoch of `[lower, upper)` that can be told apart."""
         view = self._view
         own = view.tail(trace, lower - 1, upper - 1)
-        return apart(self._archive, view.tree, own, trace, lower, upper)
+        return read_epochs(self._archive, view.tree, own, trace, lower, upper)
 
     def epochs(self, trace: int, now: int) -> list[range]:
         """The epochs up to `now` at which a trace can be read, ascending."""
         view = self._view
-        return nodes.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
+        return pack_tree.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
 
     @property
     def thinned(self) -> bool:
@@ -278,13 +297,13 @@ class History:
         """The last epoch which `pack` has moved to a file; later ones are in memory."""
         return self._view.packed - 1
 
-    def pieces(self, trace: int, after: int | None, upto: int) -> Parted:
+    def pieces(self, trace: int, after: int | None, upto: int) -> IntervalFragments:
         """As `changes`, with what is large and in order already told from what is not."""
         view, lower = self._checked(trace, after, upto)
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
-        return pieces(self._archive, sums, view.tail(trace, lower, upto))
+        return interval_fragments(self._archive, sums, view.tail(trace, lower, upto))
 
-    def weight(self, trace: int, after: int | None, upto: int) -> Weight:
+    def weight(self, trace: int, after: int | None, upto: int) -> RowWeight:
         """About how many rows `pieces` has. Cost: O(16 log n) in n epochs, and the tail."""
         view, lower = self._checked(trace, after, upto)
         packed = self._archive.weight(view.tree, trace, lower + 1, upto + 1)
@@ -303,7 +322,7 @@ class History:
         if at >= view.packed and trace not in view.hidden:
             return
         hidden = any(lower <= at < upper for lower, upper in view.hidden.get(trace, ()))
-        grains = nodes.grains(view.tree, trace)
+        grains = pack_tree.epoch_grains(view.tree, trace)
         if not hidden and not any(a <= at < b and (at + 1) % g for a, b, g in grains):
             return
         last = max([at, view.packed - 1, *(tail[-1][0] for tail in view.tails.values() if tail)])
@@ -336,7 +355,10 @@ class History:
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(
-        self, keep: Keep | None = None, needed: Iterable[str] = (), less: Less | None = None
+        self,
+        keep: RetainedEpochs | None = None,
+        needed: Iterable[str] = (),
+        less: Less | None = None,
     ) -> SumPlan | RecutPlan | None:
         """Plans the next sum over packs, or to thin some out as `keep` lets; None: all is done.
 
@@ -344,13 +366,13 @@ class History:
             needed: of others; `less`: what frees most of that, whatever `keep` lets stay but pins.
         """
         view = self._view
-        return tidying(self._archive, view.tree, view.packed - 1, keep, {*needed}, less)
+        return tidy_plans(self._archive, view.tree, view.packed - 1, keep, {*needed}, less)
 
-    def adopt(self, packed: Packed) -> bool:
+    def adopt(self, packed: PackResult) -> bool:
         """Puts a written file in place; False if what it replaces is not there any more."""
         view = self._view
         if packed.old:
-            tree = nodes.replaced(view.tree, packed.old, packed.new)
+            tree = pack_tree.replace_packs(view.tree, packed.old, packed.new)
             if tree is not None:
                 self._view = view._replace(tree=tree)
             return tree is not None
@@ -361,9 +383,9 @@ class History:
         self._view = view._replace(tree=(*view.tree, new), tails=tails, packed=new.upper)
         return True
 
-    def loses(self, packed: Packed, keep: Keep | None) -> bool:
+    def loses(self, packed: PackResult, keep: RetainedEpochs | None) -> bool:
         """Whether packs that were thinned out lack what is to be kept now."""
-        return packed.recut is not None and downsampling.loses(packed.recut, self.packed, keep)
+        return packed.recut is not None and downsampling.would_lose(packed.recut, self.packed, keep)
 
     def excess(self, trace: int, rows_max: int) -> int | None:
         """The epoch up to which too many changes of a trace in memory are to be summed, if any."""
@@ -390,7 +412,9 @@ class History:
         view = self._view
         every = [node for top in view.tree for node in top.walk()]
         named = {name for node in every for name in (node.name, *node.parts)}
-        filed = (c for tail in list(view.tails.values()) for _, c in tail if isinstance(c, Filed))
+        filed = (
+            c for tail in list(view.tails.values()) for _, c in tail if isinstance(c, FiledChange)
+        )
         return named.union(ref.path for change in filed for ref in change.refs)
 
     def only_of(self, traces: AbstractSet[int]) -> dict[int, set[str]]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.trace.batch import Batch, Layout, arrange, merge
-from nosync_nb.trace.history.archive import Weight
+from nosync_nb.trace.history.archive import RowWeight
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.layer import Layer
 from nosync_nb.trace.trace import Trace
@@ -37,15 +37,15 @@ MANY_LAYERS = 16
 """With so many layers a look at each of them is not dearer than to merge some."""
 
 
-class Near(NamedTuple):
+class NearbyState(NamedTuple):
     """What a trace is at an epoch."""
 
     epoch: int
     trace: Trace
 
 
-def reached(
-    history: History, log: int, layout: Layout, epoch: int, known: Iterable[Near] = ()
+def nearby_state(
+    history: History, log: int, layout: Layout, epoch: int, known: Iterable[NearbyState] = ()
 ) -> Trace:
     """A trace at an epoch, as layers.
 
@@ -59,7 +59,7 @@ def reached(
 
     Cost: that of putting in order what changed since the nearest that is known.
     """
-    ways = [(_cost(history.weight(log, None, epoch)), Near(-1, Trace(layout)))]
+    ways = [(_cost(history.weight(log, None, epoch)), NearbyState(-1, Trace(layout)))]
     for near in known:
         lower, upper = sorted((near.epoch, epoch))
         with suppress(TimeError, CorruptLogError):  # it is not known by that way
@@ -69,12 +69,12 @@ def reached(
     return near.trace if near.epoch == epoch else _stepped(history, log, near, epoch)
 
 
-def _cost(weight: Weight, *, back: bool = False) -> int:
+def _cost(weight: RowWeight, *, back: bool = False) -> int:
     """What a way takes."""
     return weight.loose * _DEARER + weight.filed * (_DEARER if back else 1)
 
 
-def _stepped(history: History, log: int, near: Near, epoch: int) -> Trace:
+def _stepped(history: History, log: int, near: NearbyState, epoch: int) -> Trace:
     """A trace at another epoch than the one it is known at."""
     lower, upper = sorted((near.epoch, epoch))
     changed = history.pieces(log, None if lower < 0 else lower, upper)

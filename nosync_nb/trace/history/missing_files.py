@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from nosync_nb.trace.history.archive import Archive
 from nosync_nb.trace.history.pack_tree import PackNode
-from nosync_nb.trace.history.unpacked_tail import Entry, Filed
+from nosync_nb.trace.history.unpacked_tail import Entry, FiledChange
 
 
-class Unread(NamedTuple):
+class MissingHistory(NamedTuple):
     """What cannot be read of a past.
 
     Attributes:
@@ -42,21 +42,21 @@ class Unread(NamedTuple):
         return min(epoch for epoch, _ in gone), {name for _, names in gone for name in names}
 
 
-def without(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
+def without_missing(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
     """The packs with those in the place of a sum that this is of, where files of it are missing."""
     for node in tree:
         if node.children and not missing.isdisjoint([node.name, *node.parts]):
-            yield from without(node.children, missing)
+            yield from without_missing(node.children, missing)
         else:
-            yield node._replace(children=tuple(without(node.children, missing)))
+            yield node._replace(children=tuple(without_missing(node.children, missing)))
 
 
-def lost(
+def missing_history(
     archive: Archive,
     tree: Iterable[PackNode],
     tails: Mapping[int, Sequence[Entry]],
     missing: AbstractSet[str],
-) -> Unread:
+) -> MissingHistory:
     """What of a past lies in files that are missing.
 
     Cost: O(packs), and those are opened that refer to such files.
@@ -72,9 +72,9 @@ def lost(
                 large = (each for section in pack.sections(trace) for each in section.large)
                 _note(changes, trace, ((e, {r.path for r in refs}) for e, refs in large), missing)
     for trace, tail in tails.items():
-        filed = ((e, {r.path for r in c.refs}) for e, c in tail if isinstance(c, Filed))
+        filed = ((e, {r.path for r in c.refs}) for e, c in tail if isinstance(c, FiledChange))
         _note(changes, trace, filed, missing)
-    return Unread(changes, tuple(packs))
+    return MissingHistory(changes, tuple(packs))
 
 
 def _note(

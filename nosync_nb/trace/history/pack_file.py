@@ -25,15 +25,15 @@ from nosync_nb.files.safe_names import PACK
 from nosync_nb.rows import arrow_type
 from nosync_nb.trace import arrow_messages
 from nosync_nb.trace.batch import Layout
-from nosync_nb.trace.history.sections import Level, Section
+from nosync_nb.trace.history.sections import GridLevel, Section
 from nosync_nb.trace.parts.arrow_file import (
     DISK,
     cut_off,
-    damaged,
+    damaged_file_error,
     ending,
-    load,
+    load_file,
     map_file,
-    store,
+    store_file,
     write_file,
 )
 from nosync_nb.trace.parts.bounds_check import UNSOUND, check_level, check_record
@@ -86,10 +86,12 @@ class Pack:
         self._folder, self._name, self._thorough = folder, name, thorough
         self._data = map_file(folder, name, files)
         if self._data.size != size_bytes:
-            raise damaged(folder, name, f"it has {self._data.size} bytes, not {size_bytes}")
+            raise damaged_file_error(
+                folder, name, f"it has {self._data.size} bytes, not {size_bytes}"
+            )
         table, self._directory = _directory(self._data, folder, name)
         if hashlib.blake2b(table, digest_size=16).hexdigest() != digest:
-            raise damaged(folder, name, "its directory is not what was written")
+            raise damaged_file_error(folder, name, "its directory is not what was written")
         self._ending = ending(self._data)
         self._sections: dict[int, tuple[Section, ...]] = {}
 
@@ -117,12 +119,14 @@ class Pack:
         """Reads a section, after checking its bytes."""
         data = self._data.slice(offset, size)
         if xxh3_64_intdigest(data) != checksum:
-            raise damaged(self._folder, self._name, f"its section at offset {offset} was changed")
+            raise damaged_file_error(
+                self._folder, self._name, f"its section at offset {offset} was changed"
+            )
         try:
             return _decode(data, head, thorough=self._thorough)
         except (*UNSOUND, OSError) as error:  # Arrow's word for a message that is cut short
             why = f"its section at offset {offset} cannot be read: {error}"
-            raise damaged(self._folder, self._name, why) from error
+            raise damaged_file_error(self._folder, self._name, why) from error
 
 
 def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, list[list[int]]]:
@@ -131,18 +135,18 @@ def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, lis
     count = int(words[-2]) if len(words) >= 2 and words[-1] == MAGIC else -1
     first = len(words) - 2 - DIRECTORY * count
     if count < 0 or first < 0:
-        raise damaged(folder, name, "its end is missing or overwritten")
+        raise damaged_file_error(folder, name, "its end is missing or overwritten")
     table = words[first:-2]
     entries: list[list[int]] = table.reshape(count, DIRECTORY).tolist()
     if any(offset + size > first * 8 for _, offset, size, _, _ in entries):
-        raise damaged(folder, name, "its directory is not what was written")
+        raise damaged_file_error(folder, name, "its directory is not what was written")
     return table.data.cast("B"), entries
 
 
 def _encode(section: Section) -> tuple[int, list[Any]]:
     """A section as bytes, a multiple of 8: size of its header, and the header and its blobs."""
     types = section.layout.types
-    arrays = [store(c, t) for c, t in zip(section.columns, types, strict=True)]
+    arrays = [store_file(c, t) for c, t in zip(section.columns, types, strict=True)]
     record = pa.record_batch(arrays, names=[f"c{i}" for i in range(len(arrays))])
     blobs: list[Any] = [*_padded(record.serialize())]
     offset = sum(map(len, blobs))
@@ -185,11 +189,11 @@ def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
     body = data.slice(head)
     record = arrow_messages.record_batch(body, schema)
     check_record(record, layout.types, thorough=thorough)
-    columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
+    columns = [load_file(record.column(i), t) for i, t in enumerate(layout.types)]
     levels = []
     for shift, places in header["levels"]:
         arrays = [None if p is None else np.frombuffer(body, p[0], p[2], p[1]) for p in places]
-        level = Level(shift, *arrays)  # type: ignore[arg-type]
+        level = GridLevel(shift, *arrays)  # type: ignore[arg-type]
         check_level(level.starts, level.group, level.row, level.diff, record.num_rows)
         levels.append(level)
     large = tuple((epoch, refs_from_json(parts)) for epoch, parts in header["large"])

@@ -12,26 +12,26 @@ from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from nosync_nb.trace.batch import Layout, concat_updates
-from nosync_nb.trace.history.archive import Archive, added
+from nosync_nb.trace.history.archive import Archive, add_sums
 from nosync_nb.trace.history.downsampling import (
-    Fragment,
-    Keep,
-    Recut,
-    elsewhere,
-    leaves,
-    relief,
+    PackFragment,
+    RecutNode,
+    RetainedEpochs,
+    budget_relief,
+    leaf_packs,
+    packs_elsewhere,
     to_recut,
 )
-from nosync_nb.trace.history.pack_tree import PackNode, to_sum
+from nosync_nb.trace.history.pack_tree import PackNode, packs_to_sum
 from nosync_nb.trace.history.sections import (
     LARGE,
     Large,
     Section,
-    Share,
-    build,
-    recut,
+    SectionShare,
+    build_section,
+    recut_section,
     size_at,
-    summed,
+    sum_sections,
 )
 from nosync_nb.trace.history.unpacked_tail import Entry, Pause, sections_of
 from nosync_nb.trace.merge import merge_ranges
@@ -43,7 +43,7 @@ _REST_S, _LONG_REST_S = 0.0002, 0.001
 _WORK_S = 0.0003
 
 
-class Packed(NamedTuple):
+class PackResult(NamedTuple):
     """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails.
 
     Attributes:
@@ -54,7 +54,7 @@ class Packed(NamedTuple):
     old: tuple[PackNode, ...] = ()
     taken: Mapping[int, int] = {}
     cuts: int = 0
-    recut: Recut | None = None
+    recut: RecutNode | None = None
 
     @property
     def files(self) -> set[str]:
@@ -64,7 +64,7 @@ class Packed(NamedTuple):
         return {name for each in self.new for name in (each.name, *each.parts)} - before
 
 
-class Rest:
+class YieldingPause:
     """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms.
 
     It goes by the work that was done, not by its steps: those of a small trace are many and short.
@@ -97,13 +97,15 @@ class PackPlan(NamedTuple):
     entries: Mapping[int, Sequence[Entry]]
     cuts: int
 
-    def perform(self, pause: Pause | None = None, begins: Callable[[int], object] = int) -> Packed:
+    def perform(
+        self, pause: Pause | None = None, begins: Callable[[int], object] = int
+    ) -> PackResult:
         """Writes the pack. Cost: O(n log n) in its updates, a few numpy calls per trace.
 
         Args:
             begins: called with the number of each trace before its changes are read.
         """
-        pause = pause or Rest()
+        pause = pause or YieldingPause()
         sections: list[tuple[int, Section]] = []
         own = {}
         for trace, entries in self.entries.items():
@@ -117,7 +119,7 @@ class PackPlan(NamedTuple):
         stem = f"pack-{self.lower}-{self.upper}"
         node = _written(self.archive, sections, stem, self.lower, self.upper)
         taken = {trace: len(entries) for trace, entries in self.entries.items()}
-        return Packed((node._replace(own=own),), (), taken, self.cuts)
+        return PackResult((node._replace(own=own),), (), taken, self.cuts)
 
 
 class SumPlan(NamedTuple):
@@ -126,9 +128,9 @@ class SumPlan(NamedTuple):
     archive: Archive
     children: tuple[PackNode, ...]
 
-    def perform(self, pause: Pause | None = None) -> Packed:
+    def perform(self, pause: Pause | None = None) -> PackResult:
         """Writes the pack of sums; sums above `LARGE` rows become part files."""
-        pause = pause or Rest()
+        pause = pause or YieldingPause()
         archive, children = self.archive, self.children
         lower = min(node.lower for node in children)
         upper = max(min(node.upper, node.clip) for node in children)
@@ -148,7 +150,7 @@ class SumPlan(NamedTuple):
             pause()
         stem = f"sum-{lower}-{upper}"
         node = _written(archive, sections, stem, lower, upper, children[0].level + 1)
-        return Packed((node._replace(own=own, children=children),), children)
+        return PackResult((node._replace(own=own, children=children),), children)
 
     def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
         """The sections of a trace, one for each layout it had."""
@@ -156,14 +158,14 @@ class SumPlan(NamedTuple):
         sums = archive.read(nodes, trace, start, stop)
         for layout in {**sums.updates, **sums.large}:
             large = sums.large.get(layout, [])
-            batch = added(layout, sums.updates[layout]) if layout in sums.updates else None
+            batch = add_sums(layout, sums.updates[layout]) if layout in sums.updates else None
             if batch is not None and len(batch) > LARGE:
                 stem = f"sum{trace}-{start}-{stop}"
                 refs = archive.write_parts([batch], stem)
                 large = [*large, (start, tuple(refs))]
                 batch = None
             if large or (batch is not None and len(batch)):
-                yield summed(layout, start, stop, batch, large)
+                yield sum_sections(layout, start, stop, batch, large)
 
 
 class RecutPlan(NamedTuple):
@@ -174,21 +176,21 @@ class RecutPlan(NamedTuple):
     """
 
     archive: Archive
-    recut: Recut
+    recut: RecutNode
     others: AbstractSet[str] = frozenset()
 
-    def perform(self, pause: Pause | None = None) -> Packed:
+    def perform(self, pause: Pause | None = None) -> PackResult:
         """Writes the pieces, each as a pack; nothing for a leaf that has one group anyhow."""
-        pause = pause or Rest()
+        pause = pause or YieldingPause()
         old, pieces = self.recut
         if self.recut.as_it_is:
-            return Packed((old._replace(grain=pieces[0].grain),), (old,), recut=self.recut)
-        below = leaves(old)
+            return PackResult((old._replace(grain=pieces[0].grain),), (old,), recut=self.recut)
+        below = leaf_packs(old)
         new = tuple(self._piece(piece, below, piece is pieces[0], pause) for piece in pieces)
-        return Packed(new, (old,), recut=self.recut)
+        return PackResult(new, (old,), recut=self.recut)
 
     def _piece(
-        self, piece: Fragment, below: Sequence[PackNode], first: bool, pause: Pause
+        self, piece: PackFragment, below: Sequence[PackNode], first: bool, pause: Pause
     ) -> PackNode:
         """Writes a piece; the first one has what a trace got for epochs before."""
         archive = self.archive
@@ -210,21 +212,21 @@ class RecutPlan(NamedTuple):
         return node._replace(own=own, grain=piece.grain)
 
     def _recut(
-        self, piece: Fragment, trace: int, start: int, below: Sequence[PackNode]
+        self, piece: PackFragment, trace: int, start: int, below: Sequence[PackNode]
     ) -> Iterable[Section]:
         """The sections of a trace in a piece, one for each layout it had."""
         shift = piece.grain.bit_length() - 1
-        shares: dict[Layout, list[Share]] = {}
+        shares: dict[Layout, list[SectionShare]] = {}
         for leaf in below:
             low, high = leaf.extent(trace)
             low, high = max(low, start), min(high, piece.upper)
             for section in self.archive.pack(leaf).sections(trace) if low < high else ():
-                shares.setdefault(section.layout, []).append(Share(section, low, high))
+                shares.setdefault(section.layout, []).append(SectionShare(section, low, high))
         for layout, some in shares.items():
             large = [each for s in some for each in s.section.large if s.lower <= each[0] < s.upper]
             large, sums = self._merged(layout, large, trace, shift)
-            more = [Share(each, each.start, each.stop) for each in sums]
-            yield recut(layout, start, piece.upper, shift, [*some, *more], large)
+            more = [SectionShare(each, each.start, each.stop) for each in sums]
+            yield recut_section(layout, start, piece.upper, shift, [*some, *more], large)
 
     def _merged(
         self, layout: Layout, large: list[Large], trace: int, shift: int
@@ -245,35 +247,37 @@ class RecutPlan(NamedTuple):
             elif parts:
                 updates = [part.updates for part in parts]
                 batch = concat_updates(updates, layout.types)
-                small.append(build(layout, epoch, epoch + 1, [epoch], [len(batch.diff)], [batch]))
+                small.append(
+                    build_section(layout, epoch, epoch + 1, [epoch], [len(batch.diff)], [batch])
+                )
         return kept, small
 
 
-def tidying(
+def tidy_plans(
     archive: Archive,
     tree: Sequence[PackNode],
     now: int,
-    keep: Keep | None,
+    keep: RetainedEpochs | None,
     needed: AbstractSet[str],
     less: Less | None,
 ) -> SumPlan | RecutPlan | None:
     """The next sum over packs, or the next to be thinned out; see `History.tidy`."""
-    children = to_sum(tree)
+    children = packs_to_sum(tree)
     if children is not None:
         return SumPlan(archive, children)
     coarser = None
     if keep is not None and less is not None:
         gain = _gain if less == "bytes" else _fewer
-        coarser = relief(tree, now, keep, lambda recut: gain(archive, tree, recut, needed))
+        coarser = budget_relief(tree, now, keep, lambda recut: gain(archive, tree, recut, needed))
     elif keep is not None:
         coarser = to_recut(tree, now, keep)
     if coarser is None:
         return None
-    return RecutPlan(archive, coarser, needed | elsewhere(tree, coarser.old))
+    return RecutPlan(archive, coarser, needed | packs_elsewhere(tree, coarser.old))
 
 
 def _gain(
-    archive: Archive, tree: Sequence[PackNode], recut: Recut, needed: AbstractSet[str]
+    archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
 ) -> float:
     """The bytes that are freed by writing a part of the past anew, by those that are written.
 
@@ -283,7 +287,7 @@ def _gain(
     """
     if recut.as_it_is:
         return 0.0
-    others = needed | elsewhere(tree, recut.old)
+    others = needed | packs_elsewhere(tree, recut.old)
     shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
     before = sum(node.size_bytes for node in recut.old.walk())
     after = 1.0
@@ -297,7 +301,7 @@ def _gain(
             continue
         now, then = (sum(size_at(each, at) for each in sections) for at in (0, shift))
         after += node.size_bytes * then / max(now, 1)
-    for leaf in leaves(recut.old):
+    for leaf in leaf_packs(recut.old):
         pack = archive.pack(leaf)
         for section in (each for trace in pack.numbers for each in pack.sections(trace)):
             for some in _groups(section.large, shift):
@@ -312,7 +316,7 @@ def _gain(
 
 
 def _fewer(
-    archive: Archive, tree: Sequence[PackNode], recut: Recut, needed: AbstractSet[str]
+    archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
 ) -> float:
     """The files that are freed by writing a part of the past anew, by those that are written.
 
@@ -320,11 +324,11 @@ def _fewer(
     """
     if recut.as_it_is:
         return 0.0
-    others = needed | elsewhere(tree, recut.old)
+    others = needed | packs_elsewhere(tree, recut.old)
     shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
     before, after = {node.name for node in recut.old.walk()}, len(recut.pieces)
     kept: set[str] = set()
-    for leaf in leaves(recut.old):
+    for leaf in leaf_packs(recut.old):
         pack = archive.pack(leaf)
         for section in (each for trace in pack.numbers for each in pack.sections(trace)):
             for some in _groups(section.large, shift):

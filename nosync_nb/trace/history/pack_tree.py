@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.files.safe_names import PACK, PART, plain
+from nosync_nb.files.safe_names import PACK, PART, checked_file_name
 from nosync_nb.trace.history import interval_cover
 
 FANOUT = 16
@@ -74,7 +74,7 @@ def check_cut(top: PackNode, upper: int) -> None:
             )
 
 
-def grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
+def epoch_grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
     """Where the epochs of a trace were thinned out: (lower, upper, grain), ascending and disjoint.
 
     Where two leaves have the same epochs of it, as it lagged behind, the coarser one counts.
@@ -105,7 +105,7 @@ def epochs(
         spans.append((at, min(lower, now + 1)))
         at = max(at, upper)
     spans.append((at, now + 1))
-    return interval_cover.readable([(a, b) for a, b in spans if a < b], grains(tree, trace))
+    return interval_cover.readable([(a, b) for a, b in spans if a < b], epoch_grains(tree, trace))
 
 
 def node_from_json(data: Sequence[Any]) -> PackNode:
@@ -115,8 +115,8 @@ def node_from_json(data: Sequence[Any]) -> PackNode:
         CorruptLogError: it names no pack, or no part files; its epochs are no numbers, or none that
             can be.
     """
-    name = plain(data[0], PACK)
-    parts = tuple(plain(part, PART) for part in data[9])
+    name = checked_file_name(data[0], PACK)
+    parts = tuple(checked_file_name(part, PART) for part in data[9])
     own = {trace: (lower, upper) for trace, lower, upper in data[8]}
     children = tuple(map(node_from_json, data[10]))
     node = PackNode._make((name, *data[1:8], own, parts, children))
@@ -160,13 +160,15 @@ def hidden_below(some: Iterable[tuple[int, int]], upper: int) -> tuple[tuple[int
     return tuple((low, min(high, upper)) for low, high in some if low < upper)
 
 
-def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]) -> PackNode:
+def without_packs(
+    node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]
+) -> PackNode:
     """A node that does not refer to the part files of a trace any more, nor does one below.
 
     Args:
         gone: the part files that the sections of the trace in a pack refer to.
     """
-    below = tuple(without(child, trace, gone) for child in node.children)
+    below = tuple(without_packs(child, trace, gone) for child in node.children)
     files = gone(node) if node.parts else ()
     if not files:
         return node if below == node.children else node._replace(children=below)
@@ -175,7 +177,7 @@ def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[s
     return node._replace(parts=parts, own=own, children=below)
 
 
-def cut(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
+def cut_tree(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
     """The nodes without the epochs from `upper` on: sums that cross it are taken apart."""
     for node in nodes:
         bounds = [(node.lower, node.upper), *node.own.values()]
@@ -184,12 +186,12 @@ def cut(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
         if min(node.clip, max(high for _, high in bounds)) <= upper:
             yield node
         elif node.children:
-            yield from cut(node.children, upper)
+            yield from cut_tree(node.children, upper)
         else:
             yield node._replace(clip=upper)
 
 
-def replaced(
+def replace_packs(
     nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: tuple[PackNode, ...]
 ) -> tuple[PackNode, ...] | None:
     """The nodes with a run of siblings replaced by others, or None if it is not there any more."""
@@ -200,13 +202,13 @@ def replaced(
                 return None
             return (*nodes[:i], *new, *nodes[i + len(old) :])
         if node.children:
-            below = replaced(node.children, old, new)
+            below = replace_packs(node.children, old, new)
             if below is not None:
                 return (*nodes[:i], node._replace(children=below), *nodes[i + 1 :])
     return None
 
 
-def to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
+def packs_to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
     """The next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
     for start in range(len(nodes) - FANOUT + 1):
         run = nodes[start : start + FANOUT]

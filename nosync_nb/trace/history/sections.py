@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 Large = tuple[int, tuple[PartRef, ...]]
 
 
-class Level(NamedTuple):
+class GridLevel(NamedTuple):
     """Sums over groups of `2**shift` epochs: group i has the entries `starts[i]:starts[i + 1]`.
 
     `row` is None if entry i is row i.
@@ -55,7 +55,7 @@ class Section(NamedTuple):
     start: int
     stop: int
     columns: list[Column]
-    levels: tuple[Level, ...]
+    levels: tuple[GridLevel, ...]
     large: tuple[Large, ...] = ()
 
     def updates(self, lower: int, upper: int) -> Updates | None:
@@ -75,7 +75,7 @@ class Section(NamedTuple):
         """How many rows `updates` gives. Cost: no row is looked at."""
         return sum(close - begin for _, begin, close in self._runs(lower, upper))
 
-    def _runs(self, lower: int, upper: int) -> list[tuple[Level, int, int]]:
+    def _runs(self, lower: int, upper: int) -> list[tuple[GridLevel, int, int]]:
         """The entries `[begin, close)` of levels that add up to `[lower, upper)`."""
         if not self.levels:
             return []
@@ -112,7 +112,7 @@ def size_at(section: Section, shift: int) -> int:
     return 8 * len(section.columns) * max(counts, default=0) + 4 * sum(counts)
 
 
-def build(
+def build_section(
     layout: Layout,
     start: int,
     stop: int,
@@ -156,7 +156,7 @@ def build(
     return Section(layout, start, stop, columns, levels, tuple(large))
 
 
-def summed(
+def sum_sections(
     layout: Layout, start: int, stop: int, batch: Batch | None, large: Sequence[Large] = ()
 ) -> Section:
     """The section which holds nothing but the sum over its interval."""
@@ -164,11 +164,11 @@ def summed(
         columns = [rows.empty(t) for t in layout.types]
         return Section(layout, start, stop, columns, (), tuple(large))
     bounds = _narrow(np.array([0, len(batch)]))
-    level = Level(WHOLE, np.zeros(1, np.uint8), bounds, None, _narrow(batch.diff))
+    level = GridLevel(WHOLE, np.zeros(1, np.uint8), bounds, None, _narrow(batch.diff))
     return Section(layout, start, stop, batch.columns, (level,), tuple(large))
 
 
-class Share(NamedTuple):
+class SectionShare(NamedTuple):
     """The epochs `[lower, upper)` of a section."""
 
     section: Section
@@ -176,12 +176,12 @@ class Share(NamedTuple):
     upper: int
 
 
-def recut(
+def recut_section(
     layout: Layout,
     start: int,
     stop: int,
     shift: int,
-    shares: Sequence[Share],
+    shares: Sequence[SectionShare],
     large: Sequence[Large] = (),
 ) -> Section:
     """Makes a section that tells groups of `2**shift` epochs apart of parts of others.
@@ -232,7 +232,7 @@ def _levels(
     finest: int,
     shifts: Iterable[int],
     pause: Callable[[], None] = lambda: None,
-) -> tuple[Level, ...]:
+) -> tuple[GridLevel, ...]:
     """The levels of consolidated entries of the finest one, ordered by group."""
     levels = [_level(finest, group, number, diff)]
     for shift in shifts:
@@ -309,15 +309,15 @@ def _sums(group: Array, number: Index, diff: Array) -> tuple[Array, Index, Array
     return group[first], number[first], sums[kept], first
 
 
-def _level(shift: int, group: Array, number: Index, diff: Array) -> Level:
+def _level(shift: int, group: Array, number: Index, diff: Array) -> GridLevel:
     """Makes a level of entries ordered by group."""
     new = (group[1:] != group[:-1]).nonzero()[0] + 1
     starts = np.concatenate(([0], new)) if len(group) else new
     bounds = np.append(starts, len(group))
-    return Level(shift, _narrow(group[starts]), _narrow(bounds), _row(number), _narrow(diff))
+    return GridLevel(shift, _narrow(group[starts]), _narrow(bounds), _row(number), _narrow(diff))
 
 
-def _rows(level: Level) -> Array:
+def _rows(level: GridLevel) -> Array:
     """The row of each entry."""
     return np.arange(len(level.diff)) if level.row is None else level.row
 

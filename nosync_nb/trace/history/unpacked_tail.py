@@ -12,14 +12,14 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates
-from nosync_nb.trace.history.sections import Large, Section, build
+from nosync_nb.trace.history.sections import Large, Section, build_section
 from nosync_nb.trace.parts.part_file import PartRef
 
 AT_ONCE = 256
 """So many changes are decoded between two pauses."""
 
 
-class Filed(NamedTuple):
+class FiledChange(NamedTuple):
     """A change that lies in part files; `parts` if they are mapped already."""
 
     layout: Layout
@@ -30,7 +30,7 @@ class Filed(NamedTuple):
 Decode: TypeAlias = Callable[[Sequence[Any], Sequence[str]], tuple[Updates, list[int]]]
 
 
-class Encoded(NamedTuple):
+class EncodedChange(NamedTuple):
     """A change that is decoded when it is needed: consolidated updates, in any order.
 
     `decode` gets `data` of any number of changes, and the column types: many at once cost a tenth.
@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
     decode: Decode
 
 
-Change: TypeAlias = Batch | Filed | Encoded
+Change: TypeAlias = Batch | FiledChange | EncodedChange
 """A batch, in memory, in files, or as a frame of the log has it."""
 Entry: TypeAlias = tuple[int, Change]
 Pause: TypeAlias = Callable[[], None]
@@ -58,7 +58,7 @@ def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
 
     Half of `rows_max` is left. None: they are not too many, or one epoch has all of them.
     """
-    batches = (c.data if isinstance(c, Encoded) else c for _, c in tail[1:])
+    batches = (c.data if isinstance(c, EncodedChange) else c for _, c in tail[1:])
     sizes = [len(each) if isinstance(each, Batch) else 0 for each in batches]
     if sum(sizes) <= rows_max:
         return None
@@ -79,7 +79,7 @@ class _Group(NamedTuple):
     hashes: list[Hashes]
     large: list[Large]
 
-    def add(self, run: Sequence[tuple[int, Encoded]]) -> None:
+    def add(self, run: Sequence[tuple[int, EncodedChange]]) -> None:
         """Takes changes that are decoded alike."""
         first = run[0][1]
         updates, counts = first.decode([each.data for _, each in run], first.layout.types)
@@ -94,9 +94,9 @@ def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -
     for run in _runs(entries):
         epoch, change = run[0]
         group = groups.setdefault(change.layout, _Group([], [], [], [], []))
-        if isinstance(change, Filed):
+        if isinstance(change, FiledChange):
             group.large.append((epoch, change.refs))
-        elif isinstance(change, Encoded):
+        elif isinstance(change, EncodedChange):
             group.add(run)
             pause()
         else:
@@ -106,7 +106,7 @@ def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -
             group.hashes.append(change.rhash)
     for layout, (epochs, counts, updates, hashes, large) in groups.items():
         known = hashes if len(hashes) == len(updates) else None
-        yield build(layout, start, stop, epochs, counts, updates, known, large, pause)
+        yield build_section(layout, start, stop, epochs, counts, updates, known, large, pause)
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
@@ -115,7 +115,7 @@ def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
     run: list[Any] = []
     for each in entries:
         change = each[1]
-        own = (change.layout, change.decode) if isinstance(change, Encoded) else None
+        own = (change.layout, change.decode) if isinstance(change, EncodedChange) else None
         if run and (own is None or own != alike or len(run) == AT_ONCE):
             yield run
             run = []

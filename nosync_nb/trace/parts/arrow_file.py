@@ -33,7 +33,7 @@ from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.memory_map import Ending
-from nosync_nb.files.safe_names import within
+from nosync_nb.files.safe_names import checked_path_within
 from nosync_nb.rows import Column, buffers
 from nosync_nb.rows.types import FIXED
 from nosync_nb.trace import arrow_messages
@@ -53,18 +53,18 @@ TAIL = struct.Struct("<QQQQQ8s")
 _JOINED = 1 << 16
 
 
-def store(column: Column, type_: str) -> pa.Array:
+def store_file(column: Column, type_: str) -> pa.Array:
     """Returns a column as it stands in a file: null-free booleans as bytes."""
     if type_ == "boolean":
         if isinstance(column, np.ndarray) and column.dtype == np.bool_:
-            return buffers.of_numpy(np.ascontiguousarray(column).view(np.uint8))
+            return buffers.arrow_from_numpy(np.ascontiguousarray(column).view(np.uint8))
         column = rows.to_arrow(column, type_)
         if not column.null_count:
             return column.cast(pa.uint8())
     return rows.to_arrow(column, type_)
 
 
-def load(array: pa.Array, type_: str) -> Column:
+def load_file(array: pa.Array, type_: str) -> Column:
     """Returns the column of an array made by `store`, without a copy. Values are canonical."""
     dtype = FIXED.get(type_)
     if dtype is None or array.null_count:
@@ -75,22 +75,24 @@ def load(array: pa.Array, type_: str) -> Column:
 def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
     """Maps a file written here; the mapping lives as long as the buffer or a view of it."""
     try:
-        return pa.py_buffer(files.mapped(within(folder, name)).words)
+        return pa.py_buffer(files.mapped(checked_path_within(folder, name)).words)
     except DurabilityError as error:
         if error.errno not in (None, errno.ENOENT):
             raise
-        raise damaged(folder, name, "it is missing" if error.errno else "it is empty") from None
+        raise damaged_file_error(
+            folder, name, "it is missing" if error.errno else "it is empty"
+        ) from None
     except CorruptLogError as error:
         if error.kind != CorruptLogError.kind:  # it is said in other words why it is not here
             raise
-        raise damaged(folder, name, "it was cut short") from None
+        raise damaged_file_error(folder, name, "it was cut short") from None
 
 
 def write_file(
     folder: str, name: str, chunks: Sequence[Any], files: Files = DISK, *, sync: bool = True
 ) -> int:
     """Writes chunks as a new file, syncs it, and returns its size; the folder is not synced."""
-    path = within(folder, name)
+    path = checked_path_within(folder, name)
     file = files.create(path)
     size = 0
     try:
@@ -114,7 +116,7 @@ def write_file(
     return size + waiting
 
 
-def damaged(folder: str, name: str, why: str) -> CorruptLogError:
+def damaged_file_error(folder: str, name: str, why: str) -> CorruptLogError:
     """Returns the error of a file that is not what was written."""
     return CorruptLogError(
         f"'{os.path.join(folder, name)}' is damaged: {why}",
@@ -191,17 +193,19 @@ def open_mapped(
     """
     data = map_file(folder, name, files)
     if data.size != size_bytes:
-        raise damaged(folder, name, f"it has {data.size} bytes, not {size_bytes}")
+        raise damaged_file_error(folder, name, f"it has {data.size} bytes, not {size_bytes}")
     table = _table(data, folder, name, digest)
     if checked:
         _check_blocks(data, table, folder, name)
     try:
         record = _record(data, trusted=not checked)
     except (ValueError, pa.ArrowException, OSError) as error:
-        raise damaged(folder, name, f"it cannot be read: {error}") from error
+        raise damaged_file_error(folder, name, f"it cannot be read: {error}") from error
     header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
     if header["format"] not in (_FORMAT, WITH_TEXTS):
-        raise damaged(folder, name, f"its format is {header['format']}, which is not known")
+        raise damaged_file_error(
+            folder, name, f"its format is {header['format']}, which is not known"
+        )
     return header, record, ending(data)
 
 
@@ -212,7 +216,7 @@ def ending(data: pa.Buffer) -> Ending:
 
 def cut_off(folder: str, name: str) -> CorruptLogError:
     """Returns the error of a file that became shorter while it was mapped."""
-    return damaged(folder, name, "it is shorter than when it was opened")
+    return damaged_file_error(folder, name, "it is shorter than when it was opened")
 
 
 def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
@@ -299,7 +303,9 @@ def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> Non
     for i, wanted in enumerate(table.blocks.tolist()):
         start = i * BLOCK
         if xxh3_64_intdigest(held[start : min(start + BLOCK, table.end)]) != wanted:
-            raise damaged(folder, name, f"the MiB at offset {start} is not what was written")
+            raise damaged_file_error(
+                folder, name, f"the MiB at offset {start} is not what was written"
+            )
 
 
 def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -> _Table:
@@ -309,7 +315,7 @@ def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -
     length = struct.unpack("<i", view[size - 10 : size - 6])[0] if size > 10 else -1
     at = size - 10 - length - TAIL.size
     if length < 0 or at < 0 or view[at + TAIL.size - 8 : at + TAIL.size] != MAGIC:
-        raise damaged(folder, name, "its end is missing or overwritten")
+        raise damaged_file_error(folder, name, "its end is missing or overwritten")
     head_size, head, footer, count, end, _ = TAIL.unpack(view[at : at + TAIL.size])
     start = at - 8 * count
     good = start >= end >= head_size and count == -(-end // BLOCK)
@@ -318,6 +324,6 @@ def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -
         good = hashlib.blake2b(sums, digest_size=16).hexdigest() == digest
     good = good and xxh3_64_intdigest(view[:head_size]) == head
     if not good or xxh3_64_intdigest(view[at + TAIL.size :]) != footer:
-        raise damaged(folder, name, "its header is not what was written")
+        raise damaged_file_error(folder, name, "its header is not what was written")
     blocks = np.frombuffer(view[start:at], np.uint64)
     return _Table(head_size, head, footer, blocks, end)

@@ -24,17 +24,17 @@ import pyarrow as pa
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.memory_map import Ending
-from nosync_nb.files.safe_names import PART, plain, within
+from nosync_nb.files.safe_names import PART, checked_file_name, checked_path_within
 from nosync_nb.rows import buffers, dictionary
 from nosync_nb.rows.arrow import Column, to_arrow
 from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates
 from nosync_nb.trace.parts.arrow_file import (
     DISK,
     WITH_TEXTS,
-    damaged,
-    load,
+    damaged_file_error,
+    load_file,
     open_mapped,
-    store,
+    store_file,
     write_arrow,
 )
 from nosync_nb.trace.parts.bounds_check import UNSOUND, check_record
@@ -136,7 +136,7 @@ def _ref(data: Any) -> PartRef:
             hint="restore the log from a copy",
         )
     ref = PartRef(*data)
-    plain(ref.path, PART)
+    checked_file_name(ref.path, PART)
     counts = all(type(number) is int and 0 <= number <= 2**64 for number in ref[1:5])
     if not counts or not isinstance(ref.digest, str):
         raise CorruptLogError(
@@ -169,7 +169,7 @@ def write_part(
     if not (batch.diff == 1).all():
         extra["diff"] = batch.diff
     names += extra
-    arrays += [buffers.of_numpy(values) for values in extra.values()]
+    arrays += [buffers.arrow_from_numpy(values) for values in extra.values()]
     head: dict[str, Any] = {"layout": batch.layout, "rows": len(batch)}
     if texts:
         head |= {"format": WITH_TEXTS, "texts": texts}
@@ -187,9 +187,9 @@ def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
     for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
         few = _few_texts(column, type_)
         if few is None:
-            arrays.append(store(column, type_))
+            arrays.append(store_file(column, type_))
         else:
-            codes, texts[str(i)] = dictionary.in_order(few)
+            codes, texts[str(i)] = dictionary.sorted_dictionary(few)
             arrays.append(codes)
     return arrays, texts
 
@@ -198,7 +198,9 @@ def _few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
     """A column coded, if it is of few texts and many rows."""
     if type_ != "string" or len(column) < CODED_ROWS:
         return None
-    return dictionary.coded(to_arrow(column, type_) if isinstance(column, np.ndarray) else column)
+    return dictionary.dictionary_encoded(
+        to_arrow(column, type_) if isinstance(column, np.ndarray) else column
+    )
 
 
 def write_parts(
@@ -217,12 +219,12 @@ def write_parts(
             files.sync_folder(folder)
     except BaseException:
         for ref in refs:
-            files.unlink(within(folder, ref.path))
+            files.unlink(checked_path_within(folder, ref.path))
         raise
     return refs
 
 
-def put_away(
+def write_and_release(
     folder: str, batches: Sequence[Batch], layout: Layout, stem: str, *, files: Files = DISK
 ) -> tuple[list[Batch], list[PartRef]]:
     """Writes batches, as `write_parts` does, and maps them back.
@@ -235,7 +237,7 @@ def put_away(
         return [open_part(folder, ref, layout, files=files) for ref in refs], refs
     except BaseException:
         for ref in refs:
-            files.unlink(within(folder, ref.path))
+            files.unlink(checked_path_within(folder, ref.path))
         raise
 
 
@@ -288,7 +290,7 @@ def open_part(
     try:
         batch = _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
     except UNSOUND as error:
-        raise damaged(folder, ref.path, f"it cannot be read: {error}") from error
+        raise damaged_file_error(folder, ref.path, f"it cannot be read: {error}") from error
     if own is not None:
         _MAPPED[own] = batch
     return batch
@@ -300,7 +302,7 @@ _MAPPED: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary
 
 def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None:
     """Which file it is, by any name, and what it has to be; None: nobody can tell."""
-    own = files.identity(within(folder, ref.path))
+    own = files.identity(checked_path_within(folder, ref.path))
     return None if own is None else (*own, *ref._replace(path=""))
 
 
@@ -311,12 +313,14 @@ def _mapped(
     header, record, ending = _open(folder, ref, files, checked=checked)
     own = header.get("layout")  # none: it holds loose updates
     if own is None or Layout.from_json(own) != layout:
-        raise damaged(folder, ref.path, f"it is ordered by {own}, not by {layout}")
+        raise damaged_file_error(folder, ref.path, f"it is ordered by {own}, not by {layout}")
     texts = {int(i): held for i, held in header.get("texts", {}).items()}
     if checked:
         check_record(record, layout.types, thorough=thorough, texts=texts)
     columns = [
-        dictionary.made(record.column(i), texts[i]) if i in texts else load(record.column(i), type_)
+        dictionary.dictionary_column(record.column(i), texts[i])
+        if i in texts
+        else load_file(record.column(i), type_)
         for i, type_ in enumerate(layout.types)
     ]
     extra = {name: record.column(name) for name in record.schema.names[len(columns) :]}
@@ -327,9 +331,9 @@ def _mapped(
     code = buffers.numbers(extra["code"], np.uint64) if "code" in extra else None
     batch = Batch(layout, columns, khash, rhash, diff, code)
     if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
-        raise damaged(folder, ref.path, "its hashes are not in the range the log names")
+        raise damaged_file_error(folder, ref.path, "its hashes are not in the range the log names")
     if thorough and (khash[1:] < khash[:-1]).any():
-        raise damaged(folder, ref.path, "its hashes do not ascend")
+        raise damaged_file_error(folder, ref.path, "its hashes do not ascend")
     again = partial(open_part, folder, ref, layout, files=files, checked=True, thorough=thorough)
     return MappedBatch(batch, ending, again)
 
@@ -342,10 +346,10 @@ def write_updates(
     It is not synced: it is for the next job, and no run outlives a loss of power.
     """
     names = [f"c{i}" for i in range(len(types))]
-    arrays = [store(c, t) for c, t in zip(updates.columns, types, strict=True)]
+    arrays = [store_file(c, t) for c, t in zip(updates.columns, types, strict=True)]
     if not (updates.diff == 1).all():
         names.append("diff")
-        arrays.append(buffers.of_numpy(updates.diff))
+        arrays.append(buffers.arrow_from_numpy(updates.diff))
     head = {"types": list(types), "rows": len(updates.diff)}
     path = _name(stem)
     size, digest = write_arrow(folder, path, names, arrays, head, files, sync=False)
@@ -358,8 +362,10 @@ def open_updates(
     """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
     header, record, _ = _open(folder, ref, files)
     if header.get("types") != list(types):
-        raise damaged(folder, ref.path, f"its columns are {header.get('types')}, not {types}")
-    columns = [load(record.column(i), t) for i, t in enumerate(types)]
+        raise damaged_file_error(
+            folder, ref.path, f"its columns are {header.get('types')}, not {types}"
+        )
+    columns = [load_file(record.column(i), t) for i, t in enumerate(types)]
     if "diff" in record.schema.names:
         return Updates(columns, buffers.numbers(record.column("diff"), np.int64))
     return Updates(columns, _ones(record.num_rows))
@@ -383,5 +389,5 @@ def _open(
         folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked
     )
     if not record.num_rows == header["rows"] == ref.rows:
-        raise damaged(folder, ref.path, f"it has {record.num_rows} rows, not {ref.rows}")
+        raise damaged_file_error(folder, ref.path, f"it has {record.num_rows} rows, not {ref.rows}")
     return header, record, ending

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb.collections.functions.fingerprint import (
-    Recognition,
+    FunctionIdentity,
     definition_fingerprint,
     function_fingerprint,
 )
@@ -386,7 +386,7 @@ def test_values_outside_the_list_have_no_fingerprint_and_a_reason(value: Any, sa
 )
 def test_code_that_cannot_be_known_has_no_fingerprint(text: str, says: str) -> None:
     identity = function_fingerprint(define(text))
-    assert identity == Recognition(None, identity.reason)
+    assert identity == FunctionIdentity(None, identity.reason)
     assert says in str(identity.reason)
 
 

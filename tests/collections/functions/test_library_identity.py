@@ -131,7 +131,7 @@ def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
         written.append(data)
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
-    monkeypatch.setattr(definitions, "digest", digest)
+    monkeypatch.setattr(definitions, "definition_digest", digest)
     monkeypatch.setattr(code, "digest", digest)
     with nosync_nb.open(tmp_path / "log") as session:
         assert _prints(session, LIBRARY)

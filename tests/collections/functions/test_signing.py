@@ -15,7 +15,13 @@ import pytest
 from internals import SIGNED, other_versions, signed_again
 
 from nosync_nb.collections.functions import signing
-from nosync_nb.collections.functions.signing import key_path, known_key, seal, unseal, user_key
+from nosync_nb.collections.functions.signing import (
+    existing_user_key,
+    key_path,
+    load_signed_function,
+    sign_function,
+    user_key,
+)
 from nosync_nb.errors import StageError, TrustError
 from nosync_nb.files.filesystem import Files
 
@@ -43,17 +49,18 @@ def sealed_bomb(key: bytes) -> bytes:
     """A signed pickle that acts when it is loaded."""
     import cloudpickle
 
-    data = seal(len, key=key)
+    data = sign_function(len, key=key)
     size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")
     return signed_again(data, key, data[SIGNED : SIGNED + 4 + size] + cloudpickle.dumps(Bomb()))
 
 
 def test_a_sealed_function_runs_in_another_process(key_file: Path) -> None:
     limit = 3
-    data = seal(lambda x: x + limit, key=user_key())
+    data = sign_function(lambda x: x + limit, key=user_key())
     program = (
-        "import sys\nfrom nosync_nb.collections.functions.signing import unseal, user_key\n"
-        "print(unseal(sys.stdin.buffer.read(), key=user_key())(4))"
+        "import sys\n"
+        "from nosync_nb.collections.functions.signing import load_signed_function, user_key\n"
+        "print(load_signed_function(sys.stdin.buffer.read(), key=user_key())(4))"
     )
     run = subprocess.run(
         [sys.executable, "-c", program],
@@ -71,28 +78,28 @@ def test_no_changed_byte_is_loaded(at: int, monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("loaded")
 
     monkeypatch.setattr("cloudpickle.loads", load)
-    data = bytearray(seal(lambda x: x + 1, key=KEY))
+    data = bytearray(sign_function(lambda x: x + 1, key=KEY))
     data[at % len(data)] ^= 1 << (at % 8)
     with pytest.raises(TrustError) as caught:
-        unseal(bytes(data), key=KEY)
+        load_signed_function(bytes(data), key=KEY)
     assert caught.value.hint == CELL
 
 
 @pytest.mark.parametrize("data", [b"", b"NSF1", b"{}", b"NSF1" + bytes(40), b"\x80\x04N." * 30])
 def test_what_is_no_sealed_function_is_refused(data: bytes) -> None:
     with pytest.raises(TrustError) as caught:
-        unseal(data, key=KEY)
+        load_signed_function(data, key=KEY)
     assert caught.value.hint == CELL
 
 
 def test_a_function_signed_with_another_key_is_not_loaded() -> None:
     data = sealed_bomb(b"1" * 32)
     with pytest.raises(TrustError, match="signed with another key") as caught:
-        unseal(data, key=KEY)
+        load_signed_function(data, key=KEY)
     assert not Bomb.gone_off
     assert caught.value.hint == CELL
     with pytest.raises(AssertionError):
-        unseal(data, key=b"1" * 32)
+        load_signed_function(data, key=b"1" * 32)
     assert Bomb.gone_off
 
 
@@ -100,25 +107,25 @@ def test_a_signature_cannot_be_made_with_the_id_of_the_key() -> None:
     forged = bytearray(sealed_bomb(b"1" * 32))
     forged[4:12] = bytes.fromhex(signing.key_id(KEY))
     with pytest.raises(TrustError, match="does not match its signature"):
-        unseal(bytes(forged), key=KEY)
+        load_signed_function(bytes(forged), key=KEY)
 
 
 def test_a_function_cannot_be_moved_to_another_context() -> None:
-    data = seal(len, key=KEY, context="stage slow")
-    assert unseal(data, key=KEY, context="stage slow")("ab") == 2
+    data = sign_function(len, key=KEY, context="stage slow")
+    assert load_signed_function(data, key=KEY, context="stage slow")("ab") == 2
     for context in ("", "stage worst"):
         with pytest.raises(TrustError, match="does not match its signature"):
-            unseal(data, key=KEY, context=context)
+            load_signed_function(data, key=KEY, context=context)
 
 
 @pytest.mark.parametrize("name", ["python", "cloudpickle"])
 def test_another_version_of_python_or_cloudpickle_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = seal(lambda x: x, key=KEY)
+    data = sign_function(lambda x: x, key=KEY)
     here = other_versions(monkeypatch, **{name: "9.9"})
     with pytest.raises(TrustError, match=f"stored with {name} {here[name]}, this is 9.9") as caught:
-        unseal(data, key=KEY)
+        load_signed_function(data, key=KEY)
     assert str(caught.value.hint).startswith(CELL)
 
 
@@ -128,11 +135,11 @@ def test_another_version_of_a_package_is_refused(
 ) -> None:
     import numpy as np
 
-    data = seal(lambda x: np.log(x), key=KEY)
-    assert unseal(data, key=KEY)(1) == 0
-    monkeypatch.setattr(signing, "package_version", lambda name: found)
+    data = sign_function(lambda x: np.log(x), key=KEY)
+    assert load_signed_function(data, key=KEY)(1) == 0
+    monkeypatch.setattr(signing, "code_version", lambda name: found)
     with pytest.raises(TrustError, match=f"numpy {np.__version__}, .*{says}"):
-        unseal(data, key=KEY)
+        load_signed_function(data, key=KEY)
 
 
 def test_helpers_of_the_user_are_stored_by_value(
@@ -146,13 +153,13 @@ def test_helpers_of_the_user_are_stored_by_value(
     file.write_text("STEP = 1\ndef go(x):\n    return x + STEP\n")
     helpers = importlib.import_module("sealed_helpers")
     try:
-        whole = seal(lambda x: helpers.go(x), key=KEY)
-        one = seal(helpers.go, key=KEY)
+        whole = sign_function(lambda x: helpers.go(x), key=KEY)
+        one = sign_function(helpers.go, key=KEY)
         assert cloudpickle.list_registry_pickle_by_value() == set()
         file.write_text("def go(x):\n    return -x\n")
         del sys.modules["sealed_helpers"]
         assert importlib.import_module("sealed_helpers").go(2) == -2
-        assert [unseal(data, key=KEY)(2) for data in (whole, one)] == [3, 3]
+        assert [load_signed_function(data, key=KEY)(2) for data in (whole, one)] == [3, 3]
     finally:
         sys.modules.pop("sealed_helpers", None)
 
@@ -160,7 +167,7 @@ def test_helpers_of_the_user_are_stored_by_value(
 @pytest.mark.parametrize("captured", [sys.stdout, object(), iter([1])])
 def test_functions_without_identity_are_not_sealed(captured: Any) -> None:
     with pytest.raises(StageError, match=r"function '<lambda>' cannot be stored: .*'captured'"):
-        seal(lambda x: (captured, x), key=KEY)
+        sign_function(lambda x: (captured, x), key=KEY)
 
 
 class Elsewhere(Files):
@@ -173,8 +180,8 @@ class Elsewhere(Files):
 def test_the_key_is_made_once_and_for_its_user_only(key_file: Path) -> None:
     key = user_key()
     assert len(key) == 32
-    assert key == user_key() == known_key()
-    assert known_key(Elsewhere()) is None
+    assert key == user_key() == existing_user_key()
+    assert existing_user_key(Elsewhere()) is None
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
 
@@ -269,13 +276,13 @@ def test_a_key_in_a_folder_that_others_can_write_is_refused(key_file: Path, mode
         assert key_file.exists() == there
         if there:
             with pytest.raises(TrustError, match="others may"):
-                known_key()
+                existing_user_key()
         key_file.parent.chmod(0o700)
         user_key()
     key_file.parent.chmod(0o1777)  # as /tmp is: nobody touches another's files there
     assert user_key()
     key_file.parent.chmod(0o755)
-    assert user_key() == known_key()
+    assert user_key() == existing_user_key()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
@@ -297,7 +304,7 @@ def test_the_folder_of_keys_may_be_reached_by_a_link(
 
 
 def test_what_is_sealed_shows_no_key_and_no_path(key_file: Path) -> None:
-    data = seal(lambda x: x, key=user_key())
+    data = sign_function(lambda x: x, key=user_key())
     assert user_key() not in data
     size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")
     header = json.loads(data[SIGNED + 4 : SIGNED + 4 + size])

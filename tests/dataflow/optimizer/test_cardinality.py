@@ -94,7 +94,7 @@ def test_few_rows_between_are_kept(session: Session, predicate: str) -> None:
 
 
 def test_of_what_cannot_be_asked_a_third_stays(session: Session) -> None:
-    tables = cardinality.Tables(*known(session))
+    tables = cardinality.TableSizes(*known(session))
     read = bought(session, "quantity < day").filter("10 div day > 1")
     assert share(read, tables) == pytest.approx(cardinality.STAYS**2)
 
@@ -145,9 +145,9 @@ def known(session: Session) -> Any:
     return seen.graph, seen.version.traces
 
 
-def share(collection: Collection, tables: cardinality.Tables) -> float:
+def share(collection: Collection, tables: cardinality.TableSizes) -> float:
     from nosync_nb.collections.session_protocol import definition_of
 
     tree = definition_of("test", collection)
-    size = cardinality.estimated(tree, tables)[id(tree)]
+    size = cardinality.estimate(tree, tables)[id(tree)]
     return size.rows / size.whole

@@ -14,7 +14,7 @@ from planner_switches import planless
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import planned
+from nosync_nb.dataflow.optimizer.planner import plan_definition
 from nosync_nb.session.session import owners_of
 
 TABLES = {
@@ -48,7 +48,7 @@ def sold(session: Session) -> Collection:
 
 
 def inputs_of_chains(collection: Collection) -> list[int]:
-    tree = planned(definition_of("test", collection), None)
+    tree = plan_definition(definition_of("test", collection), None)
     return [len({*part.params["inputs"]}) for part in tree.walk() if part.op == "joins"]
 
 
@@ -166,7 +166,7 @@ def test_every_combination_counts_once_whatever_changes_together(session: Sessio
 
 
 def test_one_arrangement_by_a_key_finds_all_that_are_joined_by_it(session: Session) -> None:
-    tree = planned(definition_of("test", sold(session)), None)
+    tree = plan_definition(definition_of("test", sold(session)), None)
     assert tree.params["inputs"] == [0, 1, 1, 2, 3]
     assert tree.params["keys"] == [[0], [1], [0], [0], [0]]
 
@@ -224,7 +224,7 @@ def test_a_key_of_two_inputs_ends_a_chain(session: Session) -> None:
 def test_a_join_that_saves_nothing_stays_above_a_chain_that_does(session: Session) -> None:
     items = session.input("items", "item int, label string")
     labelled = sold(session).join(items, on="item")
-    tree = planned(definition_of("test", labelled), None)
+    tree = plan_definition(definition_of("test", labelled), None)
     assert [part.op for part in tree.walk()][-3:] == ["joins", "ref", "join"]
     session.stage("labelled", labelled.select("name", "label", "paid"))
     insert(session)

@@ -11,9 +11,9 @@ import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, planned
-from nosync_nb.dataflow.optimizer.predicate_pushdown import pushed
-from nosync_nb.dataflow.optimizer.projection_pushdown import pruned
+from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, plan_definition
+from nosync_nb.dataflow.optimizer.predicate_pushdown import with_pushed_filters
+from nosync_nb.dataflow.optimizer.projection_pushdown import with_pruned_columns
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import conjuncts
 
@@ -30,7 +30,7 @@ def session(tmp_path: Any) -> Iterator[Session]:
 
 
 def plan_of(collection: Collection) -> Definition:
-    return planned(definition_of("test", collection), None)
+    return plan_definition(definition_of("test", collection), None)
 
 
 def shape(tree: Definition) -> Any:
@@ -110,7 +110,7 @@ def test_what_may_raise_is_computed_though_nobody_reads_it(session: Session) -> 
 def test_a_filter_goes_below_joins_by_its_conjuncts(session: Session) -> None:
     more = joined(session).join(session["customers"].select("rank", "name AS other"), on="rank")
     kept = more.filter("price > 3 and other = 'x' and (note = 'a' or name = 'b')").select("id")
-    assert shape(pruned(pushed(definition_of("test", kept)), None)) == (
+    assert shape(with_pruned_columns(with_pushed_filters(definition_of("test", kept)), None)) == (
         "select", "id",
         ("join", "id",
          ("select", "id,rank",
@@ -183,14 +183,14 @@ def test_a_definition_of_very_many_parts_is_run_as_it_is_written(session: Sessio
         part = part.filter(f"price > {number % 7}")
     assert plan_of(part.select("id")) is not None
     tree = definition_of("test", part.select("id"))
-    assert planned(tree, None) is tree
+    assert plan_definition(tree, None) is tree
 
 
 def test_a_plan_is_made_once_and_is_no_definition(session: Session) -> None:
     counted = joined(session).agg(n="count(*)")
     tree = definition_of("test", counted)
     session.stage("counted", counted)
-    assert planned(tree, None) is planned(tree, None) is not tree
+    assert plan_definition(tree, None) is plan_definition(tree, None) is not tree
     assert session["counted"].schema.names == ("n",)
 
 

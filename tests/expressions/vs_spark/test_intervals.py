@@ -20,7 +20,7 @@ from sql_cases.expression_frames import Mask, evaluated
 import nosync_nb
 from nosync_nb import rows
 from nosync_nb.expressions import Expression, compile_expression
-from nosync_nb.expressions.settings import Settings
+from nosync_nb.expressions.settings import SqlSettings
 from nosync_nb.rows import Schema
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.spark_session import frame_of
@@ -32,16 +32,16 @@ Made = tuple[str, Expression, Any, Mask | None]
 
 
 @pytest.fixture(params=[True, False], ids=["ansi", "not ansi"])
-def mode(request: pytest.FixtureRequest, spark: Any) -> tuple[Any, Settings]:
+def mode(request: pytest.FixtureRequest, spark: Any) -> tuple[Any, SqlSettings]:
     """A Spark session of a mode, beside the one of all tests."""
     session = spark.newSession()
     session.conf.set("spark.sql.ansi.enabled", request.param)
-    return session, Settings("UTC", request.param)
+    return session, SqlSettings("UTC", request.param)
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
 def test_expressions_of_intervals_give_what_spark_gives(
-    far: bool, mode: tuple[Any, Settings]
+    far: bool, mode: tuple[Any, SqlSettings]
 ) -> None:
     spark, settings = mode
     columns = interval_cases.columns(_ROWS, far=far)
@@ -73,7 +73,7 @@ def _as_in_spark(made: list[Made], columns: list[Any], spark: Any) -> None:
         text: e.type for text, (_, e, *_) in zip(asked, made, strict=True)
     }
     passed = [
-        f"{interval_transport.taken(text, e.type)} as r{i}"
+        f"{interval_transport.sql_to_transport(text, e.type)} as r{i}"
         for i, (text, (_, e, *_)) in enumerate(zip(asked, made, strict=True))
     ]
     theirs = frame.selectExpr(*passed, "row").orderBy("row").toArrow()
@@ -87,7 +87,9 @@ def _is_refused(sql: str, e: Expression, columns: list[Any], spark: Any) -> None
     one = [rows.to_arrow(c[:1], t) for c, t in zip(columns, _SCHEMA.types, strict=True)]
     frame = frame_of(spark, pa.Table.from_arrays(one, schema=_SCHEMA.arrow), _SCHEMA)
     try:
-        given = frame.selectExpr(f"{interval_transport.taken(sql, e.type)} as r").toArrow()
+        given = frame.selectExpr(
+            f"{interval_transport.sql_to_transport(sql, e.type)} as r"
+        ).toArrow()
     except Exception:  # of which class it is depends on where Spark evaluates it
         return
     pytest.fail(f"{sql} on {[columns[c][0] for c in e.columns]} is refused here, there {given}")

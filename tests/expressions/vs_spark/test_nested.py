@@ -19,7 +19,7 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
-from nosync_nb.rows.nested import column_of, pack, unpack
+from nosync_nb.rows.nested import column_of, from_python_values, to_python_values
 
 
 @pytest.mark.spark
@@ -58,13 +58,14 @@ def test_values_are_those_of_spark(cases: ModuleType, spark: Any) -> None:
         same = rows.equal(expected, column_of(values, e.type), e.type)
         if sql in text_cases.PRINTED:
             read = text_cases.PRINTED[sql]
-            same |= np.array(same_numbers(unpack(answer, e.type), values, read))
+            same |= np.array(same_numbers(to_python_values(answer, e.type), values, read))
         if not same.all():
             i = int(np.flatnonzero(~same)[0])
-            wrong.append((sql, i, unpack(answer, e.type)[i], values[i]))
+            wrong.append((sql, i, to_python_values(answer, e.type)[i], values[i]))
         if twin is not None:
             there = [
-                value is not None for value in unpack(theirs[f"t{k}"].combine_chunks(), e.type)
+                value is not None
+                for value in to_python_values(theirs[f"t{k}"].combine_chunks(), e.type)
             ]
             if there != [ok and v is not None for ok, v in zip(fine, values, strict=True)]:
                 wrong.append((sql, twin, "only one raises"))
@@ -142,7 +143,7 @@ def test_what_spark_refuses_or_calls_otherwise_is_left_to_it(sql: str) -> None:
 
 def test_unpacked_values_come_back_as_they_were() -> None:
     for column, type_ in zip(table(), SCHEMA.types, strict=True):
-        array = pack(column, type_)
-        assert repr(unpack(array, type_)) == repr(column)
+        array = from_python_values(column, type_)
+        assert repr(to_python_values(array, type_)) == repr(column)
         half = array.slice(30, 20)
-        assert repr(unpack(half, type_)) == repr(column[30:50])
+        assert repr(to_python_values(half, type_)) == repr(column[30:50])

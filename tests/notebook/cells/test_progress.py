@@ -13,21 +13,21 @@ from internals import owners_of
 from jupyter.kernels import Kernel
 
 import nosync_nb
-from nosync.progress import Line, Progress, seen_in
+from nosync.progress import Progress, TerminalLine, seen_in
 from nosync_nb import rows
-from nosync_nb.dataflow.runtime.activity import Activity, Doing
+from nosync_nb.dataflow.runtime.activity import Activity, ActivityMonitor
 from nosync_nb.session.durability import replication
 from nosync_nb.store.replication.agent import progress
-from nosync_widgets.progress_bar import Seen, html
+from nosync_widgets.progress_bar import ProgressState, html
 
 
 class Recorder:
     """Keeps what is shown."""
 
     def __init__(self) -> None:
-        self.told: Queue[Seen | None] = Queue()
+        self.told: Queue[ProgressState | None] = Queue()
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ProgressState) -> None:
         self.told.put(seen)
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class Recorder:
 
 
 def test_what_was_begun_last_is_what_goes_on() -> None:
-    doing = Doing()
+    doing = ActivityMonitor()
     assert doing.now is None
     with doing.of("replays", 3) as replaying:
         replaying.step()
@@ -51,13 +51,13 @@ def test_what_was_begun_last_is_what_goes_on() -> None:
 
 def test_what_is_shown_is_gone_with_the_cell() -> None:
     recorder = Recorder()
-    progress = Progress(lambda: Seen("runs", 1, 2), lambda: recorder)
+    progress = Progress(lambda: ProgressState("runs", 1, 2), lambda: recorder)
     progress.begin()
-    assert recorder.told.get(timeout=60) == Seen("runs", 1, 2)
+    assert recorder.told.get(timeout=60) == ProgressState("runs", 1, 2)
     progress.end()
     shown = list(recorder.told.queue)
     assert shown[-1] is None
-    assert all(each == Seen("runs", 1, 2) for each in shown[:-1])
+    assert all(each == ProgressState("runs", 1, 2) for each in shown[:-1])
     assert all(each.name != "nosync progress" for each in threading.enumerate())
 
 
@@ -71,10 +71,15 @@ def test_a_short_cell_is_not_looked_at() -> None:
 
 
 def test_what_ends_before_the_cell_is_taken_away_and_shown_again() -> None:
-    recorder, turns = Recorder(), iter([Seen("a"), None, Seen("b")])
+    recorder, turns = Recorder(), iter([ProgressState("a"), None, ProgressState("b")])
     progress = Progress(lambda: next(turns, None), lambda: recorder)
     progress.begin()
-    assert [recorder.told.get(timeout=60) for _ in range(4)] == [Seen("a"), None, Seen("b"), None]
+    assert [recorder.told.get(timeout=60) for _ in range(4)] == [
+        ProgressState("a"),
+        None,
+        ProgressState("b"),
+        None,
+    ]
     progress.end()
 
 
@@ -86,8 +91,8 @@ def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
             numbers.insert([(n,)])
             session.commit()
         assert seen_in(session, 2) is None, "one epoch is the cell's own"
-        assert seen_in(session, 0) == Seen("epochs 1 to 3 are committed")
-        seen: list[Seen | None] = []
+        assert seen_in(session, 0) == ProgressState("epochs 1 to 3 are committed")
+        seen: list[ProgressState | None] = []
 
         def looking(row: object) -> tuple[bool]:
             seen.append(seen_in(session, 3))
@@ -100,7 +105,7 @@ def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
             session.define({"other": numbers.map(looking, schema="kept boolean")})
         assert any(each and each.text == "first run of other" for each in seen)
         with owners_of(session).works.doing.of("waits"):
-            assert seen_in(session, 3) == Seen("waits")
+            assert seen_in(session, 3) == ProgressState("waits")
     assert seen_in(session, 0) is None
     assert seen_in(None, 0) is None
 
@@ -115,7 +120,7 @@ def test_what_is_left_of_a_wait_becomes_less_and_may_become_more() -> None:
 def test_a_large_load_says_how_many_bytes_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Seen | None] = []
+    seen: list[ProgressState | None] = []
     real = rows.to_columns
 
     def looked(*arguments: Any) -> Any:
@@ -158,8 +163,8 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
     def told(line: bytes) -> progress.Told:
         """Holds back that the replica has the rows, until who waits has seen that it lacks them."""
         assert not lacking.is_set() or counted.wait(120)
-        said = progress.told_in(line)
-        if isinstance(said, progress.Progress) and said.backlog_bytes > 1 << 19:
+        said = progress.parse_progress(line)
+        if isinstance(said, progress.ReplicaProgress) and said.backlog_bytes > 1 << 19:
             lacking.set()
         return said
 
@@ -179,17 +184,17 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
 
 
 def test_a_bar_is_only_ever_text() -> None:
-    shown = html(Seen("<b>bold</b>", 3, 2, 'http://host:4040"><script>'))
+    shown = html(ProgressState("<b>bold</b>", 3, 2, 'http://host:4040"><script>'))
     assert "<b>" not in shown
     assert "<script>" not in shown
     assert 'max="2" value="2"' in shown
-    assert "href" not in html(Seen("a", url="javascript:alert(1)"))
+    assert "href" not in html(ProgressState("a", url="javascript:alert(1)"))
 
 
 def test_a_line_of_a_terminal_is_written_over_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    line = Line()
-    line.update(Seen("a long text"))
-    line.update(Seen("short"))
+    line = TerminalLine()
+    line.update(ProgressState("a long text"))
+    line.update(ProgressState("short"))
     line.close()
     written = capsys.readouterr().err.split("\r")
     assert written[1].rstrip() == "NoSync: a long text"

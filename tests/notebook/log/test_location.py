@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from nosync.log.location import MEMO, Place, chosen, natural, notebook_path, prepare, temporary
-from nosync.log.notebook_memo import Memo
+from nosync.log.location import (
+    MEMO,
+    LogPlace,
+    chosen_place,
+    default_place,
+    notebook_path,
+    prepare_folder,
+    temporary_place,
+)
+from nosync.log.notebook_memo import NotebookMemo
 from nosync_nb.errors import DurabilityError, TrustError
 
 _UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
@@ -19,8 +27,8 @@ def test_the_log_lies_beside_the_notebook(tmp_path: Path) -> None:
     environ = {"JPY_SESSION_NAME": str(tmp_path / "flights.ipynb")}
     notebook = notebook_path({}, environ, Path.cwd())
     assert notebook is not None
-    assert tmp_path / ".nosync" / "flights" == natural(notebook)
-    assert chosen(environ, Path.cwd()) is None
+    assert tmp_path / ".nosync" / "flights" == default_place(notebook)
+    assert chosen_place(environ, Path.cwd()) is None
 
 
 @pytest.mark.parametrize("told", [f"flights-jvsc-{_UUID}.ipynb", "flights.ipynb"])
@@ -32,7 +40,7 @@ def test_what_vscode_tells_goes_before_what_a_server_told(tmp_path: Path) -> Non
     told = {"__vsc_ipynb_file__": str(tmp_path / "a.ipynb")}
     environ = {"JPY_SESSION_NAME": str(tmp_path / "b.ipynb"), "NOSYNC_SESSION": "logs/x"}
     assert tmp_path / "a.ipynb" == notebook_path(told, environ, tmp_path)
-    assert tmp_path / "logs" / "x" == chosen(environ, tmp_path)
+    assert tmp_path / "logs" / "x" == chosen_place(environ, tmp_path)
 
 
 @pytest.mark.parametrize("told", ["", _UUID, "console-1", "/nowhere/at/all/x.ipynb"])
@@ -41,8 +49,8 @@ def test_half_known_names_are_no_place(told: str, tmp_path: Path) -> None:
 
 
 def test_the_folder_of_logs_keeps_itself_out_of_git(tmp_path: Path) -> None:
-    place = Place(tmp_path / ".nosync" / "flights", "the notebook's name")
-    prepare(place)
+    place = LogPlace(tmp_path / ".nosync" / "flights", "the notebook's name")
+    prepare_folder(place)
     assert (tmp_path / ".nosync" / ".gitignore").read_text() == "*\n"
     assert not place.has_log
 
@@ -50,7 +58,7 @@ def test_the_folder_of_logs_keeps_itself_out_of_git(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DurabilityError, match=r"cannot create .*/file/.nosync'") as raised:
-        prepare(Place(tmp_path / "file" / ".nosync" / "log", "a test"))
+        prepare_folder(LogPlace(tmp_path / "file" / ".nosync" / "log", "a test"))
     assert "%dd open PATH" in raised.value.__notes__[-1]
 
 
@@ -60,34 +68,34 @@ def test_a_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(DurabilityError, match="read-only file system") as raised:
-        prepare(Place(tmp_path / ".nosync" / "log", "a test"))
+        prepare_folder(LogPlace(tmp_path / ".nosync" / "log", "a test"))
     assert "remount it" in raised.value.__notes__[0]
 
 
 def test_a_memo_alone_is_no_log(tmp_path: Path) -> None:
-    place = Place(tmp_path / "log", "test")
+    place = LogPlace(tmp_path / "log", "test")
     place.path.mkdir()
-    Memo(attempts=1).write(place.path)
+    NotebookMemo(attempts=1).write(place.path)
     assert not place.has_log
     (place.path / "segment").write_bytes(b"x")
     assert place.has_log
 
 
 def test_a_memo_is_read_as_written(tmp_path: Path) -> None:
-    memo = Memo(2, {"x": "In[1]: x = 5"}, {"a": "delays"})
+    memo = NotebookMemo(2, {"x": "In[1]: x = 5"}, {"a": "delays"})
     memo.write(tmp_path)
-    assert memo == Memo.read(tmp_path)
+    assert memo == NotebookMemo.read(tmp_path)
     assert [tmp_path / "notebook.json"] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"attempts": "many"}'])
 def test_a_damaged_memo_is_an_empty_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "notebook.json").write_text(text)
-    assert Memo() == Memo.read(tmp_path)
+    assert NotebookMemo() == NotebookMemo.read(tmp_path)
 
 
 def test_a_temporary_place_exists_and_says_so() -> None:
-    place = temporary()
+    place = temporary_place()
     try:
         assert place.temporary
         assert place.path.is_dir()
@@ -110,12 +118,12 @@ def test_a_notebooks_folder_that_is_a_link_gets_nothing(tmp_path: Path, victim: 
     above.symlink_to(victim.parent)
     for write in (True, False):
         with pytest.raises(TrustError, match="is a link"):
-            prepare(Place(above / "nb", "the notebook's name"), write=write)
+            prepare_folder(LogPlace(above / "nb", "the notebook's name"), write=write)
     above.unlink()
     above.mkdir()
     (above / "nb").symlink_to(victim.parent)
     with pytest.raises(TrustError, match="is a link"):
-        prepare(Place(above / "nb", "the notebook's name"))
+        prepare_folder(LogPlace(above / "nb", "the notebook's name"))
     assert [p.name for p in victim.parent.iterdir()] == ["profile"]
 
 
@@ -126,30 +134,30 @@ def test_what_is_written_beside_a_log_follows_no_link(tmp_path: Path, victim: Pa
     drafts = [f"{MEMO}.{os.getpid()}", f"{MEMO}.{os.getpid()}.tmp", MEMO]
     for link in (above / ".gitignore", *(folder / name for name in drafts)):
         link.symlink_to(victim)
-    place = Place(folder, "the notebook's name")
-    prepare(place)
-    assert Memo.read(folder) == Memo()
-    Memo(1, {"words of": "somebody"}).write(folder)
+    place = LogPlace(folder, "the notebook's name")
+    prepare_folder(place)
+    assert NotebookMemo.read(folder) == NotebookMemo()
+    NotebookMemo(1, {"words of": "somebody"}).write(folder)
     assert victim.read_text() == "mine"
-    assert Memo.read(folder).attempts == 1
+    assert NotebookMemo.read(folder).attempts == 1
     assert not (folder / MEMO).is_symlink()
 
 
 @pytest.mark.timeout(20)
 def test_a_memo_that_is_a_pipe_or_endless_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / MEMO)
-    assert Memo.read(tmp_path) == Memo()
+    assert NotebookMemo.read(tmp_path) == NotebookMemo()
     (tmp_path / MEMO).unlink()
     (tmp_path / MEMO).touch()
     os.truncate(tmp_path / MEMO, 1 << 42)
-    assert Memo.read(tmp_path) == Memo()
+    assert NotebookMemo.read(tmp_path) == NotebookMemo()
 
 
 def test_what_a_notebook_writes_is_its_users_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        prepare(Place(tmp_path / ".nosync" / "nb", "the notebook's name"))
-        Memo(1).write(tmp_path / ".nosync")
+        prepare_folder(LogPlace(tmp_path / ".nosync" / "nb", "the notebook's name"))
+        NotebookMemo(1).write(tmp_path / ".nosync")
     finally:
         os.umask(before)
     modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
@@ -161,4 +169,4 @@ def test_a_folder_of_logs_that_others_can_write_is_refused(tmp_path: Path) -> No
     (tmp_path / ".nosync").mkdir()
     (tmp_path / ".nosync").chmod(0o777)
     with pytest.raises(TrustError, match="can be written by others"):
-        prepare(Place(tmp_path / ".nosync" / "nb", "the notebook's name"))
+        prepare_folder(LogPlace(tmp_path / ".nosync" / "nb", "the notebook's name"))

@@ -12,7 +12,7 @@ from jupyter.shell import Notebook
 import nosync
 from nosync.cells.source import is_import, read_cell
 from nosync.log.location import MEMO
-from nosync.log.notebook_memo import Memo, Running
+from nosync.log.notebook_memo import NotebookMemo, RunningCell
 
 
 def same(text: str) -> str:
@@ -90,7 +90,7 @@ def test_inserts_without_a_key_are_not_repeatable() -> None:
 
 
 def test_what_stands_of_a_cell_is_said_with_what_to_do() -> None:
-    cell = Running("In[5]: load()", 3, True)
+    cell = RunningCell("In[5]: load()", 3, True)
     assert cell.told(3) == "In[5]: load() — nothing of it was committed: run it again"
     assert cell.told(2) == "In[5]: load() — nothing of it was committed: run it again"
     assert cell.told(4) == "In[5]: load() — epoch 4 of it stands: run it again"
@@ -112,28 +112,28 @@ def test_imports_are_believed_where_their_user_wrote_them(
     keyed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = keyed / "log"
-    Memo(imports={"js": "import json as js"}).write(log)
-    assert Memo.read(log).imports == {"js": "import json as js"}
+    NotebookMemo(imports={"js": "import json as js"}).write(log)
+    assert NotebookMemo.read(log).imports == {"js": "import json as js"}
     known = json.loads((log / MEMO).read_text())
 
     (keyed / "other").mkdir()
     (keyed / "other" / MEMO).write_text(json.dumps(known))
-    assert Memo.read(keyed / "other").imports == {}
+    assert NotebookMemo.read(keyed / "other").imports == {}
     (log / MEMO).write_text(json.dumps({**known, "imports": {"js": "import evil as js"}}))
-    assert Memo.read(log).imports == {}
+    assert NotebookMemo.read(log).imports == {}
     (log / MEMO).write_text(json.dumps({**known, "signed": ""}))
-    assert Memo.read(log).imports == {}
+    assert NotebookMemo.read(log).imports == {}
     (log / MEMO).write_text(json.dumps({**known, "signed": 5}))
-    assert Memo.read(log).imports == {}
-    Memo(imports={"x": "x = __import__('os').abort()"}).write(log)
-    assert Memo.read(log).imports == {}
+    assert NotebookMemo.read(log).imports == {}
+    NotebookMemo(imports={"x": "x = __import__('os').abort()"}).write(log)
+    assert NotebookMemo.read(log).imports == {}
     (log / MEMO).write_text(json.dumps(known))
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(keyed / "elsewhere" / "key"))
-    assert Memo.read(log).imports == {}
+    assert NotebookMemo.read(log).imports == {}
 
 
 def test_names_that_nobody_binds_again_are_told_twice_and_no_more() -> None:
-    memo = Memo(names={"x": "In[1]: x = 1", "y": "In[2]: y = 2"})
+    memo = NotebookMemo(names={"x": "In[1]: x = 1", "y": "In[2]: y = 2"})
     memo.missed({"x": "", "y": ""})
     memo.missed({"x": "", "y": ""})
     memo.bound("y")

@@ -13,8 +13,15 @@ import pytest
 
 from nosync.log import notebook_facts as evidence
 from nosync.log.location import RECORD
-from nosync.log.notebook_facts import NotebookFile, read_record, telling, write_record
-from nosync.log.resolution import Evidence, KnownLog, Record, decide, same, told
+from nosync.log.notebook_facts import NotebookFile, notebook_server_facts, read_record, write_record
+from nosync.log.resolution import (
+    KnownLog,
+    LogRecord,
+    NotebookFacts,
+    is_same_notebook,
+    resolution_text,
+    resolve_log,
+)
 
 LOGS = Path("/w/.nosync")
 TUTORIALS = Path(__file__).resolve().parents[3] / "tutorials"
@@ -27,22 +34,22 @@ def ids(letters: str) -> frozenset[str]:
     return frozenset(f"{ord(each):08x}" for each in letters)
 
 
-def here(name: str = "flights", **known: Any) -> Evidence:
+def here(name: str = "flights", **known: Any) -> NotebookFacts:
     """A notebook that was saved with the cells `a` and `b`; what a case says differs."""
     usual = {"file": FILE, "cells": ids("ab"), "kernel": K1}
-    return Evidence(natural=LOGS / name, notebook=f"/w/{name}.ipynb", **{**usual, **known})
+    return NotebookFacts(natural=LOGS / name, notebook=f"/w/{name}.ipynb", **{**usual, **known})
 
 
 def log(name: str = "flights", *, lives: str = "", brought: bool = False, **known: Any) -> KnownLog:
     """A log that has seen cell `a` of the notebook of its name, in an earlier kernel."""
     usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ids("a"), "kernel": K2}
-    record = Record(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
+    record = LogRecord(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
     return KnownLog(LOGS / name, record, lives, brought, record.former)
 
 
 def texts(letters: str) -> frozenset[str]:
     """What stands for the texts of numbered cells."""
-    return frozenset(telling("0", each) for each in letters)
+    return frozenset(notebook_server_facts("0", each) for each in letters)
 
 
 SETUP = frozenset({"setup", "load-data"})
@@ -81,7 +88,7 @@ CASES = {
         here(UNTITLED, file=(1, 12), cells=ids("n")),
         [
             log(UNTITLED, lives="/w/quick.ipynb"),
-            KnownLog(LOGS / "Untitled-2", Record(cells=ids("z"), notebook="/w/b.ipynb")),
+            KnownLog(LOGS / "Untitled-2", LogRecord(cells=ids("z"), notebook="/w/b.ipynb")),
         ],
         "Untitled-3",
         "new",
@@ -319,9 +326,9 @@ CASES = {
         "new",
         "",
     ),
-    "nobody tells the name": (Evidence(kernel=K1), [log()], None, "new", ""),
+    "nobody tells the name": (NotebookFacts(kernel=K1), [log()], None, "new", ""),
     "nobody tells the name, but the kernel has a log": (
-        Evidence(kernel=K1),
+        NotebookFacts(kernel=K1),
         [log(kernel=K1)],
         "flights",
         "kernel",
@@ -334,10 +341,10 @@ CASES = {
 def test_the_log_is_the_notebooks_or_a_new_one_that_names_the_other(case: str) -> None:
     evidence, logs, name, why, relation = CASES[case]
     for known in (logs, logs[::-1]):
-        verdict = decide(evidence, known)
+        verdict = resolve_log(evidence, known)
         expected = None if name is None else LOGS / name
         assert (verdict.log, verdict.why, verdict.relation) == (expected, why, relation)
-    line = told(verdict, ".nosync/flights", "flights.ipynb")
+    line = resolution_text(verdict, ".nosync/flights", "flights.ipynb")
     assert bool(relation) == ("%dd open .nosync/flights" in line)
 
 
@@ -365,32 +372,32 @@ def test_the_folder_of_a_log_takes_the_name_of_its_notebook(case: str) -> None:
         log(each, notebook=f"/w/{i}.ipynb", file=(2, i), cells=ids("z"), lives=f"/w/{i}.ipynb")
         for i, each in enumerate(others)
     ]
-    verdict = decide(here(), [own, *taken])
+    verdict = resolve_log(here(), [own, *taken])
     assert verdict.log == own.path
     assert verdict.rename == (None if expected is None else LOGS / expected)
 
 
 def test_the_folder_of_a_log_that_the_user_chose_or_that_is_elsewhere_keeps_its_name() -> None:
     own = log(UNTITLED, notebook="/w/flights.ipynb", automatic=True)
-    assert decide(here(chosen=own.path), [own]).rename is None
+    assert resolve_log(here(chosen=own.path), [own]).rename is None
     elsewhere = own._replace(path=Path("/v/.nosync/Untitled"))
-    verdict = decide(here(), [elsewhere])
+    verdict = resolve_log(here(), [elsewhere])
     assert (verdict.log, verdict.rename) == (elsewhere.path, None)
 
 
 def test_the_former_name_of_a_log_is_free_for_the_log_itself() -> None:
     own = log(UNTITLED, automatic=True, former=(str(LOGS / "flights"),))
-    assert decide(here(), [own]).rename == LOGS / "flights"
+    assert resolve_log(here(), [own]).rename == LOGS / "flights"
 
 
 def test_what_is_known_of_another_notebook_is_not_kept_when_its_log_is_adopted() -> None:
     known = log().record
     assert known is not None
-    assert same(here("copy"), known)
-    assert same(here("moved", cells=ids("z"), kernel=K2), known)
-    assert same(here(cells=None, file=OTHER_FILE), known)
-    assert not same(here(cells=ids("z")), known)
-    assert not same(here("other", cells=None), known)
+    assert is_same_notebook(here("copy"), known)
+    assert is_same_notebook(here("moved", cells=ids("z"), kernel=K2), known)
+    assert is_same_notebook(here(cells=None, file=OTHER_FILE), known)
+    assert not is_same_notebook(here(cells=ids("z")), known)
+    assert not is_same_notebook(here("other", cells=None), known)
 
 
 def notebook_file(path: Path, *cells: tuple[str, str]) -> Path:
@@ -426,7 +433,7 @@ def test_a_cell_that_a_tool_has_numbered_is_told_by_its_text(tmp_path: Path, kno
     "known", ["1a2b3c4d", "12345678", "abcdef12", "mDgbUHAGgjLW", "load", K1, "x7" * 8]
 )
 def test_a_cell_is_told_by_an_id_that_is_its_own(known: str) -> None:
-    assert telling(known, "x = 1") == known
+    assert notebook_server_facts(known, "x = 1") == known
 
 
 def test_no_tutorial_is_a_copy_of_another(tmp_path: Path) -> None:
@@ -437,7 +444,7 @@ def test_no_tutorial_is_a_copy_of_another(tmp_path: Path) -> None:
             if name == other:
                 continue
             known = log(other, cells=tuple(its.cells or ()), lives=its.path)
-            assert decide(here(name, file=file.file, cells=file.cells), [known]).relation == ""
+            assert resolve_log(here(name, file=file.file, cells=file.cells), [known]).relation == ""
 
 
 def test_a_file_that_keeps_no_ids_has_no_cells_that_count(tmp_path: Path) -> None:
@@ -465,7 +472,7 @@ def test_a_notebook_or_a_record_that_makes_no_sense_is_not_known(tmp_path: Path,
 
 
 def test_a_record_is_read_as_written_and_keeps_the_last_cells(tmp_path: Path) -> None:
-    record = Record("/w/a.ipynb", FILE, tuple(map(str, range(2000))), K1, str(tmp_path), 5.5)
+    record = LogRecord("/w/a.ipynb", FILE, tuple(map(str, range(2000))), K1, str(tmp_path), 5.5)
     record = replace(record, automatic=True, former=("/w/b",), previous=("/w/c.ipynb", OTHER_FILE))
     write_record(tmp_path, record)
     known = read_record(tmp_path)
@@ -484,7 +491,7 @@ def test_a_record_of_an_earlier_release_says_nothing_of_names(
     """Then only a name that no user gives is known to be no user's."""
     folder = tmp_path / name
     folder.mkdir()
-    write_record(folder, Record("/w/a.ipynb", FILE, ("a",), K1, str(folder), 5.5))
+    write_record(folder, LogRecord("/w/a.ipynb", FILE, ("a",), K1, str(folder), 5.5))
     known = json.loads((folder / RECORD).read_text())
     for key in ("automatic", "former", "previous"):
         del known[key]
@@ -496,16 +503,16 @@ def test_a_record_of_an_earlier_release_says_nothing_of_names(
 
 def test_a_notebook_is_found_by_its_file_where_it_was(tmp_path: Path) -> None:
     path = notebook_file(tmp_path / "a.ipynb", ("one", "x"))
-    record = Record(str(path), evidence.file_id(str(path)), ("one",))
-    assert evidence.where_is(record) == str(path)
+    record = LogRecord(str(path), evidence.file_id(str(path)), ("one",))
+    assert evidence.find_notebook(record) == str(path)
     moved = path.rename(tmp_path / "b.ipynb")
-    assert evidence.where_is(record) == str(moved)
+    assert evidence.find_notebook(record) == str(moved)
     notebook_file(path, ("two", "y"))
-    assert evidence.where_is(record) == str(moved)
+    assert evidence.find_notebook(record) == str(moved)
     moved.unlink()
-    assert evidence.where_is(record) == ""
+    assert evidence.find_notebook(record) == ""
     notebook_file(tmp_path / "c.ipynb", ("one", "x")).rename(path)
-    assert evidence.where_is(record) == str(path)
+    assert evidence.find_notebook(record) == str(path)
 
 
 def test_logs_elsewhere_are_listed_once_and_forgotten_when_they_are_gone(
@@ -516,12 +523,12 @@ def test_logs_elsewhere_are_listed_once_and_forgotten_when_they_are_gone(
     first.mkdir()
     second.mkdir()
     for folder in (first, second, first):
-        evidence.enlist(folder)
-    assert evidence.listed() == [str(first), str(second)]
+        evidence.register_log(folder)
+    assert evidence.registered_logs() == [str(first), str(second)]
     first.rmdir()
-    evidence.enlist(tmp_path / "c")
-    assert evidence.listed() == [str(second), str(tmp_path / "c")]
+    evidence.register_log(tmp_path / "c")
+    assert evidence.registered_logs() == [str(second), str(tmp_path / "c")]
     listing = tmp_path / "keys" / "logs.json"
     assert listing.stat().st_mode & 0o777 == 0o600
     listing.chmod(0o666)
-    assert evidence.listed() == []
+    assert evidence.registered_logs() == []

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from nosync_nb.operators.aggregates import contributions
 from nosync_nb.operators.aggregates.accumulators import Slots
-from nosync_nb.operators.aggregates.contributions import AT_ONCE, Fed, added, all_added
-from nosync_nb.operators.aggregates.plan import Feed
+from nosync_nb.operators.aggregates.contributions import (
+    AT_ONCE,
+    FeedValues,
+    all_contributions,
+    feed_contributions,
+)
+from nosync_nb.operators.aggregates.plan import SlotFeed
 from nosync_nb.rows.count_arithmetic import CountError
 
 GROUPS = 4
@@ -29,9 +34,9 @@ def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
     column = np.array([value for value, _, _ in drawn], dtype)
     diff = np.array([count for _, count, _ in drawn], np.int64)
     number = np.array([group for _, _, group in drawn], np.int64)
-    feed = Feed(0, -1, -1, {"count": 1, "sum": 100})
+    feed = SlotFeed(0, -1, -1, {"count": 1, "sum": 100})
     try:
-        return added(feed, [column], type_, diff, number, GROUPS)
+        return feed_contributions(feed, [column], type_, diff, number, GROUPS)
     except CountError:
         return "too many"
 
@@ -72,22 +77,22 @@ def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: i
     """Also beside an integer, and where one of them is not finite."""
     numbers = st.one_of(values["double"], st.floats(-1e6, 1e6))
     n = data.draw(st.integers(1, 12))
-    given_: list[Fed] = []
+    given_: list[FeedValues] = []
     for place in range(width):
         type_ = data.draw(st.sampled_from(["double", "float", "bigint"]))
         of_type = st.floats(width=32) if type_ == "float" else numbers
         drawn = data.draw(st.lists(values.get(type_, of_type), min_size=n, max_size=n))
         dtype = {"double": np.float64, "float": np.float32, "bigint": np.int64}[type_]
         slots = {"count": 1 + 200 * place, "sum": 2 + 200 * place}
-        given_.append(Fed(Feed(place, -1, -1, slots), [np.array(drawn, dtype)], type_))
+        given_.append(FeedValues(SlotFeed(place, -1, -1, slots), [np.array(drawn, dtype)], type_))
     small = st.integers(-2, 2)
     diff = np.array(data.draw(st.lists(small, min_size=n, max_size=n)), np.int64)
     number = np.array([at % GROUPS for at in range(n)], np.int64)
     with mock.patch.object(contributions, "FEW", 0):
-        together = all_added(given_, diff, number, GROUPS)
+        together = all_contributions(given_, diff, number, GROUPS)
     each: Slots = {}
     for feed, columns, type_ in given_:
-        each |= added(feed, columns, type_, diff, number, GROUPS)
+        each |= feed_contributions(feed, columns, type_, diff, number, GROUPS)
     assert plain(together) == plain(each)
 
 
@@ -103,10 +108,10 @@ def test_what_is_made_on_the_way_does_not_grow_with_the_values() -> None:
     n = 8 * AT_ONCE
     column, diff = np.arange(n) / 8, np.ones(n, np.int64)
     number = np.arange(n) * GROUPS // n
-    feed = Feed(0, -1, -1, {"count": 1, "sum": 100})
+    feed = SlotFeed(0, -1, -1, {"count": 1, "sum": 100})
     tracemalloc.start()
     try:
-        added(feed, [column], "double", diff, number, GROUPS)
+        feed_contributions(feed, [column], "double", diff, number, GROUPS)
         assert tracemalloc.get_traced_memory()[1] < 4 * column.nbytes
     finally:
         tracemalloc.stop()

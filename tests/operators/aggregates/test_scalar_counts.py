@@ -12,8 +12,8 @@ from internals import inside
 
 from nosync_nb import open as open_session
 from nosync_nb.operators.aggregates.aggregate import Aggregate
-from nosync_nb.operators.aggregates.scalar_counts import FewCounts
-from nosync_nb.operators.aggregates.slot_cache import CountMemo
+from nosync_nb.operators.aggregates.scalar_counts import ScalarCounts
+from nosync_nb.operators.aggregates.slot_cache import CountSlotCache
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.grouping import FEW, key_values
 from nosync_nb.rows import objects
@@ -36,7 +36,7 @@ def operator(tmp_path_factory: Any) -> Aggregate:
         (operator,) = (
             node.operator for node in inside(session).graph if isinstance(node.operator, Aggregate)
         )
-    assert isinstance(operator.few, FewCounts)
+    assert isinstance(operator.few, ScalarCounts)
     return operator
 
 
@@ -48,7 +48,7 @@ def updates_of(rows: list[Any]) -> Updates:
 def run(operator: Aggregate, epochs: list[list[Any]], *, few: bool) -> list[Any]:
     """The rows that come and go, and the change of the state, of each epoch until one fails."""
     (layout,) = operator.state
-    trace, memo = Trace(layout), CountMemo()
+    trace, memo = Trace(layout), CountSlotCache()
     made: list[Any] = []
     for epoch, rows in enumerate(epochs):
         updates = updates_of(rows)
@@ -72,7 +72,7 @@ def run(operator: Aggregate, epochs: list[list[Any]], *, few: bool) -> list[Any]
         if emitted is not None:
             trace = trace.with_batch(arrange(layout, emitted.updates))
         if epoch % 2:  # a memo knows some groups, or none
-            memo = CountMemo()
+            memo = CountSlotCache()
     return made
 
 

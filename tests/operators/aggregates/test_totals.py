@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nosync_nb.operators.aggregates import totals, totals__many
 from nosync_nb.operators.aggregates.accumulators import Slots, contributions
-from nosync_nb.operators.aggregates.totals__many import FEW, total
+from nosync_nb.operators.aggregates.totals__many import FEW, group_totals
 from nosync_nb.rows import to_pylist
 
 BASE = 100
@@ -50,10 +50,12 @@ def same(left: list[Any], right: list[Any]) -> bool:
 def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype: Any) -> bool:
     """Whether both ways give the same; the quick one must take it on."""
     slots, count = slots_of(groups, type_, dtype)
-    quick = total(function, slots, BASE, type_, result, count)
+    quick = group_totals(function, slots, BASE, type_, result, count)
     assert quick is not None
-    compute: Callable[..., list[Any]] = totals.sums if function == "sum" else totals.means
-    plain = totals.column(compute(slots, BASE, type_, result, count), result)
+    compute: Callable[..., list[Any]] = (
+        totals.sum_column if function == "sum" else totals.mean_column
+    )
+    plain = totals.totals_column(compute(slots, BASE, type_, result, count), result)
     return same(to_pylist(quick, result), to_pylist(plain, result))
 
 
@@ -68,9 +70,9 @@ def test_sums_that_are_doubles_in_parts_are_rounded_as_integers_are(
     groups: list[list[float]],
 ) -> None:
     slots, count = slots_of(groups, "double", np.float64)
-    quick = totals.sums(slots, BASE, "double", "double", count)
+    quick = totals.sum_column(slots, BASE, "double", "double", count)
     with mock.patch.object(totals, "GREATEST", totals.LEAST - 1):
-        exact = totals.sums(slots, BASE, "double", "double", count)
+        exact = totals.sum_column(slots, BASE, "double", "double", count)
     assert same(quick, exact)
 
 
@@ -78,7 +80,7 @@ def test_few_groups_are_summed_without_wide_integers() -> None:
     slots, count = slots_of([[1.25, 2.5], [1e100, 3.0]], "double", np.float64)
     slots[BASE - 1] = slots[BASE + 99] = count  # of how many values, here and of the next argument
     with mock.patch.object(totals, "exact_sums", side_effect=AssertionError):
-        assert totals.sums(slots, BASE, "double", "double", count)[:3] == [3.75, 1e100, None]
+        assert totals.sum_column(slots, BASE, "double", "double", count)[:3] == [3.75, 1e100, None]
 
 
 @given(st.lists(values, max_size=8), st.sampled_from(["sum", "avg"]))
@@ -95,7 +97,7 @@ def test_doubles_are_rounded_as_one_by_one(groups: list[list[float]], function: 
 @given(st.lists(integers, max_size=8), st.sampled_from([("sum", "bigint"), ("avg", "double")]))
 def test_integers_are_those_of_one_by_one(groups: list[list[int]], asked: tuple[str, str]) -> None:
     slots, count = slots_of(groups, "bigint", np.int64)
-    if total(asked[0], slots, BASE, "bigint", asked[1], count) is not None:
+    if group_totals(asked[0], slots, BASE, "bigint", asked[1], count) is not None:
         assert both(asked[0], groups, "bigint", asked[1], np.int64)
 
 
@@ -103,7 +105,7 @@ def test_few_bits_are_not_left_to_python() -> None:
     groups = [[n, -n, 7] for n in range(GROUPS)]
     slots, count = slots_of(groups, "bigint", np.int64)
     for function, result in (("sum", "bigint"), ("avg", "double")):
-        assert total(function, slots, BASE, "bigint", result, count) is not None
+        assert group_totals(function, slots, BASE, "bigint", result, count) is not None
         assert both(function, groups, "bigint", result, np.int64)
 
 
@@ -111,13 +113,13 @@ def test_few_bits_are_not_left_to_python() -> None:
 def test_what_may_not_fit_is_left_to_who_knows_any_width(number: int) -> None:
     slots: Slots = {BASE + 1: np.full(GROUPS, number)}
     for type_, result in (("double", "double"), ("bigint", "bigint")):
-        assert total("sum", slots, BASE, type_, result, np.ones(GROUPS, np.int64)) is None
+        assert group_totals("sum", slots, BASE, type_, result, np.ones(GROUPS, np.int64)) is None
 
 
 def test_no_column_has_a_negative_zero() -> None:
     slots, count = slots_of([[1.0, -1.0]] * GROUPS, "double", np.float64)
     count = -count  # of rows that are there less than 0 times
-    found = to_pylist(total("avg", slots, BASE, "double", "double", count), "double")
+    found = to_pylist(group_totals("avg", slots, BASE, "double", "double", count), "double")
     assert {*map(str, found)} == {"0.0"}
 
 

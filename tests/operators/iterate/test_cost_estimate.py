@@ -23,11 +23,10 @@ from models.model import Bag
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.library import graphs
-from nosync_nb.operators.iterate import MARK
-from nosync_nb.operators.iterate import loop as loops
+from nosync_nb.operators.iterate import MARK, loop
 from nosync_nb.operators.iterate.batch_driver import AbandonedError
-from nosync_nb.operators.iterate.cost_estimate import PATIENCE_MAX, Effort
-from nosync_nb.operators.iterate.key_cache import SPREAD_ROWS, Outside
+from nosync_nb.operators.iterate.cost_estimate import PATIENCE_MAX, LoopCostEstimate
+from nosync_nb.operators.iterate.key_cache import SPREAD_ROWS, InputKeyCache
 from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout, Updates, arrange
@@ -44,7 +43,7 @@ PROGRAMS: Mapping[str, Any] = {
 }
 
 
-class Dice(Effort):
+class Dice(LoopCostEstimate):
     """An effort that does not think."""
 
     chance: random.Random
@@ -113,8 +112,8 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
     )
     monkeypatch.setattr(Dice, "chance", chance, raising=False)
     monkeypatch.setattr(Dice, "chosen", chosen, raising=False)
-    monkeypatch.setattr(loops, "Effort", Dice)
-    monkeypatch.setattr(loops.Loop, "memo", Dice)
+    monkeypatch.setattr(loop, "Effort", Dice)
+    monkeypatch.setattr(loop.Loop, "memo", Dice)
     names = dict(chance.sample(sorted(PROGRAMS.items()), 3))
     session = nosync_nb.open(tmp_path / "log")
     edges = session.input("edges", EDGES)
@@ -172,7 +171,7 @@ def resting(session: Session) -> bool:
 
 @given(st.lists(st.booleans(), max_size=300))
 def test_a_loop_that_rests_tries_again_less_and_less_often(dense: list[bool]) -> None:
-    effort = Effort()
+    effort = LoopCostEstimate()
     worked(effort, 10**9)
     rest = tried = 0
     for each in dense:
@@ -265,12 +264,12 @@ def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
 
 
 def test_rows_that_paid_are_tried_again_sooner() -> None:
-    def pause(effort: Effort) -> int:
+    def pause(effort: LoopCostEstimate) -> int:
         """For how many epochs the mirror is left out after a run over rows was given up."""
         effort.gave_up()
         return next(n for n in range(1000) if effort.mirrors())
 
-    effort = Effort()
+    effort = LoopCostEstimate()
     assert [pause(effort) for _ in range(4)] == [1, 3, 7, 15]
     for _ in range(4):
         effort.was_few()
@@ -282,7 +281,7 @@ def test_rounds_that_became_dense_are_not_followed_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "traces":
-        monkeypatch.setattr(loops, "FEW_ROWS", -1)
+        monkeypatch.setattr(loop, "FEW_ROWS", -1)
     chance = random.Random(3)
     live = [(chance.randrange(100), chance.randrange(100)) for _ in range(400)]
     with nosync_nb.open(tmp_path / "log") as session:
@@ -306,12 +305,12 @@ def test_an_epoch_that_looks_up_half_of_a_large_trace_has_spread() -> None:
     layout = Layout(("int", "int"), (0,))
     columns = [np.arange(keys, dtype=np.int32), np.zeros(keys, np.int32)]
     held = Trace.of(arrange(layout, Updates(columns, np.ones(keys, np.int64))))
-    known = Outside(layout)
+    known = InputKeyCache(layout)
     known.begin(held)
     known.learn([(key,) for key in range(keys // 2)])
     with pytest.raises(AbandonedError):
         known.learn([(key,) for key in range(keys // 2, keys // 2 + 2)])
-    slow = Outside(layout)
+    slow = InputKeyCache(layout)
     for start in range(0, keys, keys // 10):  # an epoch after the other may learn all of it
         slow.begin(held)
         slow.learn([(key,) for key in range(start, start + keys // 10)])

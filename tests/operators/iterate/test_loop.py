@@ -18,8 +18,8 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
-from nosync_nb.collections.session_protocol import host_of
-from nosync_nb.operators.iterate.divergence import Watch
+from nosync_nb.collections.session_protocol import session_of
+from nosync_nb.operators.iterate.divergence import DivergenceDetector
 
 
 def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
@@ -29,7 +29,7 @@ def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = host_of(collection).epoch(None)
+    now = session_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now).to_pydict()
     return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
 
@@ -463,13 +463,13 @@ def test_an_oscillation_that_begins_later_is_found(session: Session) -> None:
 
 def test_a_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[tuple[int, ...]] = []
-    begin = Watch.begin
+    begin = DivergenceDetector.begin
 
-    def noted(watch: Watch, time: tuple[int, ...]) -> None:
+    def noted(watch: DivergenceDetector, time: tuple[int, ...]) -> None:
         rounds.append(time)
         begin(watch, time)
 
-    monkeypatch.setattr(Watch, "begin", noted)
+    monkeypatch.setattr(DivergenceDetector, "begin", noted)
     numbers = session.input("numbers", "n int")
     session.stage(
         "nested",

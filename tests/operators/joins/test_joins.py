@@ -20,10 +20,9 @@ from models.model import Bag
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
-from nosync_nb.collections.session_protocol import definition_of, host_of
-from nosync_nb.operators.joins import join as kernel
-from nosync_nb.operators.joins import multiway_join
-from nosync_nb.operators.joins.multiway_join import Joins, Keyed
+from nosync_nb.collections.session_protocol import definition_of, session_of
+from nosync_nb.operators.joins import join, multiway_join
+from nosync_nb.operators.joins.multiway_join import LookupKey, MultiwayJoin
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
 SPARKS = {"semi": "left_semi", "anti": "left_anti"}
@@ -43,7 +42,7 @@ def count(collection: Collection) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = host_of(collection).epoch(None)
+    now = session_of(collection).epoch(None)
     return {tuple(v for _, v in row): n for row, n in changed(collection, now - 1, now).items()}
 
 
@@ -103,12 +102,12 @@ def test_right_join_by_differently_named_keys_shows_the_left_name(session: Sessi
 # -- many inputs -------------------------------------------------------------------------------
 
 
-def chain() -> Joins:
+def chain() -> MultiwayJoin:
     """Four inputs of two columns, each joined with the next one."""
-    middle = [Keyed(i, key) for i in (1, 2) for key in ((0,), (1,), (0, 1))]
-    ports = [Keyed(0, (1,)), *middle, Keyed(3, (0,))]
+    middle = [LookupKey(i, key) for i in (1, 2) for key in ((0,), (1,), (0, 1))]
+    ports = [LookupKey(0, (1,)), *middle, LookupKey(3, (0,))]
     same = [[(i, 1), (i + 1, 0)] for i in range(3)]
-    return Joins([("int", "int")] * 4, ports, same, [], [(0, 0), (3, 1)])
+    return MultiwayJoin([("int", "int")] * 4, ports, same, [], [(0, 0), (3, 1)])
 
 
 SIZES = st.lists(st.integers(0, 3), min_size=8, max_size=8)
@@ -130,9 +129,9 @@ def test_what_is_looked_into_first_goes_by_sizes_alone(asked: list[tuple[int, li
                 assert sizes[order[0]] == min(sizes[at] for at in next_to)
 
 
-def near(source: int) -> set[Keyed]:
+def near(source: int) -> set[LookupKey]:
     """By what the neighbours of an input in the middle are looked up."""
-    return {Keyed(source - 1, (1,)), Keyed(source + 1, (0,))}
+    return {LookupKey(source - 1, (1,)), LookupKey(source + 1, (0,))}
 
 
 # -- several joins, several changes ------------------------------------------------------------
@@ -314,7 +313,7 @@ def test_a_cross_join_of_too_many_rows_is_refused_and_the_epoch_stays_open(
     a, b = session.input("a", "x int"), session.input("b", "y int")
     with pytest.warns(UserWarning, match="cross"):
         pairs = session.stage("pairs", a.join(b, how="cross"))
-    monkeypatch.setattr(kernel, "CROSS_ROWS_MAX", 60)
+    monkeypatch.setattr(join, "CROSS_ROWS_MAX", 60)
     a.insert([(i,) for i in range(10)])
     b.insert([(i,) for i in range(6)])
     session.commit()

@@ -13,8 +13,8 @@ from internals import inside
 
 from nosync_nb import Collection, Session
 from nosync_nb.operators.iterate import cost_estimate
-from nosync_nb.operators.iterate.divergence import Watch
-from nosync_nb.operators.iterate.nested_trace import runs
+from nosync_nb.operators.iterate.divergence import DivergenceDetector
+from nosync_nb.operators.iterate.nested_trace import equal_runs
 from nosync_nb.session.session import owners_of
 from nosync_nb.trace import compaction
 
@@ -40,13 +40,13 @@ def test_a_round_runs_after_all_that_are_before_it_in_every_loop(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, ...]] = []
-    begin = Watch.begin
+    begin = DivergenceDetector.begin
 
-    def noted(watch: Watch, time: tuple[int, ...]) -> None:
+    def noted(watch: DivergenceDetector, time: tuple[int, ...]) -> None:
         begun.append(time)
         begin(watch, time)
 
-    monkeypatch.setattr(Watch, "begin", noted)
+    monkeypatch.setattr(DivergenceDetector, "begin", noted)
     monkeypatch.setattr(
         cost_estimate, "FREE_WORK", 1 << 60
     )  # or it begins again, on all that is there
@@ -77,7 +77,7 @@ times = st.tuples(*[st.integers(0, 3)] * 3)
 def test_rows_of_one_time_are_gathered_once_whatever_their_order(
     given_: list[tuple[int, ...]],
 ) -> None:
-    found = runs([np.array(column, np.int32) for column in zip(*given_, strict=True)])
+    found = equal_runs([np.array(column, np.int32) for column in zip(*given_, strict=True)])
     assert [given_[row] for row, _ in found] == sorted(set(given_))
     assert sorted(int(i) for _, index in found for i in index) == list(range(len(given_)))
     assert all(given_[int(i)] == given_[row] for row, index in found for i in index)

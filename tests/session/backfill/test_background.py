@@ -20,9 +20,9 @@ from nosync_nb import Session, StageError
 from nosync_nb.dataflow.graph import Node
 from nosync_nb.dataflow.runtime import runner
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.executor__elsewhere import Done
+from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
 from nosync_nb.operators import Step
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store, undo
 from nosync_nb.trace import Trace
 
@@ -43,7 +43,7 @@ class Kernels:
         self.inside: Callable[[], Any] = lambda: None
         self._in_process = runner.in_process
 
-    def run(self, node: Node, deltas: list[Delta | None], step: Step) -> Done:
+    def run(self, node: Node, deltas: list[Delta | None], step: Step) -> OperatorResult:
         behind = threading.current_thread() is not threading.main_thread()
         if step.first:
             self.ran.append((node.stage, behind))
@@ -69,7 +69,7 @@ class Kernels:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """Frames tell nothing of what was changed, so an epoch of before now is an old one."""
-    monkeypatch.setattr(undo, "frames", lambda *_: [])
+    monkeypatch.setattr(undo, "recent_frames", lambda *_: [])
     monkeypatch.setattr(store, "FRAME_BYTES", 1 << 10)
     made = Kernels()
     monkeypatch.setattr(runner, "in_process", made.run)
@@ -410,7 +410,9 @@ def test_it_is_made_or_not_wherever_it_is_struck(
     monkeypatch: pytest.MonkeyPatch,
     was: dict[int, dict[str, list[Any]]],
 ) -> None:
-    monkeypatch.setattr(Worker, "submit", lambda _, key, task, **_later: Tasks.all.append(task))
+    monkeypatch.setattr(
+        BackgroundWorker, "submit", lambda _, key, task, **_later: Tasks.all.append(task)
+    )
     session.close()
     shutil.copytree(folder, folder.parent / "begun")
     made: list[Session] = []

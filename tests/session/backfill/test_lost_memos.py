@@ -15,7 +15,7 @@ import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import undo
-from nosync_nb.store.lazy_layer import needs
+from nosync_nb.store.lazy_layer import files_needed
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
@@ -228,11 +228,11 @@ def test_memoised_stage_goes_on_if_a_loop_below_lost_a_file(session: Session) ->
         file
         for number, trace in seen.version.traces.items()
         if number not in whole
-        for file in needs(trace)
+        for file in files_needed(trace)
     } - {
         file
         for n in (*drawn.traces.values(), *drawn.state)
-        for file in needs(seen.version.traces[n])
+        for file in files_needed(seen.version.traces[n])
     }
     assert files
     path = session.path

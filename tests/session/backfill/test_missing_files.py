@@ -16,11 +16,11 @@ from internals import files_of_log, inside
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError
 from nosync_nb.dataflow.runtime.runner import Draft
-from nosync_nb.session.backfill.apply_catalog import Installation
-from nosync_nb.session.planning.definition_diff import Decision
-from nosync_nb.session.planning.replay import Afresh
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.planning.definition_diff import DefinitionDecision
+from nosync_nb.session.planning.replay import RecomputedState
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.lazy_layer import needs
+from nosync_nb.store.lazy_layer import files_needed
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
@@ -68,7 +68,7 @@ def files_of(session: Session, name: str, *, log: bool = True, state: bool = Tru
         n
         for number in numbers
         if number in seen.version.traces
-        for n in needs(seen.version.traces[number])
+        for n in files_needed(seen.version.traces[number])
     }
     if log:
         assert node.log is not None
@@ -386,17 +386,19 @@ def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
     gone = files_of(session, "named") | files_of(session, "totals")
     shared = files_of(session, "orders") | files_of(session, "people") | files_of(session, "rich")
     lose(session, gone - shared)
-    install = Installation.install
+    install = CatalogInstaller.install
     done: list[str] = []
 
-    def once(installation: Installation, decision: Decision, *, afresh: Afresh) -> list[Draft]:
+    def once(
+        installation: CatalogInstaller, decision: DefinitionDecision, *, afresh: RecomputedState
+    ) -> list[Draft]:
         if done:
             raise KeyboardInterrupt
         done.append(afresh.name)
         return install(installation, decision, afresh=afresh)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Installation, "install", once)
+        patch.setattr(CatalogInstaller, "install", once)
         with pytest.raises(KeyboardInterrupt):
             opened()
     session = opened()

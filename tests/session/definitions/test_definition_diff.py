@@ -14,16 +14,16 @@ from internals import inside, other_versions
 
 import nosync_nb
 from nosync_nb import Collection, CorruptLogError, Session, StageError
-from nosync_nb.collections.definition import reference
-from nosync_nb.dataflow.stage import Frozen, Options, Stage, Stale
+from nosync_nb.collections.definition import reference_to
+from nosync_nb.dataflow.stage import FrozenState, Stage, StageOptions, StaleState
 from nosync_nb.rows import Schema
-from nosync_nb.session.planning.definition_diff import transition
+from nosync_nb.session.planning.definition_diff import stage_transition
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.records import json_text__heads, payloads
 
 NUMBERS = Schema.parse("x int")
-LIVING = Stage("big", NUMBERS, reference("numbers", NUMBERS), options=Options("local"))
+LIVING = Stage("big", NUMBERS, reference_to("numbers", NUMBERS), options=StageOptions("local"))
 STOPPED = LIVING.stopped("a function was not restored", 4)
 
 
@@ -43,12 +43,12 @@ STOPPED = LIVING.stopped("a function was not restored", 4)
 def test_what_becomes_of_a_stage_that_can_be_computed(
     before: Stage | None, equal: bool, missing: str | None, now: int, status: str
 ) -> None:
-    assert transition(before, equal=equal, missing=missing, now=now) == status
+    assert stage_transition(before, equal=equal, missing=missing, now=now) == status
 
 
 def test_a_stage_that_stops_again_is_stale_since_it_stopped_first() -> None:
     again = STOPPED.stopped("it reads 'numbers', which is stale", 9)
-    assert again.life == Stale("it reads 'numbers', which is stale", 4)
+    assert again.life == StaleState("it reads 'numbers', which is stale", 4)
     assert (again.last(9), LIVING.last(9)) == (4, 9)
     assert again.resumed() == LIVING
 
@@ -71,7 +71,7 @@ def test_an_input_stays_itself_under_another_name() -> None:
         LIVING,
         STOPPED,
         replace(LIVING, gaps=((1, 3), (5, 6)), signer="another", uid="first"),
-        LIVING.before(Frozen(4, 2, 3, (0,))),
+        LIVING.before(FrozenState(4, 2, 3, (0,))),
     ],
 )
 def test_a_stage_comes_back_from_json_as_it_was(stage: Stage) -> None:
@@ -145,7 +145,7 @@ def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session])
     written = payloads.catalog_json(
         snapshot.catalog, snapshot.graph, payloads.CatalogPieces(b"log", lambda *_: "")
     )
-    catalog = json.loads(json_text__heads.text({"catalog": written}))["catalog"]
+    catalog = json.loads(json_text__heads.header_text({"catalog": written}))["catalog"]
     check_catalog(catalog, session.now)
     (stage,) = (s for s in catalog["stages"] if s["name"] == "odd")
     (part,) = (p for p in stage["definition"] if p["op"] == "ref")

@@ -15,17 +15,17 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability.backlog_policy import Scaling, candidates
-from nosync_nb.session.durability.replication_lag import ReplicaStatus, scaled
+from nosync_nb.session.durability.backlog_policy import BacklogPolicy, demotion_candidates
+from nosync_nb.session.durability.replication_lag import ReplicaStatus, demoted_stages
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.log.frame_index import kept
+from nosync_nb.store.log.frame_index import retained_frames
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import comparison, config
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name
-from nosync_nb.trace.history.unpacked_tail import Encoded, Filed
+from nosync_nb.store.replication.protocol import LogName
+from nosync_nb.trace.history.unpacked_tail import EncodedChange, FiledChange
 
 WAIT_S = 120.0
 
@@ -81,20 +81,24 @@ def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
 
 def of(session: Session, name: str) -> set[str]:
     """The files of rows that the log names for a stage."""
-    view = Source(session.path, owners_of(session).publisher.store.log.generation).look()
+    view = LogSource(session.path, owners_of(session).publisher.store.log.generation).look()
     assert view is not None
     return files_with(session, name) & view.files.keys()
 
 
 def scaled_now(session: Session) -> set[str]:
-    return {*scaled(inside(session).catalog)}
+    return {*demoted_stages(inside(session).catalog)}
 
 
 def said(session: Session) -> list[set[str]]:
     """Which stages were scaled back after each definition, as the log says it."""
     store = inside(session).store
-    frames = kept(store.files, store.log.path, store.log.head)
-    metas = [payloads.unpack(each.payload).meta for each in frames if each.kind in payloads.DEFINES]
+    frames = retained_frames(store.files, store.log.path, store.log.head)
+    metas = [
+        payloads.decode_payload(each.payload).meta
+        for each in frames
+        if each.kind in payloads.DEFINES
+    ]
     return [{s["name"] for s in each["catalog"]["stages"] if "scaled" in s} for each in metas]
 
 
@@ -115,10 +119,10 @@ def replicated(tmp_path: Path) -> Iterator[Session]:
 
 
 def shipper_to(session: Session, folder: Path) -> tuple[Shipper, FolderReplica]:
-    source = Source(session.path, owners_of(session).publisher.store.log.generation)
+    source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
     folder.mkdir(exist_ok=True)
     replica = FolderReplica(str(folder), source.log_id)
-    name = Name(session.path, config.signer(Files()))
+    name = LogName(session.path, config.config_signer(Files()))
     return Shipper(source, replica, name, lambda vote: None), replica
 
 
@@ -149,8 +153,8 @@ def test_what_is_scaled_back_is_sent_when_all_else_is_there_until_it_is_owed_aga
     assert shipper.ship()
     assert len(replica.held().files.keys() - held) == 1
     owe(alone)
-    (address,) = config.checked([f"file://{tmp_path}/r"], None, log=alone.path).replicas
-    (copy,) = comparison.verified(alone.path, [address]).replicas
+    (address,) = config.checked_config([f"file://{tmp_path}/r"], None, log=alone.path).replicas
+    (copy,) = comparison.verified_local_files(alone.path, [address]).replicas
     assert (copy.state, copy.damage) == ("behind", ())
     shipper.ship()
     assert of(alone, "few") | of(alone, "totals") <= replica.held().files.keys()
@@ -158,7 +162,7 @@ def test_what_is_scaled_back_is_sent_when_all_else_is_there_until_it_is_owed_aga
     for name in of(alone, "few"):
         (file,) = Path(replica.folder).rglob(name)
         file.unlink()
-    (copy,) = comparison.verified(alone.path, [address]).replicas
+    (copy,) = comparison.verified_local_files(alone.path, [address]).replicas
     assert {each.file for each in copy.damage} == of(alone, "few")
 
 
@@ -197,7 +201,7 @@ def test_after_a_lost_disk_what_was_scaled_back_is_run_again_and_nothing_else(
 def test_frontiers_of_what_is_scaled_back_stay_and_those_of_the_others_go_on(
     replicated: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Scaling, "look", lambda self: None)  # it stays as it is said here
+    monkeypatch.setattr(BacklogPolicy, "look", lambda self: None)  # it stays as it is said here
     feed(replicated, 3, wait="replicas")
     before = replicated.now
     scale_back(replicated, "few")
@@ -329,7 +333,11 @@ def reprice(session: Session) -> None:
 def in_memory(session: Session) -> int:
     """The bytes of changes that the past keeps in this process, and not in files."""
     changes = [c for tail in tails_of(inside(session).store.history).values() for _, c in tail]
-    batches = (c.data if isinstance(c, Encoded) else c for c in changes if not isinstance(c, Filed))
+    batches = (
+        c.data if isinstance(c, EncodedChange) else c
+        for c in changes
+        if not isinstance(c, FiledChange)
+    )
     return sum(column.nbytes for batch in batches for column in batch.columns)
 
 
@@ -345,7 +353,7 @@ def test_what_is_not_had_again_as_it_was_is_never_scaled_back(
     session.stage("both", session["disk"].filter("amount > 6").distinct())
     session.stage("small", session["orders"].group_by().agg(n="count(*)"))
     feed(session)
-    costs = candidates(inside(session).snapshot)
+    costs = demotion_candidates(inside(session).snapshot)
     assert costs.keys() == {"few", "over", "totals", "wanted", "both"}
     assert costs["few"] < costs["both"]  # which is run after what it reads
 

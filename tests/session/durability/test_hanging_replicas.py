@@ -24,7 +24,7 @@ import nosync_nb
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication import remote_call
 from nosync_nb.store.replication.backends.folder import FolderReplica, FolderSite
-from nosync_nb.store.replication.remote_call import SilentError, ask, ask_all
+from nosync_nb.store.replication.remote_call import RemoteTimeoutError, call_all, call_remote
 
 WAIT_S = 120.0
 
@@ -227,7 +227,7 @@ def test_an_interrupt_that_comes_just_before_the_wait_ends_it(
         assert waits.wait(WAIT_S)
         _thread.interrupt_main()
 
-    for wait in (lambda: ask("one", call), lambda: ask_all([("other", call)])):
+    for wait in (lambda: call_remote("one", call), lambda: call_all([("other", call)])):
         waits.clear()
         thread, begun = threading.Thread(target=interrupt), time.monotonic()
         thread.start()
@@ -255,14 +255,14 @@ def test_who_hangs_is_not_asked_again_and_again_and_is_when_he_is_back(
         return call(_beat)
 
     for _ in range(3):
-        with pytest.raises(SilentError):
-            ask("the one", call, silent_s=0.05)
+        with pytest.raises(RemoteTimeoutError):
+            call_remote("the one", call, silent_s=0.05)
     assert calls == [1]
     over.set()
     for thread in threading.enumerate():
         if thread.name == "ask the one":
             thread.join(WAIT_S)
-    assert ask("the one", last, silent_s=WAIT_S) == 2
+    assert call_remote("the one", last, silent_s=WAIT_S) == 2
 
 
 def test_those_who_hang_are_waited_for_together() -> None:
@@ -285,7 +285,7 @@ def test_those_who_hang_are_waited_for_together() -> None:
         patch.setattr(threading.Condition, "wait", wait)
         patch.setattr(remote_call, "TOLD_S", 0.0)
         with pytest.warns(UserWarning, match="waiting for hangs 0, hangs 1"):
-            said = ask_all([(name, hang) for name in names], silent_s=0.5)
+            said = call_all([(name, hang) for name in names], silent_s=0.5)
     over.set()
-    assert [type(each) for each in said] == [SilentError] * 16
+    assert [type(each) for each in said] == [RemoteTimeoutError] * 16
     assert sum(moments) < 2 * 0.5

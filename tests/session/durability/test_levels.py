@@ -15,9 +15,9 @@ import pytest
 from internals import files_of_log, files_with, inside, tails_of
 
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
-from nosync_nb.dataflow.stage import Options
+from nosync_nb.dataflow.stage import StageOptions
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace.history.unpacked_tail import Encoded
+from nosync_nb.trace.history.unpacked_tail import EncodedChange
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
@@ -574,7 +574,7 @@ def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> No
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     told = {"told": orders.map(drawn, "customer int, amount double")}
-    both = Options(nondeterministic=True, persist="memory")
+    both = StageOptions(nondeterministic=True, persist="memory")
     owners_of(session).definitions.put(told, both)
     session.stage("over", session["told"].distinct())
     feed(session, 2)
@@ -603,7 +603,7 @@ def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_
         expected = {name: past(session, name) for name in ("totals", "ranked")}
         inside(session).upkeep.checkpoint()
         tail = tails_of(inside(session).store.history)[log]
-        sizes.append(sum(len(c.data if isinstance(c, Encoded) else c) for _, c in tail))
+        sizes.append(sum(len(c.data if isinstance(c, EncodedChange) else c) for _, c in tail))
         for name, each in expected.items():
             now = past(session, name)
             assert now.items() <= each.items()

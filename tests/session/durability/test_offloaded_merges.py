@@ -16,14 +16,18 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.session.durability import replication
 from nosync_nb.session.maintenance import maintenance, offloaded_merges
-from nosync_nb.session.maintenance.maintenance import Upkeep
-from nosync_nb.session.maintenance.offloaded_merges import Merges, Merging, Proposals
+from nosync_nb.session.maintenance.maintenance import Maintenance
+from nosync_nb.session.maintenance.offloaded_merges import (
+    MergeProposals,
+    OffloadedMerge,
+    OffloadedMerges,
+)
 from nosync_nb.store import store
 from nosync_nb.store.replication.agent import offloaded_merges as proposals
-from nosync_nb.store.replication.agent.offloaded_merges import Proposal
+from nosync_nb.store.replication.agent.offloaded_merges import MergeProposal
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts.part_file import PartRef
@@ -66,13 +70,13 @@ def small(monkeypatch: pytest.MonkeyPatch, own_key: None) -> None:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Event:
     """Set when a proposal was taken, or came to nothing."""
-    done, real = Event(), Upkeep.take_proposals
+    done, real = Event(), Maintenance.take_proposals
 
-    def take(owner: Upkeep) -> None:
+    def take(owner: Maintenance) -> None:
         real(owner)
         done.set()
 
-    monkeypatch.setattr(Upkeep, "take_proposals", take)
+    monkeypatch.setattr(Maintenance, "take_proposals", take)
     return done
 
 
@@ -245,7 +249,7 @@ from pathlib import Path
 import pytest
 import test_offloaded_merges as tests
 from nosync_nb.session.maintenance import offloaded_merges as merges, maintenance as upkeep
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.maintenance.maintenance import Maintenance as Upkeep
 from nosync_nb.store import store
 
 store.SPILL_ROWS = upkeep.SPILL_ROWS = tests.SMALL
@@ -320,16 +324,18 @@ def test_a_keeper_whose_owner_was_replaced_takes_back_what_it_has_merged(
 def test_a_proposal_that_is_damaged_is_not_taken(
     tmp_path: Path, taken: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Merges.proven
+    real = OffloadedMerges.proven
 
-    def spoiled(self: Merges, merging: Merging, files: tuple[PartRef, ...]) -> Held | None:
+    def spoiled(
+        self: OffloadedMerges, merging: OffloadedMerge, files: tuple[PartRef, ...]
+    ) -> ArrangedChange | None:
         path = tmp_path / "x.nosync" / "layers" / files[0].path
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         return real(self, merging, files)
 
-    monkeypatch.setattr(Merges, "proven", spoiled)
+    monkeypatch.setattr(OffloadedMerges, "proven", spoiled)
     with opened(tmp_path) as session:
         loaded(session)
         assert taken.wait(WAIT_S)
@@ -347,8 +353,8 @@ def test_files_that_do_not_add_up_to_what_was_merged_are_not_taken(tmp_path: Pat
         session.input("numbers", "x bigint, y bigint")
         loaded(session)
         ((number, trace),) = inside(session).traces.items()
-        merging = Merging(number, trace.layout, trace.layers)
-        proving = Merges(inside(session).store, lambda: None, lambda _: True)
+        merging = OffloadedMerge(number, trace.layout, trace.layers)
+        proving = OffloadedMerges(inside(session).store, lambda: None, lambda _: True)
         every = tuple(ref for layer in trace.layers for ref in layer.files)
         assert proving.proven(merging, every) is None  # they overlap
         halves = [
@@ -375,8 +381,8 @@ def cut(trace: Any, low: int, high: int) -> Iterator[Any]:
 
 def test_a_keeper_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    asked = Proposals(lambda: told.append(1))
-    merging = Merging(3, (), ())  # type: ignore[arg-type]
+    asked = MergeProposals(lambda: told.append(1))
+    merging = OffloadedMerge(3, (), ())  # type: ignore[arg-type]
     late = PartRef("trace3-1-5-g1k-0.arrow", 1, 0, 1, 1, "0")
     first, second = asked.begin(merging), asked.begin(merging)
     asked.overdue()
@@ -386,10 +392,10 @@ def test_a_keeper_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
     assert asked.silent
     assert told
     assert [asked.next(), asked.next(), asked.next()] == [(merging, ()), (merging, ()), None]
-    asked.hear(Proposal(first))
+    asked.hear(MergeProposal(first))
     assert not asked.silent
     assert not asked.unwanted()
-    asked.hear(Proposal(second, done=True, files=(late,)))
+    asked.hear(MergeProposal(second, done=True, files=(late,)))
     assert asked.unwanted() == {late.path}
     assert not asked.unwanted()
 
@@ -408,8 +414,8 @@ def test_what_nobody_can_be_asked_for_is_merged_here(tmp_path: Path) -> None:
         inside(session).worker.settle()
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         (layer,) = next(iter(inside(session).traces.values())).layers
-        merging = Merging(1, next(iter(inside(session).traces.values())).layout, (layer,))
-        asking = Merges(inside(session).store, lambda: None, full)
+        merging = OffloadedMerge(1, next(iter(inside(session).traces.values())).layout, (layer,))
+        asking = OffloadedMerges(inside(session).store, lambda: None, full)
         assert not asking.ready
         assert not asking.ask(merging)
         many = Layer(0, 1, (), layer.files * 500)

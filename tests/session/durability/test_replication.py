@@ -21,15 +21,15 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, SchemaError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.durability.replication_lag import ReplicaStatus
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replication.agent.keeper import NICE
 from nosync_nb.store.replication.backends.folder import FolderReplica, read_promise
-from nosync_nb.store.replication.config import checked, read
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.config import checked_config, read_config
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 WAIT_S = 120.0
 
@@ -52,7 +52,7 @@ def begun(path: Path, urls: list[str], **options: int) -> Session:
     return session
 
 
-def replication(session: Session) -> Replication:
+def replication(session: Session) -> ReplicationService:
     return owners_of(session).replication
 
 
@@ -283,7 +283,7 @@ def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: 
     with begun(path, urls) as session:
         log_id = owners_of(session).publisher.store.log.id
         later = FolderReplica(str(tmp_path / "replica-0"), log_id)
-        later.promise(Term(99, "another"), Name(str(path), ""))
+        later.promise(OwnerTerm(99, "another"), LogName(str(path), ""))
         with suppress(FencedError):  # the keeper may have seen the promise already
             session.inputs["edges"].insert([(2, 2)])
             session.commit()
@@ -333,8 +333,8 @@ def test_committing_makes_no_call_for_replicas(
     with begun(tmp_path / "x.nosync", urls[:1]) as session:
         session.sync()
         called = Event()
-        monkeypatch.setattr(Replication, "wait", lambda *_: called.set())
-        monkeypatch.setattr(Replication, "safe", lambda *_: called.set())
+        monkeypatch.setattr(ReplicationService, "wait", lambda *_: called.set())
+        monkeypatch.setattr(ReplicationService, "safe", lambda *_: called.set())
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
         assert not called.is_set()
@@ -355,7 +355,7 @@ def test_a_copy_that_two_urls_lead_to_counts_once(tmp_path: Path) -> None:
             assert f"leads to the copy that '{other}' keeps" in twice[0].why
             assert "`%dd replicas remove` one of the two" in twice[0].why
             assert session.recovery_frontier("disk") == 0
-            replication(session).change(checked([here], None, log=session.path))
+            replication(session).change(checked_config([here], None, log=session.path))
             until(session, lambda all_: all(each.epoch == 1 for each in all_))
             assert session.recovery_frontier("disk", lost=0) == 1
         shutil.rmtree(tmp_path / "x.nosync")
@@ -414,19 +414,21 @@ def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
         for folder in away:
             folder.rename(folder.with_suffix(".away"))
             folder.write_text("")  # nothing can be made there
-        replication(session).change(checked(urls, 1, log=session.path))
+        replication(session).change(checked_config(urls, 1, log=session.path))
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
         until(session, lambda all_: all_[0].epoch == 2)
         assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 1
         with pytest.raises(DurabilityError, match="the lower quorum counts when 1 more know it"):
             session.sync("replicas", timeout=0.1)
-        assert read(Files(), session.path, owners_of(session).publisher.store.log.id).former
+        assert read_config(Files(), session.path, owners_of(session).publisher.store.log.id).former
         away[0].unlink()
         away[0].with_suffix(".away").rename(away[0])
         session.sync("replicas", timeout=WAIT_S)
         assert session.recovery_frontier("disk") == 2
-        assert not read(Files(), session.path, owners_of(session).publisher.store.log.id).former
+        assert not read_config(
+            Files(), session.path, owners_of(session).publisher.store.log.id
+        ).former
 
 
 @pytest.mark.fault(24)
@@ -437,7 +439,7 @@ def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
     with begun(path, urls[:1]) as session:
         log_id = owners_of(session).publisher.store.log.id
     FolderReplica(str(tmp_path / "replica-0"), log_id).promise(
-        Term(99, "another"), Name(str(path), "")
+        OwnerTerm(99, "another"), LogName(str(path), "")
     )
     with nosync_nb.open(path) as session:
         (told,) = until(session, lambda all_: all_[0].state == "fenced")
@@ -491,7 +493,7 @@ def test_what_was_announced_stays_so_over_other_settings_and_another_keeper(
         until(session, lambda all_: all(each.epoch == 1 for each in all_))
         gone_.rename(tmp_path / "away")
         gone_.write_text("")  # nothing can be made there
-        replication(session).change(checked(urls[:2], 2, log=session.path))
+        replication(session).change(checked_config(urls[:2], 2, log=session.path))
         assert session.frontiers["edges"].replicas == 1
         until(session, lambda all_: [each.state for each in all_] == ["level", "failing"])
         assert [each.epoch for each in replication(session).status()] == [1, 1]
@@ -503,7 +505,7 @@ def test_what_was_announced_stays_so_over_other_settings_and_another_keeper(
         assert session.frontiers["edges"].replicas == 1
         made = FolderReplica(str(tmp_path / "made"), owners_of(session).publisher.store.log.id)
         (tmp_path / "made").mkdir()
-        made.promise(Term(0, ""), Name("", ""))
+        made.promise(OwnerTerm(0, ""), LogName("", ""))
         (Path(made.folder) / "acknowledged").mkdir()  # it cannot acknowledge
         gone_.unlink()
         (tmp_path / "made").rename(gone_)  # another copy, which holds nothing
@@ -528,7 +530,7 @@ def test_replicas_promise_a_higher_quorum_when_as_many_have_what_was_safe(
         between = [path for folder in others for path in blocked(session, folder)]
         session.inputs["edges"].insert([(2, 2)])
         session.commit(wait="replicas", timeout=WAIT_S)
-        replication(session).change(checked(urls, 2, log=session.path))
+        replication(session).change(checked_config(urls, 2, log=session.path))
         until(session, lambda all_: [each.state for each in all_] == ["level"] + 2 * ["failing"])
         assert promised() == [1, 1, 1]
         assert session.recovery_frontier("disk") == 2
@@ -542,7 +544,7 @@ def test_replicas_promise_a_higher_quorum_when_as_many_have_what_was_safe(
         until(session, lambda all_: not settings.settings.former)
         until(session, lambda all_: all(each.state == "level" for each in all_))
         assert promised() == [2, 2, 2]
-        assert not read(Files(), session.path, log_id).former
+        assert not read_config(Files(), session.path, log_id).former
         assert session.recovery_frontier("disk") == 3
 
 

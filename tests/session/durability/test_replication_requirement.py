@@ -18,10 +18,10 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.records import file_references__owed
 from nosync_nb.store.replication import comparison, config
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.protocol import LogName
 
 WAIT_S = 120.0
 
@@ -64,11 +64,11 @@ def feed(session: Session, epochs: int = 4) -> None:
 
 def shipper_to(session: Session, tmp_path: Path, **more: Any) -> tuple[Shipper, FolderReplica]:
     """Who ships to a replica in a folder, from this thread."""
-    source = Source(session.path, owners_of(session).publisher.store.log.generation)
+    source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
     folder = tmp_path / "r"
     folder.mkdir(exist_ok=True)
     replica = FolderReplica(str(folder), source.log_id)
-    name = Name(session.path, config.signer(Files()))
+    name = LogName(session.path, config.config_signer(Files()))
     return Shipper(source, replica, name, lambda why: None, **more), replica
 
 
@@ -85,7 +85,7 @@ def local_files(session: Session) -> set[str]:
 def named_files(session: Session, name: str) -> set[str]:
     """The files that the log names for a collection; those of merges it does later."""
     log = owners_of(session).publisher.store.log
-    view = Source(session.path, log.generation).look()
+    view = LogSource(session.path, log.generation).look()
     assert view is not None
     return files_with(session, name) & view.files.keys()
 
@@ -185,13 +185,13 @@ def test_a_replica_that_lacks_what_comes_last_is_behind_and_not_damaged(
     inside(session).upkeep.checkpoint()
     shipper, replica = shipper_to(session, tmp_path)
     shipper.ship()
-    (address,) = config.checked([f"file://{tmp_path}/r"], None, log=session.path).replicas
-    (copy,) = comparison.verified(session.path, [address]).replicas
+    (address,) = config.checked_config([f"file://{tmp_path}/r"], None, log=session.path).replicas
+    (copy,) = comparison.verified_local_files(session.path, [address]).replicas
     assert not copy.damage
     for name in named_files(session, "kept"):
         (file,) = Path(replica.folder).rglob(name)
         file.unlink()
-    (copy,) = comparison.verified(session.path, [address]).replicas
+    (copy,) = comparison.verified_local_files(session.path, [address]).replicas
     assert {each.file for each in copy.damage} <= files_with(session, "kept")
     assert copy.damage
 
@@ -267,9 +267,9 @@ def test_a_stage_that_has_stopped_is_owed_as_it_is_not_had_again(replicated: Rep
 
 def test_a_file_comes_last_if_nobody_else_names_it() -> None:
     named = [{"a": {1}, "b": {1, 3}, "c": {1}}, {"a": {2}, "c": {3}, "d": {3}}]
-    assert file_references__owed.last({1, 2}, named) == {"a"}
-    assert file_references__owed.last({1, 2, 3}, named) == {"a", "b", "c", "d"}
-    assert file_references__owed.last(set(), named) == set()
+    assert file_references__owed.ships_last({1, 2}, named) == {"a"}
+    assert file_references__owed.ships_last({1, 2, 3}, named) == {"a", "b", "c", "d"}
+    assert file_references__owed.ships_last(set(), named) == set()
 
 
 def test_what_functions_give_has_the_highest_level_whatever_is_said(

@@ -23,14 +23,14 @@ from nosync_nb import Session, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability import replication
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import writer
 from nosync_nb.store.replication import config
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.protocol import LogName
 from nosync_nb.store.replication.restore import restore
 
 pytestmark = [pytest.mark.usefixtures("own_key", "small", "no_disk")]
@@ -46,7 +46,7 @@ def not_started(*_: Any) -> Any:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens elsewhere, and little is a file or a segment already."""
     monkeypatch.setattr(replication, "start_keeper", not_started)
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 2048)
@@ -126,10 +126,10 @@ ACTS: dict[str, Callable[[Session], None]] = {
 
 def shipper_of(session: Session, root: Path, files: Files | None = None) -> Shipper:
     log = owners_of(session).publisher.store.log
-    source = Source(session.path, log.generation)
+    source = LogSource(session.path, log.generation)
     root.mkdir(exist_ok=True)
     replica = FolderReplica(str(root), source.log_id, files=files)
-    name = Name(session.path, config.signer(Files()))
+    name = LogName(session.path, config.config_signer(Files()))
     return Shipper(source, replica, name, lambda vote: None)
 
 
@@ -144,8 +144,8 @@ def came_back(replica: Path, path: str) -> Seen | None:
     shutil.copytree(replica, root)
     Path(path).rename(lost)
     try:
-        told = config.checked([root.as_uri()], None, log=path)
-        if restore.restore(path, told) is None:
+        told = config.checked_config([root.as_uri()], None, log=path)
+        if restore.restore_log(path, told) is None:
             return None
         with nosync_nb.open(path, takeover=True) as session:
             read = seen(session)
@@ -156,7 +156,7 @@ def came_back(replica: Path, path: str) -> Seen | None:
             groups = {k: [v for g, v in data if g == k] for k, _ in data}
             assert sums == sorted((k, len(some), sum(some)) for k, some in groups.items())
             return read
-    except restore.MissingError as missing:
+    except restore.QuorumUnavailableError as missing:
         if "it has acknowledged nothing" not in str(missing):
             raise
         return None

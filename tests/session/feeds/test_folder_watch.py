@@ -24,7 +24,7 @@ from nosync_nb.files import user_files as given
 from nosync_nb.session.feeds import folder_watch
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes.epoch_block import EpochBlock
-from nosync_nb.session.writes.ingest import Inputs
+from nosync_nb.session.writes.ingest import IngestService
 
 
 @pytest.fixture
@@ -195,15 +195,15 @@ def test_a_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path
 def test_a_file_of_two_patterns_is_loaded_once(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, take = threading.Barrier(2, timeout=0.5), Inputs.take
+    taken, take = threading.Barrier(2, timeout=0.5), IngestService.take
 
-    def both(inputs: Inputs, *given: Any) -> int:
+    def both(inputs: IngestService, *given: Any) -> int:
         count = take(inputs, *given)
         with suppress(threading.BrokenBarrierError):  # nobody else is that far
             taken.wait()
         return count
 
-    monkeypatch.setattr(Inputs, "take", both)
+    monkeypatch.setattr(IngestService, "take", both)
     into = session["flights"]
     with (
         nosync_nb.watch(folder / "*.csv", into, every=3600) as one,
@@ -322,7 +322,7 @@ def test_what_the_disk_refuses_is_tried_at_the_next_look(
         raise OSError("input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(folder_watch.user_files, "content", refuse)
+        patched.setattr(folder_watch.user_files, "file_content", refuse)
         with pytest.warns(UserWarning, match="input/output error"):
             watch = nosync_nb.watch(folder / "*.csv", session["flights"], every=3600)
         assert watch.look() == 0  # not told again: warnings are errors here

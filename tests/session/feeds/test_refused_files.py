@@ -226,7 +226,7 @@ def test_catch_up_waits_for_no_file_that_is_gone_or_came_later(
         return {name: FileMark(next(written), time.time_ns(), 1) for name in names}
 
     with watching(session, folder) as watch:
-        monkeypatch.setattr(user_files, "matching", matching)
+        monkeypatch.setattr(user_files, "matching_files", matching)
         waits = threading.Thread(target=watch.catch_up)
         waits.start()
         assert (watch.look(), watch.look()) == (0, 0)

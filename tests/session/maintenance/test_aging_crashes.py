@@ -22,10 +22,10 @@ from soak import tried
 from nosync_nb import Session, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import FOLDERS
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, writer
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner__machine import HostIdentity
 
 EPOCHS, PINNED = 60, 7
 
@@ -40,12 +40,12 @@ Opens = Callable[[Files], Session]
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens in other threads, little is a file or a merge, each opening is a new boot."""
-    boots, identity = itertools.count(), Machine.identity
+    boots, identity = itertools.count(), HostIdentity.identity
     monkeypatch.setattr(
-        Machine, "identity", lambda self: identity(self)._replace(boot=f"boot {next(boots)}")
+        HostIdentity, "identity", lambda self: identity(self)._replace(boot=f"boot {next(boots)}")
     )
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 4096)

@@ -150,7 +150,7 @@ def thinned(session: Session) -> None:
 def fitted(session: Session) -> None:
     checkpointed(session)
     owners_of(session).worker.drain()
-    files = disk_usage.least(inside(session).publisher).files or 0
+    files = disk_usage.minimum_bytes(inside(session).publisher).files or 0
     owners_of(session).retaining.bound(f"{files + 2} files")
     tidied(session)
 

@@ -14,11 +14,11 @@ import nosync_nb
 from nosync_nb import SchemaError, Session
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import disk_usage, maintenance
-from nosync_nb.session.maintenance.disk_usage import Footprint
+from nosync_nb.session.maintenance.disk_usage import DiskUsage
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.store import retention_policy, store
 from nosync_nb.store.log import writer
-from nosync_nb.store.retention_policy import Bounds
+from nosync_nb.store.retention_policy import DiskBudget
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import LAYERS_MAX, WIDTH
 from nosync_nb.trace.history.pack_plans import RecutPlan
@@ -61,9 +61,9 @@ def checkpoint(session: Session) -> None:
     inside(session).upkeep.checkpoint()
 
 
-def taken(session: Session) -> Footprint:
+def taken(session: Session) -> DiskUsage:
     inside(session).worker.drain()
-    return disk_usage.measured(inside(session).publisher)
+    return disk_usage.measure_disk_usage(inside(session).publisher)
 
 
 def readable(session: Session) -> list[int]:
@@ -123,17 +123,17 @@ def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
     session.budget = "1 GB"
     measured: list[int] = []  # merges go on meanwhile: what counts is what was measured then
 
-    def least(publisher: Publisher) -> Bounds:
+    def least(publisher: Publisher) -> DiskBudget:
         need = was(publisher)
         assert need.budget is not None
         measured.append(need.budget)
         return need
 
-    was = disk_usage.least
-    monkeypatch.setattr(disk_usage, "least", least)
+    was = disk_usage.minimum_bytes
+    monkeypatch.setattr(disk_usage, "minimum_bytes", least)
     with pytest.raises(SchemaError, match="is less than the state of now") as error:
         session.budget = "2 kB"
-    need = retention_policy.said_size(measured.pop())
+    need = retention_policy.size_text(measured.pop())
     assert "'2 kB', 2.0 kB" in str(error.value)
     assert need in str(error.value)
     assert f"at least {need}" in str(error.value.hint)
@@ -154,8 +154,8 @@ def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) 
 
 def test_a_size_is_read_as_it_is_written() -> None:
     for asked, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
-        assert retention_policy.parsed_bounds(asked) == (size, None, None)
-    assert [retention_policy.said_size(n) for n in (999, 1000, 1001, 10**9)] == [
+        assert retention_policy.parse_bounds(asked) == (size, None, None)
+    assert [retention_policy.size_text(n) for n in (999, 1000, 1001, 10**9)] == [
         "999 B",
         "1.0 kB",
         "1.1 kB",
@@ -165,16 +165,14 @@ def test_a_size_is_read_as_it_is_written() -> None:
 
 def test_the_least_and_the_greatest_bounds_are_bounds() -> None:
     assert (
-        retention_policy.parsed_bounds(1)
-        == retention_policy.parsed_bounds("1 B")
-        == (1, None, None)
+        retention_policy.parse_bounds(1) == retention_policy.parse_bounds("1 B") == (1, None, None)
     )
-    assert retention_policy.parsed_bounds(f"{2**20} TiB") == retention_policy.parsed_bounds(2**60)
-    assert retention_policy.parsed_bounds("1 file, 1x") == (None, 1, 1.0)
-    assert retention_policy.parsed_bounds(f"{2**40} files") == (None, 2**40, None)
+    assert retention_policy.parse_bounds(f"{2**20} TiB") == retention_policy.parse_bounds(2**60)
+    assert retention_policy.parse_bounds("1 file, 1x") == (None, 1, 1.0)
+    assert retention_policy.parse_bounds(f"{2**40} files") == (None, 2**40, None)
     for asked in (2**60 + 1, f"{2**40 + 1} files", f"{2**40 + 1}x", "0.5x"):
         with pytest.raises(SchemaError, match="budget="):
-            retention_policy.parsed_bounds(asked)
+            retention_policy.parse_bounds(asked)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +206,7 @@ def test_a_log_with_more_files_than_it_may_have_keeps_less_of_its_past(
     session = filled(opened(), 3000, every=30)
     session.pin(123, "mine")
     before = taken(session)
-    need = disk_usage.least(inside(session).publisher).files
+    need = disk_usage.minimum_bytes(inside(session).publisher).files
     assert need is not None
     assert before.needed > need + 60
     session.budget = f"{need + 30} files"
@@ -240,7 +238,7 @@ def test_epochs_stay_that_would_go_without_a_file_less(
         session["more"].insert([(1,)])
         session.commit()
         checkpoint(session)
-    assert disk_usage.beyond(inside(session).publisher) == ("files",)
+    assert disk_usage.over_budget(inside(session).publisher) == ("files",)
     told = [e for each in session["numbers"].history() for e in each]
     assert told[:301] == list(range(301))
 
@@ -273,14 +271,17 @@ def test_merges_wait_if_more_was_written_than_may_be(opened: Callable[..., Sessi
     counts = [grown(session, 1) for _ in range(60)]
     assert max(counts) > WIDTH + 2  # a full level waits,
     assert max(counts) <= LAYERS_MAX + 1  # but never more of them than who reads may meet
-    merges, spared = session.stats["merges"], disk_usage.written(inside(session).publisher)
+    merges, spared = (
+        session.stats["merges"],
+        disk_usage.write_amplification(inside(session).publisher),
+    )
     assert 0 < merges < 40
     session.budget = None
     inside(session).worker.drain()
     assert len(session_layers(session)) <= 2 * WIDTH < max(counts)
     assert session.stats["merges"] > merges
     assert session["rows"].count() == 60 * 20
-    assert disk_usage.written(inside(session).publisher).again > spared.again
+    assert disk_usage.write_amplification(inside(session).publisher).again > spared.again
 
 
 @pytest.mark.usefixtures("large")
@@ -295,7 +296,7 @@ def test_less_is_written_again_with_a_budget_and_after_a_restart(tmp_path: Path)
         grown(session, 300)
         assert len(session_layers(session)) <= LAYERS_MAX + 1
         assert session["rows"].count() == 400 * 20
-        found[budget] = disk_usage.written(inside(session).publisher)
+        found[budget] = disk_usage.write_amplification(inside(session).publisher)
         session.close()
     assert 1.1 < found["1.1x"].times < found["none"].times
     assert found["1.1x"].again < 0.8 * found["none"].again
@@ -318,7 +319,7 @@ def test_a_release_that_knows_no_writes_reads_the_log() -> None:
         retention_policy.KEY: {"epochs": None, "seconds": None, "pins": {}, "budget": 5},
         retention_policy.BOUNDS: {"writes": 2.5},
     }
-    assert retention_policy.of(said.to_json()) == said
+    assert retention_policy.retention_of(said.to_json()) == said
     assert retention_policy.bounds_well_formed({"writes": 2.5})
     for wrong in ({"writes": "2"}, {"writes": 0.5}, {"writes": True}, {"writes": float("nan")}):
         assert not retention_policy.bounds_well_formed(wrong)

@@ -13,8 +13,8 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb.session.maintenance import disk_usage
-from nosync_nb.session.maintenance.disk_usage import Footprint, measured
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.maintenance.disk_usage import DiskUsage, measure_disk_usage
+from nosync_nb.session.state.worker import BackgroundWorker
 
 
 def below(folder: Path) -> dict[str, int]:
@@ -40,7 +40,7 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
         part = next(path for path in (log / "layers").iterdir() if path.suffix != ".txt")
         os.link(part, other / part.name)
         (other / "own").write_bytes(b"x" * 77)
-        found = measured(inside(session).publisher)
+        found = measure_disk_usage(inside(session).publisher)
         sizes = below(log)
         assert found.branches == 77
         assert found.garbage >= 1000
@@ -53,8 +53,8 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
 
 def test_an_empty_log_takes_little(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        found = measured(inside(session).publisher)
-    assert found == Footprint(log=found.log, files=found.files, needed=found.files)
+        found = measure_disk_usage(inside(session).publisher)
+    assert found == DiskUsage(log=found.log, files=found.files, needed=found.files)
     assert found.log > 0
 
 
@@ -63,7 +63,9 @@ def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_i
 ) -> None:
     merged: list[int] = []
     waiting: list[Callable[[], None]] = []
-    monkeypatch.setattr(Worker, "submit", lambda _, key, task, **_later: waiting.append(task))
+    monkeypatch.setattr(
+        BackgroundWorker, "submit", lambda _, key, task, **_later: waiting.append(task)
+    )
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = {}
         for name, rows in (("large", 40_000), ("small", 2000), ("middle", 9000)):
@@ -102,7 +104,7 @@ def test_what_is_due_is_merged_although_another_trace_was_due_again_meanwhile(
                 upkeep.plan_merges([number])
 
         monkeypatch.setattr(type(upkeep), "merge", merge)
-        monkeypatch.setattr(disk_usage, "gain", lambda trace: 1 / trace.rows_count)
+        monkeypatch.setattr(disk_usage, "merge_gain", lambda trace: 1 / trace.rows_count)
         begun = threading.Event()
         worker.submit(object(), begun.wait)
         upkeep.plan_merges(numbers.values())

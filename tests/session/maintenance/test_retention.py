@@ -14,7 +14,7 @@ from internals import inside
 import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.maintenance.maintenance import Upkeep
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.store.log import segments, writer
 from nosync_nb.trace.history.pack_plans import RecutPlan
 
@@ -291,7 +291,7 @@ def test_nothing_is_let_go_because_a_strangers_log_says_so(
 ) -> None:
     session = filled(opened(), 400, every=10_000)
     with monkeypatch.context() as patch:
-        patch.setattr(Upkeep, "plan_checkpoint", lambda *_, **__: None)
+        patch.setattr(Maintenance, "plan_checkpoint", lambda *_, **__: None)
         session.retain = 5
     session.close()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another"))

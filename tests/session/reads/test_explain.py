@@ -9,7 +9,7 @@ import re
 import pytest
 
 from nosync_nb import Collection, Session
-from nosync_nb.collections.explain_output import Explained, PlanLine, PlanSection
+from nosync_nb.collections.explain_output import ExplainOutput, PlanLine, PlanSection
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -113,7 +113,7 @@ def test_a_stage_that_has_stopped_says_why(flights: Session) -> None:
 
 
 def test_html_is_text_that_opens_by_keyboard() -> None:
-    plan = Explained(
+    plan = ExplainOutput(
         HOSTILE,
         [PlanSection("", [PlanLine(HOSTILE, HOSTILE)]), PlanSection(HOSTILE, [PlanLine("a")])],
     )
@@ -126,7 +126,7 @@ def test_html_is_text_that_opens_by_keyboard() -> None:
 
 
 def test_a_long_part_is_closed_at_first_and_copies_are_equal() -> None:
-    plan = Explained("a", [PlanSection("", [PlanLine(str(i)) for i in range(100)])])
+    plan = ExplainOutput("a", [PlanSection("", [PlanLine(str(i)) for i in range(100)])])
     assert "<details><summary" in plan._repr_html_()
     for again in (copy.copy(plan), pickle.loads(pickle.dumps(plan))):
         assert again == plan

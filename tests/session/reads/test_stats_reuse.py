@@ -17,7 +17,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.trace import compaction, stats
 
@@ -32,7 +32,9 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 32)
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)  # the test merges and checkpoints
+    monkeypatch.setattr(
+        BackgroundWorker, "submit", lambda *_, **__: False
+    )  # the test merges and checkpoints
     return numbers
 
 

@@ -22,7 +22,7 @@ from internals import inside, on_first
 import nosync_nb
 from nosync_nb import NegativeMultiplicityError, Session, TimeError
 from nosync_nb.session.session import owners_of
-from nosync_nb.store import store as stores
+from nosync_nb.store import store
 from nosync_nb.trace import paging
 from nosync_nb.trace.history import incremental_seek, sections
 from nosync_widgets.views.time_slider import TravelView
@@ -230,7 +230,7 @@ def test_any_way_over_the_epochs_shows_what_each_one_was(
         nosync_nb.open(Path(folder) / "log") as session,
     ):
         patch.setattr(paging, "SMALL_ROWS", small)
-        patch.setattr(stores, "SPILL_ROWS", 6)
+        patch.setattr(store, "SPILL_ROWS", 6)
         patch.setattr(sections, "LARGE", 6)
         patch.setattr(incremental_seek, "FEW_ROWS", 3)
         patch.setattr(incremental_seek, "MANY_LAYERS", 2)

@@ -13,17 +13,17 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import TrustError
-from nosync_nb.session.backfill.apply_catalog import Installation
+from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.provenance import check
-from nosync_nb.store.provenance.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, in_frame
-from nosync_nb.store.provenance.writer import Clocks
-from nosync_nb.store.records.payloads import CLOCKS, Entry
+from nosync_nb.store.provenance.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, clocks_in_entries
+from nosync_nb.store.provenance.writer import ClockWriter
+from nosync_nb.store.records.payloads import CLOCKS, PayloadEntry
 from nosync_nb.store.store import Store
 from nosync_nb.store.verification.verify import verify
 
-Change = Callable[[list[Entry], bytearray], None]
+Change = Callable[[list[PayloadEntry], bytearray], None]
 
 
 def drawn(row: Any) -> tuple[int]:
@@ -65,18 +65,20 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     sessions: list[Session] = []
 
     def write(change: Change) -> Session:
-        stamp = Clocks.stamped
+        stamp = ClockWriter.stamped
 
-        def stamped(clocks: Clocks, graph: Any, made: Any, **options: Any) -> list[Entry]:
+        def stamped(
+            clocks: ClockWriter, graph: Any, made: Any, **options: Any
+        ) -> list[PayloadEntry]:
             stamps = stamp(clocks, graph, made, **options)
             if made[-1][0] != 4 or options:
                 return stamps
             data = bytearray(stamps[0].data)
             change(made[-1][1], data)
-            return [Entry(0, CLOCKS, bytes(data))]
+            return [PayloadEntry(0, CLOCKS, bytes(data))]
 
         with monkeypatch.context() as patch:
-            patch.setattr(Clocks, "stamped", stamped)
+            patch.setattr(ClockWriter, "stamped", stamped)
             session = opened(tmp_path / "log")
             session.close()
         again = nosync_nb.open(tmp_path / "log")
@@ -95,9 +97,9 @@ def flipped(stage_inputs: int, place: int) -> Change:
         place: of the label: 0 is that of the batch itself.
     """
 
-    def change(_entries: list[Entry], data: bytearray) -> None:
+    def change(_entries: list[PayloadEntry], data: bytearray) -> None:
         at = 0
-        for clock in in_frame([Entry(0, CLOCKS, bytes(data))]):
+        for clock in clocks_in_entries([PayloadEntry(0, CLOCKS, bytes(data))]):
             if len(clock.inputs) == stage_inputs:
                 start = at if place == 0 else at + SIZE_BYTES + (place - 1) * LABEL_BYTES
                 data[start + LABEL_BYTES - 1] ^= 1
@@ -108,15 +110,15 @@ def flipped(stage_inputs: int, place: int) -> Change:
     return change
 
 
-def other_rows(entries: list[Entry], data: bytearray) -> None:
+def other_rows(entries: list[PayloadEntry], data: bytearray) -> None:
     """Has the log hold other rows of the input than the stages were given."""
     first = LABEL.unpack_from(data)[0]  # inputs come first
     (at,) = [i for i, entry in enumerate(entries) if entry.number == first]
-    columns, diff = batch_codec.decode(entries[at].data, ["int", "int"])
-    entries[at] = Entry(
+    columns, diff = batch_codec.decode_batch(entries[at].data, ["int", "int"])
+    entries[at] = PayloadEntry(
         first,
         entries[at].kind,
-        batch_codec.encode([columns[0] + 50, columns[1]], ["int", "int"], diff),
+        batch_codec.encode_batch([columns[0] + 50, columns[1]], ["int", "int"], diff),
     )
 
 
@@ -237,7 +239,7 @@ def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
     written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its function is not restored at the opening that finds it out, and is at the next."""
-    restore = signing.unseal
+    restore = signing.load_signed_function
 
     def unseal(sealed: bytes, **which: Any) -> Any:
         function = restore(sealed, **which)
@@ -246,7 +248,7 @@ def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
         return function
 
     with monkeypatch.context() as patch:
-        patch.setattr(signing, "unseal", unseal)
+        patch.setattr(signing, "load_signed_function", unseal)
         session = written(other_rows)
         assert "other rows of 'edges' than are there" in session.stale["narrow"]
         session.inputs["edges"].insert([(20, 1)])
@@ -260,10 +262,10 @@ def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
     written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The crash comes when `labels` is made anew, and `large` that reads it is not yet."""
-    install = Installation.install
+    install = CatalogInstaller.install
     installed: list[str] = []
 
-    def stopped(own: Installation, decision: Any, **options: Any) -> Any:
+    def stopped(own: CatalogInstaller, decision: Any, **options: Any) -> Any:
         name = getattr(options.get("afresh"), "name", "")
         if name == "large":
             raise KeyboardInterrupt
@@ -271,7 +273,7 @@ def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
         return install(own, decision, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Installation, "install", stopped)
+        patch.setattr(CatalogInstaller, "install", stopped)
         with pytest.raises(KeyboardInterrupt):
             written(flipped(2, 1))
     assert "labels" in installed
@@ -314,7 +316,7 @@ def test_targets_of_a_lost_log_come_from_its_readers(
     store = Store.open(str(tmp_path / "log"), mode="r")
     frames = [each.payload for each in store.tail]
     store.close()
-    target = check.targets(number, frames)
+    target = check.restore_targets(number, frames)
     assert target.last is not None
     assert target.last == target.steps[-1].own == target.seen[reader]
     assert (target.last.upper, len(target.steps)) == (7, 6)
@@ -323,9 +325,9 @@ def test_targets_of_a_lost_log_come_from_its_readers(
     without = [
         frame._replace(entries=[e for e in frame.entries if not own(e, number)]) for frame in frames
     ]
-    assert check.targets(number, without).steps == ()
-    assert check.targets(number, frames[:1]).last is None
+    assert check.restore_targets(number, without).steps == ()
+    assert check.restore_targets(number, frames[:1]).last is None
 
 
-def own(entry: Entry, number: int) -> bool:
-    return entry.kind == CLOCKS and any(c.own.log == number for c in in_frame([entry]))
+def own(entry: PayloadEntry, number: int) -> bool:
+    return entry.kind == CLOCKS and any(c.own.log == number for c in clocks_in_entries([entry]))

@@ -198,10 +198,10 @@ NOT_HERE = {
 
 def replicated(session: Session) -> None:
     """Other replicas, as `%dd replicas` asks for them."""
-    from nosync_nb.store.replication.config import checked
+    from nosync_nb.store.replication.config import checked_config
 
     urls = [Path(session.path).with_name("copy").as_uri()]
-    owners_of(session).replication.change(checked(urls, None, log=session.path))
+    owners_of(session).replication.change(checked_config(urls, None, log=session.path))
 
 
 TABLES: dict[type, dict[str, tuple[str, Call]]] = {
@@ -477,10 +477,10 @@ def test_an_owner_that_stops_in_a_change_of_branches_does_nothing_when_it_goes_o
 ) -> None:
     """It passed the first check, and was replaced before its first effect."""
     taken: list[Session] = []
-    real = branches.sweep
+    real = branches.sweep_leftovers
 
     def stopped(parent: Any) -> None:
-        monkeypatch.setattr(branches, "sweep", real)
+        monkeypatch.setattr(branches, "sweep_leftovers", real)
         owner = nosync_nb.open(tmp_path / "log", takeover=True)
         taken.append(owner)
         kept = owner.branch("kept_too")
@@ -492,7 +492,7 @@ def test_an_owner_that_stops_in_a_change_of_branches_does_nothing_when_it_goes_o
         real(parent)
 
     taken_contents: dict[str, str] = {}
-    monkeypatch.setattr(branches, "sweep", stopped)
+    monkeypatch.setattr(branches, "sweep_leftovers", stopped)
     with pytest.raises(FencedError):
         SESSION[name][1](made)
     assert contents(tmp_path / "log") == taken_contents

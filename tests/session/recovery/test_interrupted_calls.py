@@ -21,12 +21,12 @@ from internals import bounded
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.durability import replication as module
-from nosync_nb.session.durability.frontiers import Frontiers
-from nosync_nb.session.durability.replication import Replication
+from nosync_nb.session.durability.frontiers import FrontierService
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.durability.recovery_frontier import Failure
-from nosync_nb.store.replication import config as stored
-from nosync_nb.store.replication.config import Replicas, checked
+from nosync_nb.store.durability.recovery_frontier import FailureClass
+from nosync_nb.store.replication import config
+from nosync_nb.store.replication.config import ReplicaConfig, checked_config
 
 NEAR, FAR = 12, 30
 
@@ -107,15 +107,15 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
 ) -> None:
     """Half a change would take the frames of one replica for those of another."""
     store = owners_of(session).publisher.store
-    first = checked([f"file://{tmp_path}/r{i}" for i in range(3)], 2, log=session.path)
-    second = checked([f"file://{tmp_path}/r{i}" for i in (2, 3)], 1, log=session.path)
-    current: list[Replication] = []
+    first = checked_config([f"file://{tmp_path}/r{i}" for i in range(3)], 2, log=session.path)
+    second = checked_config([f"file://{tmp_path}/r{i}" for i in (2, 3)], 1, log=session.path)
+    current: list[ReplicationService] = []
 
     def written() -> list[str]:
-        said: Replicas = stored.read(store.files, store.path, store.log.id)
+        said: ReplicaConfig = config.read_config(store.files, store.path, store.log.id)
         return [each.url for each in said.replicas]
 
-    def heard(replication: Replication, seqs: list[int]) -> bool:
+    def heard(replication: ReplicationService, seqs: list[int]) -> bool:
         with replication.heard:
             return replication.heard.wait_for(
                 lambda: [each.frame for each in replication.status()] == seqs, 60
@@ -125,9 +125,9 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
         for each in current:
             each.close()
             keepers[-1].kill()
-        replication = Replication(
+        replication = ReplicationService(
             owners_of(session).publisher,
-            Replicas(),
+            ReplicaConfig(),
             lambda _: None,
             lambda: None,
             lambda: None,
@@ -181,21 +181,21 @@ def test_bounds_that_are_interrupted_are_those_of_the_stages_there_are(session: 
     numbers = session.input("numbers", "n int")
     session.stage("kept", numbers.filter("n > 0"))
     owners = owners_of(session)
-    current: list[Frontiers] = []
+    current: list[FrontierService] = []
 
     def fresh() -> tuple[Callable[[], Any], Callable[[], Any]]:
         if "late" in session.stages:
             session.drop("late")
-        frontiers = Frontiers(owners.publisher, owners.replication, owners.fetching)
-        frontiers.of_failure(Failure.POWER)
+        frontiers = FrontierService(owners.publisher, owners.replication, owners.fetching)
+        frontiers.of_failure(FailureClass.POWER)
         session.stage("late", numbers.filter("n > 1"))
         current[:] = [frontiers]
         visits = frontiers.visits
-        return lambda: frontiers.of_failure(Failure.POWER), lambda: frontiers.visits > visits
+        return lambda: frontiers.of_failure(FailureClass.POWER), lambda: frontiers.visits > visits
 
     for _ in struck(fresh, "bounds"):
         session.drop("late")  # what has moved for it has to move back
-        for failure in Failure:
+        for failure in FailureClass:
             current[0].of_failure(failure)
             assert bounded(current[0], failure) == {"numbers", "kept"}
 

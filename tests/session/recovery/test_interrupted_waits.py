@@ -18,7 +18,7 @@ from internals import sleeps
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import File
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import interruptible_wait
 
 WAIT_S = 60.0
@@ -63,9 +63,9 @@ def over() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def worker(over: threading.Event) -> Iterator[Worker]:
+def worker(over: threading.Event) -> Iterator[BackgroundWorker]:
     """A worker whose task ends when it may."""
-    worker = Worker()
+    worker = BackgroundWorker()
     worker.submit(object(), over.wait)
     yield worker
     over.set()
@@ -105,7 +105,7 @@ def test_who_waits_for_replicas_that_are_away(tmp_path: Path) -> None:
         assert numbers.rows() == [(1,)]
 
 
-def test_who_waits_for_the_worker(worker: Worker, over: threading.Event) -> None:
+def test_who_waits_for_the_worker(worker: BackgroundWorker, over: threading.Event) -> None:
     interrupted(worker.settle)
     interrupted(worker.close)
     over.set()
@@ -122,10 +122,10 @@ def test_who_waits_is_told_whether_it_came() -> None:
             news.notify_all()
 
     with news:
-        assert not interruptible_wait.wait_for(news, lambda: bool(came), 0.01)
+        assert not interruptible_wait.wait_until(news, lambda: bool(came), 0.01)
         thread = threading.Thread(target=come)
         thread.start()
-        assert interruptible_wait.wait_for(news, lambda: bool(came), WAIT_S)
-        assert interruptible_wait.wait_for(news, lambda: bool(came), 0.0)
-    interruptible_wait.join(thread)
+        assert interruptible_wait.wait_until(news, lambda: bool(came), WAIT_S)
+        assert interruptible_wait.wait_until(news, lambda: bool(came), 0.0)
+    interruptible_wait.join_thread(thread)
     assert not thread.is_alive()

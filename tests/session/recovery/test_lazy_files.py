@@ -17,10 +17,10 @@ from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.records.file_references import Wanted
-from nosync_nb.store.replication.address import Address, parse
+from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.replication.address import ReplicaAddress, parse_address
 from nosync_nb.store.replication.restore import lazy_fetch
-from nosync_nb.store.replication.restore.lazy_fetch__supply import Supply
+from nosync_nb.store.replication.restore.lazy_fetch__supply import FetchWorker
 
 WAIT_S = 120.0
 ROWS = 70_000
@@ -34,7 +34,7 @@ def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is brought that nobody reads."""
-    monkeypatch.setattr(lazy_fetch.Fetcher, "start", lambda self: None)
+    monkeypatch.setattr(lazy_fetch.LazyFetcher, "start", lambda self: None)
 
 
 @pytest.fixture
@@ -241,14 +241,14 @@ def test_what_closing_cuts_off_is_no_damage(
     session = nosync_nb.open(path, replicas=urls)
     begun, cut_off = threading.Event(), threading.Event()
 
-    def bring(self: Supply, *_: Any, **__: Any) -> None:
+    def bring(self: FetchWorker, *_: Any, **__: Any) -> None:
         begun.set()
         assert cut_off.wait(WAIT_S)
         raise CorruptLogError("the file is damaged: it is empty")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Supply, "bring", bring)
-        patch.setattr(Supply, "close", lambda self: cut_off.set())
+        patch.setattr(FetchWorker, "bring", bring)
+        patch.setattr(FetchWorker, "close", lambda self: cut_off.set())
         owners_of(session).worker.submit("read", owners_of(session).fetching.complete)
         assert begun.wait(WAIT_S)
         session.close()
@@ -275,9 +275,9 @@ def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closing, asked = Closing(), [0]
-    nobody = parse(f"file://{tmp_path}/away")
+    nobody = parse_address(f"file://{tmp_path}/away")
 
-    def replicas() -> list[Address]:
+    def replicas() -> list[ReplicaAddress]:
         asked[0] += 1
         if asked[0] == 100:  # it asks without a pause
             closing.set()
@@ -287,8 +287,8 @@ def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
     monkeypatch.setattr(lazy_fetch, "threading", own)
     for name, value in (("_GRACE_S", 1), ("_AGAIN_S", 2), ("_AGAIN_MOST_S", 10)):
         monkeypatch.setattr(lazy_fetch, name, value)
-    fetcher = lazy_fetch.Fetcher(Files(), str(tmp_path), bytes(16), replicas)
-    assert fetcher.expect([Wanted(f"log1-1-g3-a{i}.arrow") for i in range(2)]) == frozenset()
+    fetcher = lazy_fetch.LazyFetcher(Files(), str(tmp_path), bytes(16), replicas)
+    assert fetcher.expect([FileReference(f"log1-1-g3-a{i}.arrow") for i in range(2)]) == frozenset()
     fetcher.start()
     for thread in threading.enumerate():
         if thread.name == "nosync fetching":

@@ -55,14 +55,14 @@ def test_after_the_loss_of_the_home_stages_are_named_and_go_on_by_their_cell_or_
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
     path, urls = tmp_path / "x.nosync", [f"file://{tmp_path}/replica-{i}" for i in range(2)]
     rows, which = lost(path, urls)
-    signature__keys.export_key(str(tmp_path / "exported"))
+    signature__keys.export_user_key(str(tmp_path / "exported"))
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "empty" / "key"))
     with pytest.raises(nosync_nb.SchemaError, match="another key") as caught:
         nosync_nb.open(path, replicas=urls)
     assert "key import" in str(caught.value.hint)
     assert not path.exists()
     if way == "key":
-        signature__keys.import_key(str(tmp_path / "exported"))
+        signature__keys.import_user_key(str(tmp_path / "exported"))
         with nosync_nb.open(path, replicas=urls) as session:
             assert session.stale == {}
             goes_on(session, rows)

@@ -24,16 +24,16 @@ from nosync_nb.store import store
 from nosync_nb.store.replication import config, remote_call
 from nosync_nb.store.replication.agent import keeper as keeper_
 from nosync_nb.store.replication.agent import scrub
-from nosync_nb.store.replication.agent.keeper import Lane, keep
-from nosync_nb.store.replication.agent.log_source import Source
-from nosync_nb.store.replication.agent.progress import Progress
-from nosync_nb.store.replication.agent.scrub import Scrubbed, Scrubber
+from nosync_nb.store.replication.agent.keeper import ReplicaWorker, run_keeper
+from nosync_nb.store.replication.agent.log_source import LogSource
+from nosync_nb.store.replication.agent.progress import ReplicaProgress
+from nosync_nb.store.replication.agent.scrub import Scrubber, ScrubReport
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.comparison import verified
-from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.comparison import verified_local_files
+from nosync_nb.store.replication.protocol import LogName
 from nosync_nb.store.replication.restore import repair
-from nosync_nb.store.verification.survey import Survey, survey
+from nosync_nb.store.verification.survey import LogSurvey, survey_log
 
 SPILL_ROWS = 40
 
@@ -64,7 +64,7 @@ def log(tmp_path: Path) -> Path:
             copied(session, tmp_path / name)
         urls = [f"file://{tmp_path}/{name}" for name in ("a", "b")]
         own = owners_of(session).publisher.store.log.id
-        config.write(Files(), str(path), own, config.checked(urls, 1, log=str(path)))
+        config.write_config(Files(), str(path), own, config.checked_config(urls, 1, log=str(path)))
     return path
 
 
@@ -72,9 +72,9 @@ def copied(session: Session, folder: Path) -> None:
     """Brings a replica level with a log."""
     session.sync()
     log = owners_of(session).publisher.store.log
-    source = Source(session.path, log.generation)
+    source = LogSource(session.path, log.generation)
     replica = FolderReplica(str(folder), log.id)
-    shipper = Shipper(source, replica, Name(session.path, "me"), lambda why: None)
+    shipper = Shipper(source, replica, LogName(session.path, "me"), lambda why: None)
     while shipper.ship():
         pass
     replica.close()
@@ -263,7 +263,7 @@ def test_replicas_that_are_level_are_told_so(log: Path, session: Session) -> Non
     assert log_verified.whole, log_verified
     assert [each.state for each in log_verified.replicas] == ["level", "level"]
     assert {each.epoch for each in log_verified.replicas} == {session.now}
-    assert verified(str(log)).replicas == log_verified.replicas
+    assert verified_local_files(str(log)).replicas == log_verified.replicas
 
 
 @pytest.mark.fault(12, 32)
@@ -347,22 +347,22 @@ class Heard:
     """What a scrubber tells, and whom it tells of replicas."""
 
     def __init__(self, session: Session) -> None:
-        self.told: list[Scrubbed | Progress] = []
+        self.told: list[ScrubReport | ReplicaProgress] = []
         self.doubted: dict[str, list[str]] = {"a": [], "b": []}
         self.news = threading.Condition()
         store_ = owners_of(session).publisher.store
-        replicas = config.read(Files(), session.path, store_.log.id).replicas
+        replicas = config.read_config(Files(), session.path, store_.log.id).replicas
         pairs = [(each, self.doubted[each.path[-1]].extend) for each in replicas]
         self.scrubber = Scrubber(
             session.path, store_.log.generation, pairs, self.tell, Files(), rate=None
         )
 
-    def tell(self, said: Scrubbed | Progress) -> None:
+    def tell(self, said: ScrubReport | ReplicaProgress) -> None:
         with self.news:
             self.told.append(said)
             self.news.notify_all()
 
-    def wait(self, holds: Callable[[Scrubbed | Progress], bool]) -> int:
+    def wait(self, holds: Callable[[ScrubReport | ReplicaProgress], bool]) -> int:
         """Waits until something was told; returns how much was told before."""
         with self.news:
             assert self.news.wait_for(lambda: any(map(holds, self.told)), 120), self.told
@@ -370,7 +370,7 @@ class Heard:
 
     @property
     def events(self) -> list[str]:
-        return [each.event for each in self.told if isinstance(each, Scrubbed) and each.event]
+        return [each.event for each in self.told if isinstance(each, ScrubReport) and each.event]
 
 
 def test_a_scrubber_reads_all_that_does_not_change_and_leaves_what_is_whole(
@@ -380,7 +380,7 @@ def test_a_scrubber_reads_all_that_does_not_change_and_leaves_what_is_whole(
     heard = Heard(session)
     heard.scrubber.round()
     (said,) = heard.told
-    assert isinstance(said, Scrubbed)
+    assert isinstance(said, ScrubReport)
     total = sum(path.stat().st_size for path in rows_of(log))
     assert (said.rounds, said.repaired, said.event) == (1, 0, "")
     assert said.files >= len(rows_of(log))
@@ -456,9 +456,9 @@ def test_a_growing_segment_that_goes_bad_after_a_survey_is_no_fault_of_replicas(
     grows = sorted(log.glob("segment-*"))[-1]
     count = 0
 
-    def surveyed(*args: Any) -> Survey:
+    def surveyed(*args: Any) -> LogSurvey:
         nonlocal count
-        said = survey(*args)
+        said = survey_log(*args)
         count += 1
         if count == after:
             spoil(grows)
@@ -502,19 +502,19 @@ def test_a_keeper_sends_anew_what_is_bad_at_a_replica_which_has_nothing_for_sure
     reading, writing = os.pipe()
     with FileIO(reading) as news:
         keeper = threading.Thread(
-            target=keep, args=(str(log), generation, news, heard.tell), daemon=True
+            target=run_keeper, args=(str(log), generation, news, heard.tell), daemon=True
         )
         keeper.start()
-        heard.wait(lambda said: isinstance(said, Progress) and said.condition == "level")
+        heard.wait(lambda said: isinstance(said, ReplicaProgress) and said.condition == "level")
         for path in bad:
             spoil(path)
-        first = heard.wait(lambda said: isinstance(said, Scrubbed) and "sent anew" in said.event)
-        level = Progress(0, "level")
+        first = heard.wait(lambda said: isinstance(said, ScrubReport) and "sent anew" in said.event)
+        level = ReplicaProgress(0, "level")
         with heard.news:
             assert heard.news.wait_for(
                 lambda: (
                     any(
-                        isinstance(said, Progress) and said[:2] == level[:2]
+                        isinstance(said, ReplicaProgress) and said[:2] == level[:2]
                         for said in heard.told[first:]
                     )
                     and [path.read_bytes() for path in bad] == good
@@ -570,7 +570,9 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
             copied(session, folder)
         log_id = owners_of(session).publisher.store.log.id
         urls = [f"file://{here}", f"file://{away}"]
-        config.write(Files(), str(path), log_id, config.checked(urls, 1, log=str(path)))
+        config.write_config(
+            Files(), str(path), log_id, config.checked_config(urls, 1, log=str(path))
+        )
     names = [p.name for p in path.glob("layers/*") if int(re.findall(r"\d+", p.name)[0]) in own]
     assert names
     for name in names:
@@ -613,7 +615,9 @@ def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
             folder.mkdir()
             copied(session, folder)
         urls = [f"file://{here}", f"file://{away}"]
-        config.write(Files(), str(path), log_id, config.checked(urls, 1, log=str(path)))
+        config.write_config(
+            Files(), str(path), log_id, config.checked_config(urls, 1, log=str(path))
+        )
     for file in path.glob("layers/*.arrow"):
         file.unlink()
         (copy_of(path, "a") / "layers" / file.name).unlink()
@@ -652,7 +656,7 @@ def test_a_keeper_ends_though_a_mount_hangs(
     generation = owners_of(session).publisher.store.log.generation
     with FileIO(reading) as news:
         keeper = threading.Thread(
-            target=keep, args=(str(log), generation, news, heard.tell), daemon=True
+            target=run_keeper, args=(str(log), generation, news, heard.tell), daemon=True
         )
         keeper.start()
         assert asked.wait(60)
@@ -669,8 +673,8 @@ def test_a_keeper_ends_though_a_mount_hangs(
 def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended, failed, lanes = threading.Event(), threading.Event(), list[Lane]()
-    promise, end = FolderReplica.promise, Lane.end
+    ended, failed, lanes = threading.Event(), threading.Event(), list[ReplicaWorker]()
+    promise, end = FolderReplica.promise, ReplicaWorker.end
 
     def fail_once(replica: FolderReplica, *args: Any) -> Any:
         if "/a/" in replica.folder and not failed.is_set():
@@ -679,13 +683,13 @@ def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
             raise DurabilityError("the disk is full")
         return promise(replica, *args)
 
-    def told(lane: Lane) -> None:
+    def told(lane: ReplicaWorker) -> None:
         end(lane)
         lanes.append(lane)
         if len(lanes) == 2:
             ended.set()
 
-    monkeypatch.setattr(Lane, "end", told)
+    monkeypatch.setattr(ReplicaWorker, "end", told)
     monkeypatch.setattr(FolderReplica, "promise", fail_once)
     session.inputs["edges"].insert([(7, 7)])
     session.commit(wait="disk")
@@ -693,7 +697,7 @@ def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
     reading, writing = os.pipe()
     os.close(writing)
     with FileIO(reading) as news:
-        keep(str(log), log_.generation, news, Heard(session).tell)
+        run_keeper(str(log), log_.generation, news, Heard(session).tell)
     assert failed.is_set()
     replica = FolderReplica(str(log.parent / "a"), log_.id)
     assert replica.acknowledged() == log_.durable

@@ -21,11 +21,11 @@ import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import batch_codec, writer
-from nosync_nb.store.log.owner__machine import Machine
-from nosync_nb.trace.history.pack_plans import Packed, PackPlan
+from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.trace.history.pack_plans import PackPlan, PackResult
 from nosync_nb.trace.parts import part_file
 
 pytestmark = pytest.mark.usefixtures("own_key")
@@ -560,7 +560,9 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
 def test_what_a_checkpoint_needed_last_goes_with_the_next_one_after_a_restart(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: None)  # it is merged here, and once
+    monkeypatch.setattr(
+        BackgroundWorker, "submit", lambda *_, **__: None
+    )  # it is merged here, and once
     session = opened()
     assert [*insert_by_ten(session, 60)][-1] == 50
     inside(session).upkeep.merge(next(iter(inside(session).traces)))
@@ -582,7 +584,7 @@ def test_what_a_rewind_has_left_goes_after_a_restart(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A merge or a checkpoint behind it would have them already, if it were in time.
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: None)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: None)
     session = opened()
     steps = insert_by_ten(session, 60)
     while next(steps) < 20:
@@ -698,7 +700,7 @@ def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
     elif restart.how == "checkpoint":
         inside(session).upkeep.checkpoint()
     touched: list[str] = []
-    decode, map_ = batch_codec.decode, part_file.open_part
+    decode, map_ = batch_codec.decode_batch, part_file.open_part
 
     def decoded(*arguments: Any) -> Any:
         touched.append("decoded")
@@ -708,7 +710,7 @@ def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
         touched.append("mapped")
         return map_(*arguments, **options)
 
-    monkeypatch.setattr(batch_codec, "decode", decoded)
+    monkeypatch.setattr(batch_codec, "decode_batch", decoded)
     monkeypatch.setattr(store, "open_part", mapped)
     session = opened(takeover=True)
     assert touched == []
@@ -749,8 +751,8 @@ def test_epochs_that_power_loss_took_are_told(
             numbers.insert([(x,)])
             session.commit()
         os.truncate(segment, kept)  # the tail was in the page cache only
-        me = Machine().identity()._replace(boot="after the power came back")
-        monkeypatch.setattr(Machine, "identity", lambda self: me)
+        me = HostIdentity().identity()._replace(boot="after the power came back")
+        monkeypatch.setattr(HostIdentity, "identity", lambda self: me)
         after = opened(takeover=True)
     assert after.now == 1
     assert after.recovery.lost == [2, 3]
@@ -803,7 +805,7 @@ def test_two_checkpoints_at_once_have_all_of_the_past(
     other = threading.Thread(target=checkpoint)
     perform, caller = PackPlan.perform, threading.current_thread()
 
-    def performed(plan: PackPlan, *given: Any) -> Packed:
+    def performed(plan: PackPlan, *given: Any) -> PackResult:
         packed = perform(plan, *given)
         if threading.current_thread() is caller:
             session.inputs["numbers"].insert([(x,) for x in range(40, 50)])
@@ -831,7 +833,7 @@ def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_l
 ) -> None:
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     session = opened()
     rows = session.input("rows", "a int, b int")
 

@@ -16,7 +16,7 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.session import opening__regaining
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replication.consistency import Copy
+from nosync_nb.store.replication.consistency import ReadableExtent
 
 WAIT_S = 120.0
 
@@ -149,7 +149,7 @@ def test_who_is_asked_in_vain_twice_counts_once(
     shutil.rmtree(path)
     asked = []
 
-    def goes_away(copy: Copy, other: Copy) -> bool:
+    def goes_away(copy: ReadableExtent, other: ReadableExtent) -> bool:
         if not asked:
             os.rename(other.url.removeprefix("file://"), tmp_path / "away")
             asked.append(copy.url)
@@ -157,7 +157,7 @@ def test_who_is_asked_in_vain_twice_counts_once(
             raise DurabilityError("it does not answer")
         return False
 
-    monkeypatch.setattr(Copy, "continues", goes_away)
+    monkeypatch.setattr(ReadableExtent, "continues", goes_away)
     with nosync_nb.open(path, replicas=urls) as session:
         assert session["numbers"].rows() == [(1,)]
         (why,) = [note for note in session.recovery.notes if asked[0] in note]

@@ -31,7 +31,7 @@ from nosync_nb import (
 )
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store, undo
 from nosync_nb.store.log import Log, writer
 from nosync_nb.store.timetravel import branches
@@ -476,7 +476,7 @@ def test_a_branch_of_a_branch_that_was_dropped_is_refused_and_nothing_is_made(
         with pytest.raises(SchemaError, match="there is no branch 'outer'"):
             nosync_nb.open(path, mode="r")
     with pytest.raises(SchemaError, match="there is no branch 'outer/inner'"):
-        branches.use(Files(), session.path, "outer/inner")
+        branches.set_notebook_branch(Files(), session.path, "outer/inner")
     assert os.listdir(tmp_path / "log" / "branches") == []
 
 
@@ -691,20 +691,20 @@ def test_a_switch_that_is_cut_short_is_made_or_not(
             inside(session).branching.make(name, 3)
     log, found = str(tmp_path / "log"), set()
     steps = FaultyFiles()
-    branches.use(steps, log, "one")
+    branches.set_notebook_branch(steps, log, "one")
     for at in range(1, len(steps.steps) + 1):
-        branches.use(Files(), log, "one")
+        branches.set_notebook_branch(Files(), log, "one")
         disk = FaultyFiles(seed=at)
         disk.crash_in(at, phase)
         with pytest.raises(Crash):
-            branches.use(disk, log, "another")
+            branches.set_notebook_branch(disk, log, "another")
         if power:
             disk.lose_power(os.path.join(log, "branches"))
-        found.add(branches.used(Files(), log))
+        found.add(branches.notebook_branch(Files(), log))
         assert found <= {"one", "another"}, at
     assert found == {"one", "another"}
-    branches.use(Files(), log, None)
-    assert branches.used(Files(), log) is None
+    branches.set_notebook_branch(Files(), log, None)
+    assert branches.notebook_branch(Files(), log) is None
 
 
 def test_a_disk_without_hard_links_is_told(
@@ -909,15 +909,17 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But those of its segment; and these tell what all of them do."""
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 16 << 10)
     with nosync_nb.open(tmp_path / "many") as session:
         described(session)
         committed(session, 150)
         ats = (session.now - 5, session.now - 60)
         was = {at: contents(session, at) for at in ats}
-        every = len(undo.frames(inside(session).store, 0, session.now, ()))
-        read = {at: len(undo.frames(inside(session).store, at, session.now, ())) for at in ats}
+        every = len(undo.recent_frames(inside(session).store, 0, session.now, ()))
+        read = {
+            at: len(undo.recent_frames(inside(session).store, at, session.now, ())) for at in ats
+        }
         for at in ats:
             with session.branch(f"at_{at}", at=at) as branch:
                 assert contents(branch) == was[at]

@@ -11,9 +11,9 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.address import parse
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.address import parse_address
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def shipped(session: Session, name: str) -> list[tuple[object, ...]]:
 
 
 def logs(url: str) -> set[bytes]:
-    return set(connect(parse(url), Files()).logs())
+    return set(connect_site(parse_address(url), Files()).logs())
 
 
 @pytest.mark.parametrize("home", [True, False], ids=["home is there", "home is lost"])
@@ -109,8 +109,8 @@ def test_a_copy_that_obeys_a_later_owner_is_left_alone(session: Session, urls: l
     path = session.branches["what_if"].path
     url = f"{urls[0]}/branches/what_if"
     (log_id,) = logs(url)
-    later = connect(parse(url), Files()).replica(log_id)
-    later.promise(Term(99, "somebody"), Name(path, "", 1, 1))
+    later = connect_site(parse_address(url), Files()).replica(log_id)
+    later.promise(OwnerTerm(99, "somebody"), LogName(path, "", 1, 1))
     with pytest.warns(UserWarning, match="its copy obeys generation 99, of a later owner"):
         session.drop_branch("what_if")
     assert logs(url) == {log_id}
@@ -123,9 +123,9 @@ def test_a_keeper_ships_nothing_of_a_branch_that_was_dropped(
     shipped(session, "what_if")
     url = f"{urls[0]}/branches/what_if"
     (log_id,) = logs(url)
-    copy = connect(parse(url), Files()).replica(log_id)
+    copy = connect_site(parse_address(url), Files()).replica(log_id)
     term = copy.promised()
     assert term is not None
     session.drop_branch("what_if")
     with pytest.raises(nosync_nb.FencedError):
-        copy.promise(term, Name(session.path, "", 1, 1))
+        copy.promise(term, LogName(session.path, "", 1, 1))

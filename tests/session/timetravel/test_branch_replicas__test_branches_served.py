@@ -14,9 +14,9 @@ from machines.replica_servers import ReplicaServer
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.config import checked
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.remote_branches import branches_at
+from nosync_nb.store.replication.config import checked_config
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.remote_branches import remote_branches
 
 WAIT_S = 60
 
@@ -62,8 +62,8 @@ def begun(tmp_path: Path, urls: list[str]) -> Session:
 def copies(tmp_path: Path, urls: list[str]) -> dict[str, int]:
     """Of the branches that replicas have copies of, how many."""
     log = str(tmp_path / "log")
-    asked = checked(urls, 2, log=log).replicas
-    return {each.name: len(each.urls) for each in branches_at(Files(), log, asked)}
+    asked = checked_config(urls, 2, log=log).replicas
+    return {each.name: len(each.urls) for each in remote_branches(Files(), log, asked)}
 
 
 @pytest.mark.fault(33)
@@ -92,8 +92,8 @@ def test_branches_at_servers_and_in_object_stores_come_back_and_are_dropped(
 
 def at(tmp_path: Path, url: str) -> set[bytes]:
     """The logs that a replica has copies of."""
-    (address,) = checked([url], 1, log=str(tmp_path / "log")).replicas
-    return set(connect(address, Files()).logs())
+    (address,) = checked_config([url], 1, log=str(tmp_path / "log")).replicas
+    return set(connect_site(address, Files()).logs())
 
 
 @pytest.mark.fault(27)

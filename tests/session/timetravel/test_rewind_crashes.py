@@ -18,7 +18,7 @@ import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store.log import Log
 
 NAMES = ("edges", "counts", "pairs")
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing happens in other threads."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
 
 
 @pytest.fixture

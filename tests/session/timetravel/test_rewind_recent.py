@@ -17,11 +17,11 @@ from internals import inside
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.state.worker import Worker
+from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.timetravel import rewind
 from nosync_nb.store import store, undo
 from nosync_nb.store.log import Log, checkpoint, segments, writer
-from nosync_nb.store.log.frame_index import kept
+from nosync_nb.store.log.frame_index import retained_frames
 from nosync_nb.store.store import Store
 
 NAMES = ("edges", "counts", "pairs", "named")
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker does nothing: tests merge and make checkpoints."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    monkeypatch.setattr(Worker, "submit", lambda *_, **__: False)
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 1 << 12)
 
 
@@ -139,11 +139,14 @@ def test_who_opens_the_log_needs_no_frame_before_its_checkpoint(
 def trimmed(folder: Path) -> int:
     """Deletes the segments of a log before its newest checkpoint; returns how many."""
     names = Files().names(str(folder))
-    marks = [checkpoint.mark_of((folder / name).read_bytes()) for name in checkpoint.listed(names)]
+    marks = [
+        checkpoint.mark_of((folder / name).read_bytes())
+        for name in checkpoint.checkpoint_names(names)
+    ]
     newest, oldest = marks[0], marks[-1]
     assert newest is not None
     assert oldest is not None
-    live = segments.linked(Files(), str(folder), names, since=oldest.offset).live
+    live = segments.linked_segments(Files(), str(folder), names, since=oldest.offset).live
     gone = [one for one, after in pairwise(live) if after.start.offset <= newest.offset]
     for each in gone:
         (folder / each.name).unlink()
@@ -337,7 +340,7 @@ def test_frames_that_say_nothing_of_an_epoch_are_not_read(
     read: list[int] = []
 
     def counted(*args: Any) -> Any:
-        frames = kept(*args)
+        frames = retained_frames(*args)
         read.append(len(frames))
         return frames
 

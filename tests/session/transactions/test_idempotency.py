@@ -18,7 +18,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.writes import idempotency
 from nosync_nb.trace.batch import Batch
-from nosync_nb.trace.history.epoch_reads import Apart
+from nosync_nb.trace.history.epoch_reads import EpochReads
 from nosync_nb.trace.history.history import History
 
 LOADS = [[(1, "a"), (2, None)], [(3, "c")], [(x, str(x)) for x in range(100)]]
@@ -292,7 +292,7 @@ def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
     steps: list[tuple[int, int]] = []
     read = History.apart
 
-    def watched(self: History, trace: int, lower: int, upper: int) -> Apart:
+    def watched(self: History, trace: int, lower: int, upper: int) -> EpochReads:
         steps.append((lower, upper))
         return read(self, trace, lower, upper)
 

@@ -22,9 +22,9 @@ from models.model import Bag, bag, summed
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError
-from nosync_nb.dataflow.runtime.delta import Held
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.pending_changes import Change
+from nosync_nb.session.state.pending_changes import PendingCall
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
 
@@ -510,7 +510,7 @@ def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
     columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
     batch = arrange(layout, Updates(columns, np.ones(3, np.int64)))
     assert sorted(batch.diff.tolist()) == [1, 2]
-    change = Change(kind, None, {layout: Held((batch,))})
+    change = PendingCall(kind, None, {layout: ArrangedChange((batch,))})
     if kind == "insert":
         with pytest.raises(SchemaError, match="'keyed': key 1 is there twice in the rows"):
             inside(session).inputs.add("keyed", change)

@@ -29,9 +29,9 @@ from nosync_nb.spark.execution import bulk_run as bulk
 from nosync_nb.spark.streaming import queries as streams
 from nosync_nb.spark.views import name_lookups as lookups
 from nosync_nb.spark.views import views
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.staging.staging import StagingService as Carrier
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
-from nosync_nb.spark.execution.task_payload import Shipping
+from nosync_nb.spark.execution.task_payload import PlanPayload as Shipping
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts.part_file import open_part
 

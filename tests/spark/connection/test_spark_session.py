@@ -23,21 +23,21 @@ pytestmark = pytest.mark.spark
 
 def test_the_users_session_is_found_and_never_stopped(spark: Any) -> None:
     other = spark.newSession()
-    assert spark_session.find(other) is other
-    assert spark_session.find(None, {"spark": other}) is other
-    assert spark_session.find(None, {"spark": "a string"}) is not None
-    assert spark_session.require() is not None
+    assert spark_session.find_session(other) is other
+    assert spark_session.find_session(None, {"spark": other}) is other
+    assert spark_session.find_session(None, {"spark": "a string"}) is not None
+    assert spark_session.require_session() is not None
     assert spark_session.is_session(other)
     assert not spark_session.is_connect(other)
-    launch.stop(other)
+    launch.stop_session(other)
     assert spark_session.alive(other)
     with pytest.raises(TypeError, match="must be a SparkSession, not int"):
-        spark_session.find(3)
+        spark_session.find_session(3)
 
 
 def test_another_thread_finds_the_session(spark: Any) -> None:
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(spark_session.find()))
+    thread = threading.Thread(target=lambda: found.append(spark_session.find_session()))
     thread.start()
     thread.join()
     assert found[0] is not None
@@ -45,7 +45,7 @@ def test_another_thread_finds_the_session(spark: Any) -> None:
 
 
 def test_settings_are_those_that_change_meaning(spark: Any) -> None:
-    assert spark_session.settings(spark) == spark_session.Settings("UTC", True)
+    assert spark_session.sql_settings_of(spark) == spark_session.Settings("UTC", True)
 
 
 def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> None:
@@ -57,7 +57,7 @@ def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> Non
         yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], **counts})
 
     frame = spark.range(0, 1, 1, 1).mapInArrow(
-        workers.settled(counts), "pid bigint, apart bigint, looked_at bigint"
+        workers.with_worker_gc_off(counts), "pid bigint, apart bigint, looked_at bigint"
     )
     seen: dict[int, int] = {}
     while (task := frame.collect()[0]).pid not in seen:  # Spark has some workers, not many
@@ -70,7 +70,7 @@ def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> Non
 def test_jobs_are_named_and_counted(spark: Any) -> None:
     context = spark.sparkContext
     context.setJobDescription("the user's")
-    with spark_session.described(spark, "slow", "join") as jobs:
+    with spark_session.job_description(spark, "slow", "join") as jobs:
         text = context.getLocalProperty("spark.job.description")
         spark.range(10).repartition(2).count()
     assert text == "nosync: stage 'slow': join"
@@ -95,7 +95,7 @@ def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
                 open(never).close()
                 yield record
 
-        with spark_session.tagged(spark, tag):
+        with spark_session.job_tag(spark, tag):
             try:
                 spark.range(4).mapInArrow(slow, "id bigint").collect()
             except Exception as error:
@@ -110,7 +110,7 @@ def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
 
 def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
     with stuck(spark, tmp_path, "a cell") as errors:
-        spark_session.cancel(spark, "a cell")
+        spark_session.cancel_jobs(spark, "a cell")
     assert len(errors) == 1
     assert "a cell" not in spark.getTags()
 
@@ -119,7 +119,7 @@ def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
     spark: Any, tmp_path: Path
 ) -> None:
     def interrupted() -> None:
-        with spark_session.tagged(spark, "a cell"):
+        with spark_session.job_tag(spark, "a cell"):
             try:
                 raise KeyboardInterrupt
             finally:
@@ -131,8 +131,8 @@ def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
 
 
 def test_workers_are_asked_once(spark: Any) -> None:
-    found = workers.check(spark)
-    assert workers.check(spark) == found
+    found = workers.check_workers(spark)
+    assert workers.check_workers(spark) == found
     assert found.slots == 2
     assert found.python.startswith("Python 3.")
 
@@ -141,13 +141,13 @@ def test_workers_without_a_module_are_refused(spark: Any, monkeypatch: Any) -> N
     monkeypatch.setattr(workers, "_NEEDED", ("no_such_module",))
     monkeypatch.setattr(workers, "_known", {})
     with pytest.raises(NosyncError, match="cannot import no_such_module") as caught:
-        workers.check(spark)
+        workers.check_workers(spark)
     assert "PYSPARK_PYTHON=" in str(caught.value.hint)
 
 
 def test_the_package_travels_as_a_zip(tmp_path: Path) -> None:
     path = tmp_path / "nosync_nb.zip"
-    path.write_bytes(workers.zipped(str(Path(nosync_nb.__file__).parent)))
+    path.write_bytes(workers.package_zip(str(Path(nosync_nb.__file__).parent)))
     code = f"import sys; sys.path.insert(0, {str(path)!r})"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; import nosync_nb.spark.execution.tasks as t; print(t)"],

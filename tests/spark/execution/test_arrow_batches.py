@@ -13,7 +13,7 @@ import nosync_nb
 from nosync_nb.spark import ingest, ingest__batches
 from nosync_nb.spark.execution import shuffle_records
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.ingest__batches import ROWS, counted, may_count
+from nosync_nb.spark.ingest__batches import ROWS, can_count_rows, rows_per_batch
 from nosync_nb.trace.batch import Layout, Updates
 
 pytestmark = pytest.mark.spark
@@ -45,11 +45,11 @@ def handed_over(spark: Any) -> list[int]:
 def test_jobs_inside_count_rows_and_others_do_as_before(spark: Any) -> None:
     before = dict(spark.conf.getAll)
     assert handed_over(spark) == [MANY]
-    with counted(spark, wanted=True):
+    with rows_per_batch(spark, wanted=True):
         assert handed_over(spark) == [ROWS] * (MANY // ROWS)
-    with counted(spark, wanted=False):
+    with rows_per_batch(spark, wanted=False):
         assert handed_over(spark) == [MANY]
-    with pytest.raises(ZeroDivisionError), counted(spark, wanted=True):
+    with pytest.raises(ZeroDivisionError), rows_per_batch(spark, wanted=True):
         raise ZeroDivisionError
     assert handed_over(spark) == [MANY]
     assert dict(spark.conf.getAll) == before, "the session is as it was"
@@ -57,19 +57,19 @@ def test_jobs_inside_count_rows_and_others_do_as_before(spark: Any) -> None:
 
 def test_what_a_user_said_himself_goes_first(spark: Any) -> None:
     frame = given(spark)
-    assert may_count(spark, frame, ("bigint", "double", "date"))
+    assert can_count_rows(spark, frame, ("bigint", "double", "date"))
     for key, value in ((RECORDS, "20000"), (BYTES, "1m")):
         spark.conf.set(key, value)
         try:
-            assert not may_count(spark, frame, ("bigint",))
+            assert not can_count_rows(spark, frame, ("bigint",))
         finally:
             spark.conf.unset(key)
-    assert may_count(spark, frame, ("bigint",))
+    assert can_count_rows(spark, frame, ("bigint",))
 
 
 @pytest.mark.parametrize("type_", ["string", "binary", "array<int>", "decimal(10,2)"])
 def test_rows_of_any_length_are_looked_at(spark: Any, type_: str) -> None:
-    assert not may_count(spark, given(spark), ("bigint", type_))
+    assert not can_count_rows(spark, given(spark), ("bigint", type_))
 
 
 def test_functions_of_the_user_get_the_batches_that_they_are_used_to(spark: Any) -> None:
@@ -82,27 +82,27 @@ def test_functions_of_the_user_get_the_batches_that_they_are_used_to(spark: Any)
         given(spark).select(doubled("id")),
     ]
     for frame in frames:
-        assert not may_count(spark, frame, ("bigint",))
+        assert not can_count_rows(spark, frame, ("bigint",))
 
 
 def test_a_spark_that_does_not_look_is_told_nothing(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingest__batches, "_BYTES", "spark.sql.execution.arrow.unknownSetting")
-    assert not may_count(spark, given(spark), ("bigint",))
+    assert not can_count_rows(spark, given(spark), ("bigint",))
 
 
 def test_rows_and_blocks_of_numbers_are_counted_and_all_there(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[bool] = []
-    whole = ingest__batches.counted
+    whole = ingest__batches.rows_per_batch
 
     def noted(session: Any, *, wanted: bool) -> Any:
         told.append(wanted)
         return whole(session, wanted=wanted)
 
-    monkeypatch.setattr(ingest.ingest__batches, "counted", noted)
+    monkeypatch.setattr(ingest.ingest__batches, "rows_per_batch", noted)
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=0) as session:
         numbers = session.input("numbers", "id bigint, half double")
         texts = session.input("texts", "id bigint, text string")
@@ -120,14 +120,14 @@ def test_small_blocks_are_the_same_rows() -> None:
     updates = Updates([np.arange(MANY)], np.ones(MANY, np.int64))
     layout = Layout(("bigint",))
     whole, small = (
-        [*shuffle_records.cut(updates, layout, HashRanges(2), 0, most)]
+        [*shuffle_records.cut_by_range(updates, layout, HashRanges(2), 0, most)]
         for most in (1 << 20, 1 << 10)
     )
     assert len(whole) == 2 < len(small)
     for place in (0, 1):
         assert {b.place for b in small} == {0, 1}
         one, other = (
-            shuffle_records.join(
+            shuffle_records.join_records(
                 [b.payload for b in made if b.place == place], layout.types
             ).updates
             for made in (whole, small)

@@ -17,7 +17,7 @@ from nosync_nb.errors import StageError
 from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import (
     Aggregate,
-    AsOf,
+    AsOfJoin,
     Concat,
     Filter,
     Join,
@@ -33,9 +33,9 @@ from nosync_nb.operators import (
 )
 from nosync_nb.rows import Schema
 from nosync_nb.spark import workers
-from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult, run
-from nosync_nb.spark.execution.task_payload import spill
-from nosync_nb.spark.staging.staging import Carrier
+from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult, run_bulk
+from nosync_nb.spark.execution.task_payload import spill_batches
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.parts.part_file import open_part, open_updates, write_parts, write_updates
@@ -80,7 +80,7 @@ def stored(given: Trace, folder: str) -> Trace:
     if not given.layers:
         return given
     first, *rest = given.layers
-    refs = tuple(spill(first.parts, folder))
+    refs = tuple(spill_batches(first.parts, folder))
     parts = tuple(open_part(folder, ref, given.layout) for ref in refs)
     return Trace(given.layout, (Layer(first.lower, first.upper, parts, refs), *rest))
 
@@ -89,7 +89,7 @@ class Both:
     """Runs an operator epoch by epoch, here and on executors, and compares."""
 
     def __init__(
-        self, spark: Any, operator: Operator, types: Sequence[Any], carrier: Carrier
+        self, spark: Any, operator: Operator, types: Sequence[Any], carrier: StagingService
     ) -> None:
         self.spark, self.operator, self.carrier = spark, operator, carrier
         self.folder = carrier.folder
@@ -149,7 +149,7 @@ class Both:
                 parts = [write_updates(self.folder, some, types, "d"), rest]
             before = None if before is None else stored(before, self.folder)
             inputs.append(BulkInput(parts, types, None, None, before))
-        return run(
+        return run_bulk(
             self.spark, self.operator, inputs, [stored(s, self.folder) for s in state],
             [] if loose else [Layout(self.operator.types)], self.carrier,
             stage="s", first=self.first,
@@ -185,7 +185,7 @@ def longest(key: Any, group: list[Any]) -> list[tuple[int, float]]:
 
 OPERATORS: dict[str, Callable[[], Operator]] = {
     "join": lambda: Join(TYPES, TYPES, (0,), (0,), [(0, 0), (0, 1), (1, 2)]),
-    "asof": lambda: AsOf(TYPES, TYPES, (0,), 1, (1, 2), None),
+    "asof": lambda: AsOfJoin(TYPES, TYPES, (0,), 1, (1, 2), None),
     "aggregate": lambda: aggregate((0,)),
     "global aggregate": lambda: aggregate(()),
     "presence": lambda: presence((1,)),
@@ -201,7 +201,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 def test_executors_give_what_the_kernel_gives_here(name: str, spark: Any, tmp_path: Path) -> None:
     operator = OPERATORS[name]()
     sides = len(operator.layouts)
-    both = Both(spark, operator, [TYPES] * sides, Carrier(str(tmp_path)))
+    both = Both(spark, operator, [TYPES] * sides, StagingService(str(tmp_path)))
     start = [changes(i, 60) for i in range(sides)]
     both.epoch(start)
     both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
@@ -213,8 +213,8 @@ def test_executors_that_do_not_see_the_folder_give_the_same(
 ) -> None:
     operator, folder = OPERATORS[name](), tmp_path / "folder"
     folder.mkdir()
-    workers.assume(spark, str(folder), shared=False)
-    carrier = Carrier(str(folder), ("log", "1"), f"file://{tmp_path}/place")
+    workers.assume_shared(spark, str(folder), shared=False)
+    carrier = StagingService(str(folder), ("log", "1"), f"file://{tmp_path}/place")
     sides = len(operator.layouts)
     both = Both(spark, operator, [TYPES] * sides, carrier)
     start = [changes(i, 60) for i in range(sides)]
@@ -227,7 +227,7 @@ def test_executors_that_do_not_see_the_folder_give_the_same(
 
 
 def test_a_global_aggregate_of_nothing_is_one_row(spark: Any, tmp_path: Path) -> None:
-    both = Both(spark, aggregate(()), [TYPES], Carrier(str(tmp_path)))
+    both = Both(spark, aggregate(()), [TYPES], StagingService(str(tmp_path)))
     assert both.epoch([None]).rows == 1
 
 
@@ -237,9 +237,9 @@ def test_arranged_changes_are_read_where_they_are(spark: Any, tmp_path: Path) ->
     layout = Layout(TYPES, (0,))
     delta = changes(3, 100)
     parts = write_parts(folder, [arrange(layout, delta)], "a")
-    plain = run(
+    plain = run_bulk(
         spark, operator, [BulkInput(parts, TYPES, layout)],
-        [Trace(s) for s in operator.state], [layout_of(operator)], Carrier(folder),
+        [Trace(s) for s in operator.state], [layout_of(operator)], StagingService(folder),
         stage="s", first=True,
     )  # fmt: skip
     step = Step([delta], [None], [None], [Trace(s) for s in operator.state], first=True)
@@ -263,7 +263,15 @@ def test_a_function_that_raises_is_the_same_stage_error(spark: Any, tmp_path: Pa
     with pytest.raises(StageError) as here:
         operator.step(Step([delta], [None], [None], (), stage="s"))
     with pytest.raises(StageError) as there:
-        run(spark, operator, [BulkInput([delta], TYPES)], [], [], Carrier(str(tmp_path)), stage="s")
+        run_bulk(
+            spark,
+            operator,
+            [BulkInput([delta], TYPES)],
+            [],
+            [],
+            StagingService(str(tmp_path)),
+            stage="s",
+        )
     assert str(there.value) == str(here.value)
     assert (there.value.stage, there.value.row) == (here.value.stage, here.value.row)
     assert isinstance(there.value.__cause__, ZeroDivisionError)
@@ -280,7 +288,15 @@ def test_it_is_the_same_error_in_a_chain_that_spark_goes_on_with(
     chain = Linear([Map(dull, SCHEMA, output), Select([sql], output)], ("string",))
     delta = Updates([rows.objects([1]), rows.objects(["a"]), np.array([0.0])], np.ones(1, np.int64))
     with pytest.raises(StageError, match="ZeroDivisionError") as there:
-        run(spark, chain, [BulkInput([delta], TYPES)], [], [], Carrier(str(tmp_path)), stage="s")
+        run_bulk(
+            spark,
+            chain,
+            [BulkInput([delta], TYPES)],
+            [],
+            [],
+            StagingService(str(tmp_path)),
+            stage="s",
+        )
     assert (there.value.stage, there.value.row) == ("s", (1, "a", 0.0))
     assert "On a Spark executor" in there.value.__cause__.__notes__[0]  # type: ignore[union-attr]
     assert list(tmp_path.iterdir()) == []
@@ -300,9 +316,9 @@ def test_a_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     output = Schema.parse("k int, s string")
     operator = Linear([Map(fragile, SCHEMA, output)], output.types)
     delta = changes(5, 50)
-    found = run(
+    found = run_bulk(
         spark, operator, [BulkInput([delta], TYPES)], [], [Layout(output.types)],
-        Carrier(str(tmp_path)), stage="s",
+        StagingService(str(tmp_path)), stage="s",
     )  # fmt: skip
     batches = [open_part(str(tmp_path), ref, Layout(output.types)) for ref in found.outputs[0]]
     assert count(Updates(delta.columns[:2], delta.diff), output.types) == counted(batches)
@@ -319,25 +335,25 @@ def test_expressions_of_spark_alone_run_before_the_exchange(spark: Any, tmp_path
     output = (twice.type, "int")
     chain = Linear([Select([twice, 0], SCHEMA)], output)
     delta = changes(7, 50)
-    found = run(
+    found = run_bulk(
         spark,
         chain,
         [BulkInput([delta], TYPES)],
         [],
         [Layout(output)],
-        Carrier(str(tmp_path)),
+        StagingService(str(tmp_path)),
         stage="s",
     )
-    from nosync_nb.spark.fallback import evaluate
+    from nosync_nb.spark.fallback import evaluate_in_spark
 
-    values = evaluate(spark, [twice], SCHEMA, delta.columns, len(delta.diff))
+    values = evaluate_in_spark(spark, [twice], SCHEMA, delta.columns, len(delta.diff))
     batches = [open_part(str(tmp_path), ref, Layout(output)) for ref in found.outputs[0]]
     expected = count(Updates([values[0], delta.columns[0]], delta.diff), output)
     assert expected == counted(batches)
     keep = Linear([Filter(compile_expression("mask(s) = 'xn'", SCHEMA, types=types), SCHEMA)],
                   TYPES)  # fmt: skip
-    loose = run(
-        spark, keep, [BulkInput([delta], TYPES)], [], [], Carrier(str(tmp_path)), stage="s"
+    loose = run_bulk(
+        spark, keep, [BulkInput([delta], TYPES)], [], [], StagingService(str(tmp_path)), stage="s"
     ).loose
     assert sum(ref.rows for ref in loose) == values[0].tolist().count("xn")
     assert loose
@@ -354,14 +370,14 @@ def test_aggregates_of_spark_alone_run_range_by_range(spark: Any, tmp_path: Path
     assert not operator.local
     delta = changes(8, 40)
     state = [Trace(s) for s in operator.state]
-    result = run(
+    result = run_bulk(
         spark, operator, [BulkInput([delta], TYPES)], state, [layout_of(operator)],
-        Carrier(str(tmp_path)), stage="s", first=True, ranges=2,
+        StagingService(str(tmp_path)), stage="s", first=True, ranges=2,
     )  # fmt: skip
-    from nosync_nb.spark.fallback import evaluate
+    from nosync_nb.spark.fallback import evaluate_in_spark
 
     def ask(*given: Any) -> list[Any]:
-        return evaluate(spark, *given)
+        return evaluate_in_spark(spark, *given)
 
     step = Step([delta], [None], [None], state, stage="s", first=True, evaluate=ask)
     here = operator.step(step)

@@ -16,22 +16,22 @@ from nosync_nb.spark.execution.cost_model import (
     NOWHERE,
     ROWS_PER_SECOND,
     SPARK,
-    Estimate,
-    choose,
+    CostEstimate,
+    choose_placement,
 )
 
 MILLION = 1_000_000
 GIB = 1 << 30
 
 
-def estimate(kind: str, rows: int, spark: Any, **given: Any) -> Estimate:
+def estimate(kind: str, rows: int, spark: Any, **given: Any) -> CostEstimate:
     """One over two columns of numbers in 8 GiB."""
-    return Estimate(
+    return CostEstimate(
         kind, rows, **{"size_bytes": 24 * rows, "free_bytes": 8 * GIB, **given}, spark=spark
     )
 
 
-TABLE: list[tuple[str, Estimate, str, str]] = [
+TABLE: list[tuple[str, CostEstimate, str, str]] = [
     # what the driver holds, Spark not running: nobody waits for a JVM that the rows do not need
     ("a few rows", estimate("key", 10, "startable"), HERE, "few rows"),
     ("10^4", estimate("key", 10_000, "startable"), HERE, "10,000 rows"),
@@ -102,11 +102,11 @@ TABLE: list[tuple[str, Estimate, str, str]] = [
 @pytest.mark.parametrize(
     ("given", "place", "why"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_an_estimate_has_one_place_and_a_reason(given: Estimate, place: str, why: str) -> None:
-    chosen = choose(given)
+def test_an_estimate_has_one_place_and_a_reason(given: CostEstimate, place: str, why: str) -> None:
+    chosen = choose_placement(given)
     assert chosen.place == place, chosen
     assert why in chosen.why
-    assert choose(given) == chosen
+    assert choose_placement(given) == chosen
 
 
 @pytest.mark.parametrize("kind", ROWS_PER_SECOND)
@@ -115,7 +115,8 @@ def test_an_estimate_has_one_place_and_a_reason(given: Estimate, place: str, why
 def test_more_rows_never_bring_a_run_back_from_spark(kind: str, spark: str, slots: int) -> None:
     sizes = [FEW_ROWS + 1, *(10**power for power in range(4, 10))]
     places = [
-        choose(estimate(kind, rows, spark, slots=slots, free_bytes=1 << 60)).place for rows in sizes
+        choose_placement(estimate(kind, rows, spark, slots=slots, free_bytes=1 << 60)).place
+        for rows in sizes
     ]
     assert all(not (a == SPARK and b == HERE) for a, b in pairwise(places)), places
 
@@ -126,7 +127,7 @@ def test_by_cost_the_place_is_the_one_that_ends_first(kind: str, spark: str) -> 
     for rows in (5_000, 10**5, 10**6, 10**7, 10**8):
         given = estimate(kind, rows, spark, slots=8, free_bytes=1 << 60)
         cheaper = SPARK if given.spark_seconds < given.here_seconds else HERE
-        assert choose(given).place == cheaper
+        assert choose_placement(given).place == cheaper
 
 
 def described_system(folder: Path, **texts: str) -> dict[str, str]:

@@ -12,10 +12,10 @@ import pytest
 
 import nosync_nb
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.executor__elsewhere import Done
+from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Linear, Step
-from nosync_nb.spark.execution.bulk_inputs import Postponed, Ran
+from nosync_nb.spark.execution.bulk_inputs import BulkOutput, DeferredBulkRun
 from nosync_nb.trace.parts import part_file
 
 pytestmark = pytest.mark.spark
@@ -126,10 +126,10 @@ def test_who_cannot_take_an_operator_on_its_way_tells_of_its_jobs_and_rows(
 
 
 def test_what_was_left_to_the_reader_and_run_by_itself_is_told_with_it() -> None:
-    late = Postponed(Any, 1, 0, lambda _: Ran(None, 7, "Spark jobs 3-5"))  # type: ignore[arg-type]
+    late = DeferredBulkRun(Any, 1, 0, lambda _: BulkOutput(None, 7, "Spark jobs 3-5"))  # type: ignore[arg-type]
     delta = Delta(("bigint",), pending=late)
     row = Delta(("bigint",), later=(delta, Linear((), ("bigint",)), Step((), [], [], [])))
-    done = Done(None, [], 2, "in process")
+    done = OperatorResult(None, [], 2, "in process")
     assert done.with_late([row, None]) == done, "it may still run on the way"
     late.settle()
     assert done.with_late([row, None, row]) == (None, [], 9, "Spark jobs 3-5, in process")

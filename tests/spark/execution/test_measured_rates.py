@@ -10,22 +10,28 @@ import pytest
 
 import nosync_nb
 from nosync_nb.spark.execution import placement
-from nosync_nb.spark.execution.cost_model import HERE, ROWS_PER_SECOND, SPARK, Estimate, choose
+from nosync_nb.spark.execution.cost_model import (
+    HERE,
+    ROWS_PER_SECOND,
+    SPARK,
+    CostEstimate,
+    choose_placement,
+)
 from nosync_nb.spark.execution.cost_model__rates import (
     FACTOR_MAX,
     MEASURED,
     ROWS_MIN,
     RUNS_MAX,
     RUNS_MIN,
-    Rates,
+    MeasuredRates,
 )
 
 BELIEVED = ROWS_PER_SECOND["key"]
 
 
-def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> Rates:
+def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> MeasuredRates:
     """Rates after runs that did so many rows a second, in parts of what is believed."""
-    rates = Rates()
+    rates = MeasuredRates()
     for speed in speeds:
         rates.note(kind, rows, rows / (speed * ROWS_PER_SECOND[kind]))
     return rates
@@ -61,31 +67,31 @@ def test_few_rows_loops_and_expressions_of_spark_say_nothing() -> None:
 
 def test_a_rate_that_was_measured_decides() -> None:
     rows = 10_000_000
-    given = Estimate("key", rows, 24 * rows, 0, 24 * rows, "running", slots=8)
-    assert choose(given).place == SPARK
-    assert choose(given._replace(per_second=FACTOR_MAX * BELIEVED)).place == SPARK
-    few = Estimate("key", 1_600_000, 24, 0, 24, "running", slots=8)
-    assert choose(few._replace(per_second=FACTOR_MAX * BELIEVED)).place == HERE
-    assert choose(few._replace(per_second=BELIEVED / FACTOR_MAX)).place == SPARK
+    given = CostEstimate("key", rows, 24 * rows, 0, 24 * rows, "running", slots=8)
+    assert choose_placement(given).place == SPARK
+    assert choose_placement(given._replace(per_second=FACTOR_MAX * BELIEVED)).place == SPARK
+    few = CostEstimate("key", 1_600_000, 24, 0, 24, "running", slots=8)
+    assert choose_placement(few._replace(per_second=FACTOR_MAX * BELIEVED)).place == HERE
+    assert choose_placement(few._replace(per_second=BELIEVED / FACTOR_MAX)).place == SPARK
 
 
 def test_a_session_measures_what_it_weighs_and_goes_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimates: list[Estimate] = []
+    estimates: list[CostEstimate] = []
     runs: list[tuple[str, int]] = []
-    note, chosen_for = Rates.note, placement.chosen_for
+    note, chosen_for = MeasuredRates.note, placement.chosen_for
 
-    def noting(rates: Rates, kind: str, rows: int, seconds: float) -> None:
+    def noting(rates: MeasuredRates, kind: str, rows: int, seconds: float) -> None:
         assert seconds > 0
         runs.append((kind, rows))
         note(rates, kind, rows, rows / (2.0 * ROWS_PER_SECOND[kind]))  # whatever the machine does
 
-    def weighing(estimate: Estimate) -> Any:
+    def weighing(estimate: CostEstimate) -> Any:
         estimates.append(estimate)
         return chosen_for(estimate)
 
-    monkeypatch.setattr(Rates, "note", noting)
+    monkeypatch.setattr(MeasuredRates, "note", noting)
     monkeypatch.setattr(placement, "chosen_for", weighing)
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "k int, x int")

@@ -11,7 +11,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import planned
+from nosync_nb.dataflow.optimizer.planner import plan_definition
 from nosync_nb.session.session import owners_of
 
 pytestmark = pytest.mark.spark
@@ -35,7 +35,8 @@ def run(path: Path, **options: Any) -> tuple[list[Any], list[str]]:
         towns = people.rename({"town": "origin"})
         chain = people.join(bought, on="p").join(towns, on="p")
         assert any(
-            part.op == "joins" for part in planned(definition_of("test", chain), None).walk()
+            part.op == "joins"
+            for part in plan_definition(definition_of("test", chain), None).walk()
         )
         stages = {
             "named": chain.filter("town <> origin and (origin > 2 or n > 3)").select(

@@ -18,7 +18,7 @@ from nosync_nb import Collection, Session
 from nosync_nb.errors import ExpressionError, NosyncError, OutOfMemoryError
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark import launch, spark_session
-from nosync_nb.spark.connection import Link
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution import cost_model, placement
 from nosync_nb.spark.execution.placement import Placement
 
@@ -176,7 +176,7 @@ def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: Any) -> None:
         raise AssertionError(SECRETLY)
 
-    monkeypatch.setattr(Link, "require", start)
+    monkeypatch.setattr(SparkConnection, "require", start)
     monkeypatch.setattr(Placement, "_slots", lambda *_: 2)
 
 
@@ -239,7 +239,9 @@ def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) 
 def test_with_spark_off_what_needs_it_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_session, "find", lambda _user: None)  # other tests have one running
+    monkeypatch.setattr(
+        spark_session, "find_session", lambda _user: None
+    )  # other tests have one running
     with nosync_nb.open(tmp_path / "log") as session:
         session.spark_off = True
         with_inputs(session)
@@ -263,8 +265,10 @@ def test_what_spark_is_started_for_is_said_before_it_is(
         said.append("" if now is None else now.what)
         raise NosyncError("there is no Java")
 
-    monkeypatch.setattr(spark_session, "find", lambda _user: None)  # other tests have one running
-    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(
+        spark_session, "find_session", lambda _user: None
+    )  # other tests have one running
+    monkeypatch.setattr(launch, "start_session", start)
     with nosync_nb.open(tmp_path / "log") as session:
         with_inputs(session)
         asked = session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
@@ -322,7 +326,7 @@ def test_below_a_number_that_was_given_no_machine_is_asked(
         raise AssertionError("asked")
 
     monkeypatch.setattr(placement, "free_bytes", asked)
-    monkeypatch.setattr(Link, "state", asked)
+    monkeypatch.setattr(SparkConnection, "state", asked)
     with nosync_nb.open(tmp_path / "log", spark_rows=9000) as session:
         with_inputs(session)
         session.commit()
@@ -404,8 +408,10 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         starts.append("start")
         raise NosyncError("there is no Java")
 
-    monkeypatch.setattr(spark_session, "find", lambda _user: None)  # other tests have one running
-    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(
+        spark_session, "find_session", lambda _user: None
+    )  # other tests have one running
+    monkeypatch.setattr(launch, "start_session", start)
     return starts
 
 

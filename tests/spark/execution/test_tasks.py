@@ -26,9 +26,9 @@ from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
 from nosync_nb.spark.execution import task_payload as shipping
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult
-from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, Block, HashRanges
-from nosync_nb.spark.execution.task_payload import Shipping
-from nosync_nb.spark.execution.tasks__narrowing import added_up, narrowed
+from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, HashRanges, ShuffleRecord
+from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.execution.tasks__narrowing import consolidated_change, pruned_change
 from nosync_nb.spark.spark_session import Jobs
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -44,7 +44,7 @@ def updates(seed: int, n: int) -> Updates:
     return Updates([random.integers(0, 7, n), names], random.choice([-1, 1, 2], n))
 
 
-def over_the_wire(given: Sequence[Block]) -> list[Block]:
+def over_the_wire(given: Sequence[ShuffleRecord]) -> list[ShuffleRecord]:
     """Blocks as they come out of a shuffle: in another order, out of record batches."""
     return list(shuffle_records.from_records(shuffle_records.to_records(given[::-1])))
 
@@ -60,20 +60,20 @@ def run_here(
     first: bool = False,
 ) -> BulkResult:
     """What `bulk.run` does, with a list for Spark."""
-    with Shipping.local(str(folder), "t") as shipping:
-        plan, pieces = bulk_run.planned(
+    with PlanPayload.local(str(folder), "t") as shipping:
+        plan, pieces = bulk_run.plan_bulk_run(
             operator, inputs, state, outputs, shipping,
             stage="s", first=first, stem="t", ranges=HashRanges(ranges),
         )  # fmt: skip
         plan, pieces = pickle.loads(pickle.dumps((plan, pieces)))
-        made = [b for p in bulk_run.grouped(pieces, 2) for b in tasks.map_task(plan, p)]
+        made = [b for p in bulk_run.balanced_groups(pieces, 2) for b in tasks.map_task(plan, p)]
         if plan.exchanges:
-            marks = [Block(place, MARK, None) for place in range(ranges)]
+            marks = [ShuffleRecord(place, MARK, None) for place in range(ranges)]
             made = list(tasks.kernel_task(plan, [*over_the_wire(made), *marks]))
         made = over_the_wire(list(tasks.write_task(plan, over_the_wire(made))))
     for block in made:
         if block.port == ERROR:
-            raise error_translation.unpack(block.payload)
+            raise error_translation.unpack_error(block.payload)
     return bulk_run.result(plan, [(b.place, bytes(b.payload)) for b in made], Jobs())
 
 
@@ -93,13 +93,13 @@ def test_ranges_divide_all_hashes(number: int, hashes: list[int]) -> None:
 def test_blocks_carry_rows_to_their_ranges(size: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(shuffle_records, "BLOCK_BYTES", size)
     delta = updates(1, 100)
-    made = list(shuffle_records.cut(delta, Layout(TYPES, (0,)), HashRanges(5), 3))
+    made = list(shuffle_records.cut_by_range(delta, Layout(TYPES, (0,)), HashRanges(5), 3))
     assert (len(made) > 50) == (size == 10)
-    places = shuffle_records.by_place(over_the_wire(made))
+    places = shuffle_records.by_range_and_port(over_the_wire(made))
     assert list(places) == sorted(places)
     total = []
     for place, ports in places.items():
-        part, khash = shuffle_records.join(ports[3], TYPES)
+        part, khash = shuffle_records.join_records(ports[3], TYPES)
         found = shuffle_records.key_hash(Layout(TYPES, (0,)), part)
         assert khash is not None
         assert khash.tolist() == found.tolist()
@@ -116,19 +116,23 @@ def test_diffs_travel_unless_all_are_one_and_hashes_where_they_are_used(
     delta = updates(1, 3000)
     if ones:
         delta = Updates(delta.columns, np.ones(3000, np.int64))
-    made = shuffle_records.cut(delta, Layout(TYPES), HashRanges(1), 0, hashed=hashed)
+    made = shuffle_records.cut_by_range(delta, Layout(TYPES), HashRanges(1), 0, hashed=hashed)
     (block,) = over_the_wire([*made])
     names = pa.ipc.open_stream(block.payload).schema.names
     assert names == ["c0", "c1", *([] if ones else ["diff"]), *(["hash"] if hashed else [])]
-    part, khash = shuffle_records.join([block.payload], TYPES)
+    part, khash = shuffle_records.join_records([block.payload], TYPES)
     assert count(part, TYPES) == count(delta, TYPES)
     assert (khash is not None) == hashed
     assert khash is None or (khash == rows.hash_columns(delta.columns, TYPES, 3000)).all()
 
 
 def test_rows_without_columns_travel_as_their_diffs() -> None:
-    made = [*shuffle_records.cut(Updates([], np.ones(3, np.int64)), Layout(()), HashRanges(2), 0)]
-    part, _ = shuffle_records.join([block.payload for block in over_the_wire(made)], ())
+    made = [
+        *shuffle_records.cut_by_range(
+            Updates([], np.ones(3, np.int64)), Layout(()), HashRanges(2), 0
+        )
+    ]
+    part, _ = shuffle_records.join_records([block.payload for block in over_the_wire(made)], ())
     assert part.diff.tolist() == [1, 1, 1]
 
 
@@ -193,25 +197,25 @@ def test_what_is_not_used_does_not_travel() -> None:
     delta = concat_updates([updates(seed, 100) for seed in range(10)], TYPES)
     found = compile_aggregates({"n": "count(*)"}, SCHEMA, ["k"])
     counts = Aggregate(SCHEMA, (0,), found.calls, found.outputs, found.inner)
-    few = narrowed(delta, TYPES, counts, 0)
+    few = pruned_change(delta, TYPES, counts, 0)
     assert len(few.diff) <= 7
     assert int(few.diff.sum()) == int(delta.diff.sum())
     assert rows.to_pylist(few.columns[1], "string") == [None] * len(few.diff)
-    assert narrowed(delta, TYPES, Linear((), TYPES), 0) is delta
+    assert pruned_change(delta, TYPES, Linear((), TYPES), 0) is delta
     join = Join(TYPES, TYPES, (0,), (0,), [(0, 1), (1, 0)])
-    assert len(narrowed(delta, TYPES, join, 0).diff) == 1000
-    assert narrowed(delta, TYPES, join, 0).columns[1] is delta.columns[1]
-    assert rows.null_mask(narrowed(delta, TYPES, join, 1).columns[1]).all()
+    assert len(pruned_change(delta, TYPES, join, 0).diff) == 1000
+    assert pruned_change(delta, TYPES, join, 0).columns[1] is delta.columns[1]
+    assert rows.null_mask(pruned_change(delta, TYPES, join, 1).columns[1]).all()
     nothing = compile_aggregates({"n": "count(*)"}, SCHEMA, [])
     total = Aggregate(SCHEMA, (), nothing.calls, nothing.outputs, nothing.inner)
-    assert narrowed(delta, TYPES, total, 0).diff.tolist() == [int(delta.diff.sum())]
+    assert pruned_change(delta, TYPES, total, 0).diff.tolist() == [int(delta.diff.sum())]
 
 
 @given(st.data())
 def test_rows_are_added_up_as_arranging_adds_them_up(data: st.DataObject) -> None:
     types = data.draw(st.lists(any_type, max_size=3).map(tuple))
     delta = data.draw(updates_of(types, data.draw(pools(types)), 20))
-    added = added_up(delta, types)
+    added = consolidated_change(delta, types)
     assert count(added, types) == count(arrange(Layout(types), delta).updates, types)
     assert 0 not in added.diff.tolist()
     assert len(added.diff) == len(set(encoded(added.columns, types, len(added.diff))))
@@ -220,7 +224,7 @@ def test_rows_are_added_up_as_arranging_adds_them_up(data: st.DataObject) -> Non
 def test_counts_that_are_too_large_name_their_row() -> None:
     most = np.array([2**62, 2**62], np.int64)
     with pytest.raises(CountError) as error:
-        added_up(Updates([np.array([7, 7])], most), ("bigint",))
+        consolidated_change(Updates([np.array([7, 7])], most), ("bigint",))
     assert error.value.row == (7,)
 
 
@@ -228,18 +232,18 @@ def test_counts_that_are_too_large_name_their_row() -> None:
 def test_every_slot_gets_as_many_ranges(size: int, ranges: int) -> None:
     part = PartRef("part", 1, 0, 1, size, "")
     assert bulk_run.ranges_count([BulkInput([part], TYPES)], 2) == ranges
-    assert bulk_run.even(size // 2, bulk_run.RANGE_BYTES // 2, 2) == ranges
+    assert bulk_run.even_ranges(size // 2, bulk_run.RANGE_BYTES // 2, 2) == ranges
 
 
 def test_pieces_are_cut_and_gathered_to_even_work() -> None:
     batch = arrange(Layout(TYPES), updates(1, 100))
-    big = tasks.Slice(batch, TYPES, batch.layout, 0, 10 * bulk_run.PIECE_ROWS_MAX)
-    small = tasks.Slice(batch, TYPES, batch.layout, 0, 10)
-    work = bulk_run.grouped([(0, big), (1, small), (1, small)], 2)
+    big = tasks.RowSlice(batch, TYPES, batch.layout, 0, 10 * bulk_run.PIECE_ROWS_MAX)
+    small = tasks.RowSlice(batch, TYPES, batch.layout, 0, 10)
+    work = bulk_run.balanced_groups([(0, big), (1, small), (1, small)], 2)
     assert len(work) == 11
     assert [port for port, _ in work[-1]] == [1, 1]
     assert sum(p.stop - p.start for item in work for _, p in item) == big.stop + 20
-    assert bulk_run.grouped([], 2) == []
+    assert bulk_run.balanced_groups([], 2) == []
 
 
 class _Failing(Filter):
@@ -253,10 +257,10 @@ class _Failing(Filter):
 def test_errors_travel_as_data_and_bugs_do_not(tmp_path: Path) -> None:
     delta = updates(1, 5)
 
-    def map_with(error: Exception) -> list[Block]:
+    def map_with(error: Exception) -> list[ShuffleRecord]:
         pre = Linear((_Failing(lambda: error),), TYPES)
-        with Shipping.local(str(tmp_path), "t") as shipping:
-            plan, pieces = bulk_run.planned(
+        with PlanPayload.local(str(tmp_path), "t") as shipping:
+            plan, pieces = bulk_run.plan_bulk_run(
                 Linear((), TYPES), [BulkInput([delta], TYPES, None, pre)], (), (), shipping,
                 stage="s", first=False, stem="t", ranges=HashRanges(2),
             )  # fmt: skip
@@ -265,7 +269,7 @@ def test_errors_travel_as_data_and_bugs_do_not(tmp_path: Path) -> None:
     (block,) = map_with(StageError("stage 's': no", stage="s", row=(1,)))
     (again,) = tasks.kernel_task(None, [block])  # type: ignore[arg-type]
     (last,) = tasks.write_task(None, [again])  # type: ignore[arg-type]
-    assert isinstance(error_translation.unpack(last.payload), StageError)
+    assert isinstance(error_translation.unpack_error(last.payload), StageError)
     with pytest.raises(ZeroDivisionError):
         map_with(ZeroDivisionError())
 
@@ -285,28 +289,30 @@ class Odd:
 def test_an_error_is_the_same_after_the_journey(row: Any, cause: Exception | None) -> None:
     error = StageError("stage 's': f() raised", hint="mend it", stage="s", row=row)
     error.__cause__ = cause
-    in_text = f"Error: {error_translation.as_text(error, 'f00')} at x.scala"
+    in_text = f"Error: {error_translation.error_to_text(error, 'f00')} at x.scala"
     for found in (
-        error_translation.unpack(error_translation.pack(error)),
-        error_translation.from_text(in_text, "f00"),
+        error_translation.unpack_error(error_translation.pack_error(error)),
+        error_translation.error_from_text(in_text, "f00"),
     ):
         assert isinstance(found, StageError)
         assert (str(found), found.hint, found.stage) == (str(error), "mend it", "s")
         assert found.row == (row if isinstance(row, tuple) else "<odd>")
         assert found.__notes__ == ["Hint: mend it"]
-        if isinstance(found.__cause__, error_translation.RemoteError):
+        if isinstance(found.__cause__, error_translation.RemoteTaskError):
             assert str(found.__cause__) == "ValueError: why"
         else:
             assert repr(found.__cause__) == repr(cause)
         if cause is not None:
             assert "On a Spark executor" in found.__cause__.__notes__[0]  # type: ignore[union-attr]
-    other = error_translation.unpack(error_translation.pack(DurabilityError("disk full")))
-    assert type(other) is DurabilityError
-    other = error_translation.from_text(
-        error_translation.as_text(DurabilityError("disk full"), "f00"), "f00"
+    other = error_translation.unpack_error(
+        error_translation.pack_error(DurabilityError("disk full"))
     )
     assert type(other) is DurabilityError
-    assert error_translation.from_text("an ordinary message", "f00") is None
+    other = error_translation.error_from_text(
+        error_translation.error_to_text(DurabilityError("disk full"), "f00"), "f00"
+    )
+    assert type(other) is DurabilityError
+    assert error_translation.error_from_text("an ordinary message", "f00") is None
 
 
 class Bomb:
@@ -328,7 +334,7 @@ def test_a_value_in_a_message_is_never_loaded(tmp_path: Path, form: str, token: 
         f"[CAST_INVALID_INPUT] The value '{form.format(bomb)}' cannot be cast to INT.",
         "CAST_INVALID_INPUT",
     )
-    found = error_translation.failed(error, "s", token)
+    found = error_translation.query_error(error, "s", token)
     assert "CAST_INVALID_INPUT" in str(found)
     assert not canary.exists()
 
@@ -336,7 +342,7 @@ def test_a_value_in_a_message_is_never_loaded(tmp_path: Path, form: str, token: 
 def test_a_message_that_has_the_token_of_the_run_is_read_as_data(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
-    assert error_translation.from_text(f"<nosync:f00:{bomb}>", "f00") is None
+    assert error_translation.error_from_text(f"<nosync:f00:{bomb}>", "f00") is None
     assert not canary.exists()
 
 
@@ -398,7 +404,7 @@ class Sparky(Exception):  # noqa: N818 - as Spark's are named
     ],
 )  # fmt: skip
 def test_sparks_errors_become_ours(error: Exception, message: str) -> None:
-    found = error_translation.failed(error, "s")
+    found = error_translation.query_error(error, "s")
     assert isinstance(found, NosyncError)
     assert str(found) == message
 
@@ -406,7 +412,7 @@ def test_sparks_errors_become_ours(error: Exception, message: str) -> None:
 def test_a_batch_out_of_order_is_never_merged(tmp_path: Path) -> None:
     layout = Layout(TYPES, (0,))
     batch = arrange(layout, updates(1, 50))
-    stored = tasks.Stored(layout, ((batch,),))
+    stored = tasks.StoredTrace(layout, ((batch,),))
     found: list[Batch] = []
     for place in range(4):
         found += stored.cut(str(tmp_path), *HashRanges(4).bounds(place)).parts()

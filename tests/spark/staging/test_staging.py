@@ -22,7 +22,7 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.spark import workers
 from nosync_nb.spark.staging import location, staging
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 from nosync_nb.trace.parts import part_file
 
@@ -93,7 +93,7 @@ def opened(spark: Any, tmp_path: Path) -> Callable[..., Session]:
 
     def again(url: str | None, name: str = "log") -> Session:
         session = nosync_nb.open(tmp_path / name, spark=spark, spark_rows=1000, bulk=url)
-        workers.assume(spark, inside(session).store.parts, shared=False)
+        workers.assume_shared(spark, inside(session).store.parts, shared=False)
         return session
 
     return again
@@ -191,7 +191,7 @@ def test_what_an_owner_that_was_killed_left_the_next_one_clears(
 ) -> None:
     with opened(url) as session:
         own = inside(session).store.log.id.hex()
-        left = location.place_of(location.below(url, own, "0"))
+        left = location.location_of(location.url_below(url, own, "0"))
         left.make()
         (path,) = _files(session, 1)
         left.put(inside(session).store.parts, path)
@@ -219,7 +219,7 @@ def test_what_was_changed_there_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
     reads: str,
 ) -> None:
-    kind = type(location.place_of(location.below(url, "x")))
+    kind = type(location.location_of(location.url_below(url, "x")))
     get, put = kind.get, kind.put
 
     def changed(folder: str, name: str) -> None:
@@ -235,10 +235,10 @@ def test_what_was_changed_there_is_not_taken(
 
     def sent(place: Any, folder: str, name: str) -> None:
         held = (Path(folder) / name).read_bytes()
-        if kind is location.RemotePlace:
+        if kind is location.RemoteLocation:
             changed(folder, name)
         put(place, folder, name)
-        if kind is location.SharedFolder:
+        if kind is location.SharedFolderLocation:
             changed(place.folder, name)
         (Path(folder) / name).write_bytes(held)
 
@@ -356,7 +356,7 @@ def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/local,{tmp_path}/other")
     monkeypatch.setattr(location, "FETCHED_BYTES", 3000)
-    place = location.place_of(f"s3://bucket/{tmp_path.name}-kept")
+    place = location.location_of(f"s3://bucket/{tmp_path.name}-kept")
     place.make()
     for number in range(6):
         (tmp_path / f"f{number}.arrow").write_bytes(bytes(1000))
@@ -386,8 +386,8 @@ def test_what_another_worker_took_away_is_fetched_again(
     folder, layout = tmp_path / "folder", Layout(("bigint",))
     folder.mkdir()
     rows = arrange(layout, Updates([np.arange(100)], np.ones(100, np.int64)))
-    depot = Depot(str(folder), f"s3://bucket/{tmp_path.name}-again")
-    place = location.place_of(depot.url)
+    depot = StagingArea(str(folder), f"s3://bucket/{tmp_path.name}-again")
+    place = location.location_of(depot.url)
     (ref,) = depot.write_parts([rows], "a")
     opens, gone = part_file.open_part, [ref.path]
 
@@ -422,7 +422,7 @@ def test_a_place_that_hangs_keeps_no_session_from_being_closed(
         given, _ = counted(session)
         given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
         session.commit()
-        monkeypatch.setattr(location.SharedFolder, "clear", lambda *_: hangs.wait(60))
+        monkeypatch.setattr(location.SharedFolderLocation, "clear", lambda *_: hangs.wait(60))
     assert session.closed
     hangs.set()
 
@@ -437,18 +437,18 @@ def test_a_place_that_hangs_in_being_cleared_holds_up_no_later_run(
         ended.set()
 
     monkeypatch.setattr(staging, "END_S", 0.5)
-    monkeypatch.setattr(location.SharedFolder, "clear", clear)
+    monkeypatch.setattr(location.SharedFolderLocation, "clear", clear)
     folder = tmp_path / "folder"
     folder.mkdir()
-    workers.assume(spark, str(folder), shared=False)
-    mine = staging.Carrier(str(folder), ("log", "1"), f"file://{tmp_path}/place")
+    workers.assume_shared(spark, str(folder), shared=False)
+    mine = staging.StagingService(str(folder), ("log", "1"), f"file://{tmp_path}/place")
     first = mine.required(spark, "this")
     mine.doubt(first, DurabilityError("the place is away"))
     second = mine.required(spark, "this")
     assert second.url != first.url
     mine.doubt(first, DurabilityError("a run that began earlier has failed as well"))
     assert mine.required(spark, "this").url == second.url
-    assert location.place_of(second.url).exists("")
+    assert location.location_of(second.url).exists("")
     mine.name(f"file://{tmp_path}/other")
     assert "other" in mine.required(spark, "this").url
     assert not ended.is_set()

@@ -20,7 +20,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError, StageError
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.writes.commit import Commits
+from nosync_nb.session.writes.commit import CommitService
 
 pytestmark = [
     pytest.mark.spark,
@@ -32,7 +32,7 @@ DDL = "id bigint, carrier string"
 KILLED = """
 import os, signal, sys
 import nosync_nb
-from nosync_nb.session.writes.commit import Commits
+from nosync_nb.session.writes.commit import CommitService as Commits
 from nosync_nb.spark import launch as starting
 
 path, source, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -107,15 +107,15 @@ class Durable:
 
 def tell_no_more(patch: pytest.MonkeyPatch, at: int) -> None:
     """From a batch on epochs are on the disk, and Spark hears nothing of it."""
-    sync, taken = Commits.sync, [1] * at
+    sync, taken = CommitService.sync, [1] * at
 
-    def stopped(commits: Commits, *given: str) -> None:
+    def stopped(commits: CommitService, *given: str) -> None:
         sync(commits, *given)
         taken.pop()
         if not taken:
             raise DurabilityError("the power goes")
 
-    patch.setattr(Commits, "sync", stopped)
+    patch.setattr(CommitService, "sync", stopped)
 
 
 class Source:
@@ -213,7 +213,7 @@ def test_a_batch_that_spark_was_not_told_of_comes_again_and_is_known(
 
     with opened() as session:
         with monkeypatch.context() as patch:
-            patch.setattr(Commits, "sync", refuse)
+            patch.setattr(CommitService, "sync", refuse)
             feed = session.stream(source.frame, into=session.inputs["flights"])
             with pytest.raises(DurabilityError, match="the disk refuses"):
                 feed.catch_up()

@@ -16,10 +16,10 @@ from internals import ended, inside
 import nosync_nb
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
-from nosync_nb.spark.execution.tasks import Stored
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.execution.tasks import StoredTrace
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
-from nosync_nb.spark.views.snapshot_server import Server, StageSnapshot
+from nosync_nb.spark.views.snapshot_server import SnapshotServer, StageSnapshot
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
@@ -59,54 +59,60 @@ def session(tmp_path: Path) -> Session:
 
 
 @pytest.fixture
-def server(session: Session) -> Iterator[Server]:
-    server = Server(session.folder, session.snapshot)
+def server(session: Session) -> Iterator[SnapshotServer]:
+    server = SnapshotServer(session.folder, session.snapshot)
     yield server
     server.close()
 
 
-def rows(session: Session, trace: Stored) -> int:
-    return trace.cut(Depot(session.folder), 0, 2**64).rows_count
+def rows(session: Session, trace: StoredTrace) -> int:
+    return trace.cut(StagingArea(session.folder), 0, 2**64).rows_count
 
 
-def test_many_epochs_leave_the_files_of_the_last_answer(session: Session, server: Server) -> None:
+def test_many_epochs_leave_the_files_of_the_last_answer(
+    session: Session, server: SnapshotServer
+) -> None:
     for epoch in range(1, 30):
         session.commit("big", batch(epoch, LARGE), batch(-epoch, 10))
-        with snapshot_server.asked(session.folder, "big") as found:
+        with snapshot_server.stage_snapshot(session.folder, "big") as found:
             assert rows(session, found.trace) == LARGE + 10
         assert len(session.files()) == 1
     server.close()
     assert session.files() == set()
 
 
-def test_small_layers_travel_however_many_were_served(session: Session, server: Server) -> None:
+def test_small_layers_travel_however_many_were_served(
+    session: Session, server: SnapshotServer
+) -> None:
     for epoch in range(400):
         session.commit("some", batch(epoch, 2000))
-        with snapshot_server.asked(session.folder, "some") as found:
+        with snapshot_server.stage_snapshot(session.folder, "some") as found:
             assert rows(session, found.trace) == 2000
     assert session.files() == set()
 
 
-def test_a_layer_is_written_once_however_often_it_is_read(session: Session, server: Server) -> None:
+def test_a_layer_is_written_once_however_often_it_is_read(
+    session: Session, server: SnapshotServer
+) -> None:
     first = batch(0, LARGE)
     session.commit("big", first)
     session.traces["other"] = session.traces["big"]
-    with snapshot_server.asked(session.folder, "big"):
+    with snapshot_server.stage_snapshot(session.folder, "big"):
         written = session.files()
     session.traces["big"] = session.traces["big"].appended(Layer(1, 2, (batch(LARGE, 10),)))
-    with snapshot_server.asked(session.folder, "big") as found:
+    with snapshot_server.stage_snapshot(session.folder, "big") as found:
         assert rows(session, found.trace) == LARGE + 10
     assert session.files() == written
     assert len(written) == 1
 
 
 @pytest.mark.fault(41)
-def test_what_is_being_read_stays(session: Session, server: Server) -> None:
+def test_what_is_being_read_stays(session: Session, server: SnapshotServer) -> None:
     session.commit("big", batch(0, LARGE))
-    with snapshot_server.asked(session.folder, "big") as old:
+    with snapshot_server.stage_snapshot(session.folder, "big") as old:
         for epoch in range(1, 5):
             session.commit("big", batch(epoch, LARGE))
-            snapshot_server.ask(session.folder, "big")
+            snapshot_server.ask_session(session.folder, "big")
         assert len(session.files()) == 2
         assert rows(session, old.trace) == LARGE
         server.close()
@@ -114,9 +120,9 @@ def test_what_is_being_read_stays(session: Session, server: Server) -> None:
     assert session.files() == set()
 
 
-def test_a_stage_that_is_dropped_leaves_nothing(session: Session, server: Server) -> None:
+def test_a_stage_that_is_dropped_leaves_nothing(session: Session, server: SnapshotServer) -> None:
     session.commit("big", batch(0, LARGE))
-    snapshot_server.ask(session.folder, "big")
+    snapshot_server.ask_session(session.folder, "big")
     assert len(session.files()) == 1
     server.forget("big")
     assert session.files() == set()
@@ -127,7 +133,7 @@ class Squatter:
 
     def __init__(self, folder: Path | str, count: int) -> None:
         self.sockets = []
-        for name in snapshot_server.addresses(str(folder))[:count]:
+        for name in snapshot_server.socket_addresses(str(folder))[:count]:
             taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             taken.bind(name)
             taken.listen(0)
@@ -147,14 +153,14 @@ class Squatter:
             each.close()
 
 
-def view_of(session: nosync_nb.Session) -> Server:
+def view_of(session: nosync_nb.Session) -> SnapshotServer:
     """What a session serves, without Spark."""
     number = inside(session).store.log.generation
-    return Server(session.path, inside(session).link.snapshot, number)
+    return SnapshotServer(session.path, inside(session).link.snapshot, number)
 
 
 def seen(folder: Path) -> int:
-    return snapshot_server.ask(str(folder), "given").rows
+    return snapshot_server.ask_session(str(folder), "given").rows
 
 
 def test_views_of_a_session_that_was_replaced_are_answered_by_the_new_one(tmp_path: Path) -> None:
@@ -182,7 +188,7 @@ def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) 
     new = nosync_nb.open(tmp_path / "log", takeover=True)
     new["given"].insert([(2,)])  # type: ignore[attr-defined]
     new.commit()
-    late = Server(old.path, inside(old).link.snapshot, inside(new).store.log.generation)
+    late = SnapshotServer(old.path, inside(old).link.snapshot, inside(new).store.log.generation)
     assert seen(tmp_path / "log") == 2
     assert ended(late)
     new.close()
@@ -231,12 +237,12 @@ def test_a_folder_without_a_session_is_read_without_one(
     monkeypatch.setattr(nosync_nb.Session, "__init__", made)
     folder = str(tmp_path / "log")
     for at, count in ((None, 6), (2, 4), ("l0", 2), (str(moment), 4)):
-        found = snapshot_server.ask(folder, "twice", at)
+        found = snapshot_server.ask_session(folder, "twice", at)
         assert rows_of(found) == count, at
     with pytest.raises(nosync_nb.TimeError, match="epoch 4 is not readable"):
-        snapshot_server.ask(folder, "twice", 4)
+        snapshot_server.ask_session(folder, "twice", 4)
     with pytest.raises(nosync_nb.StageError, match="no stage or input 'twise'"):
-        snapshot_server.ask(folder, "twise")
+        snapshot_server.ask_session(folder, "twise")
 
 
 @pytest.mark.parametrize("by", ["session", "folder"])
@@ -250,25 +256,25 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
             session.commit(label=f"l{x}")
         server = view_of(session) if by == "session" else None
         folder = str(tmp_path / "log")
-        pins = {at: snapshot_server.ask(folder, "given", at).pin for at in (2, 4, "l3")}
-        with snapshot_server.asked(folder, "given", None, "app/1") as now:
+        pins = {at: snapshot_server.ask_session(folder, "given", at).pin for at in (2, 4, "l3")}
+        with snapshot_server.stage_snapshot(folder, "given", None, "app/1") as now:
             assert now.rows == 4
         session.rewind(to=3)
         with pytest.raises(nosync_nb.TimeError, match="epoch 4 is not readable"):
-            snapshot_server.ask(folder, "given", 4, pin=pins[4])
+            snapshot_server.ask_session(folder, "given", 4, pin=pins[4])
         given.insert([(9,), (9,)])
         session.commit()
-        assert rows_of(snapshot_server.ask(folder, "given", 2, pin=pins[2])) == 2
-        assert rows_of(snapshot_server.ask(folder, "given", 4)) == 5
+        assert rows_of(snapshot_server.ask_session(folder, "given", 2, pin=pins[2])) == 2
+        assert rows_of(snapshot_server.ask_session(folder, "given", 4)) == 5
         for at in (4, "l3"):
             with pytest.raises(nosync_nb.TimeError, match="epoch 4 was left") as told:
-                snapshot_server.ask(folder, "given", at, pin=pins[at])
+                snapshot_server.ask_session(folder, "given", at, pin=pins[at])
             assert "session.branches" in told.value.__notes__[0]
-        anew = snapshot_server.ask(folder, "given", 4).pin
+        anew = snapshot_server.ask_session(folder, "given", 4).pin
         if server is not None:  # the rest of a query that began before
             with (
                 pytest.raises(nosync_nb.TimeError, match="was left"),
-                snapshot_server.asked(folder, "given", None, "app/1"),
+                snapshot_server.stage_snapshot(folder, "given", None, "app/1"),
             ):
                 pass
             server.close()
@@ -276,12 +282,12 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
         session.commit()
         assert session.now == 2
         with pytest.raises(nosync_nb.TimeError, match="epoch 2 was left"):
-            snapshot_server.ask(folder, "given", 2, pin=pins[2])
+            snapshot_server.ask_session(folder, "given", 2, pin=pins[2])
         with pytest.raises(nosync_nb.TimeError):
-            snapshot_server.ask(folder, "given", 4, pin=anew)
+            snapshot_server.ask_session(folder, "given", 4, pin=anew)
 
 
-def rows_of(served: snapshot_server.Served) -> int:
+def rows_of(served: snapshot_server.SerializedSnapshot) -> int:
     """The rows that a reader adds up, copies counted."""
-    trace = served.trace.cut(Depot(served.folder), 0, 2**64)
+    trace = served.trace.cut(StagingArea(served.folder), 0, 2**64)
     return int(trace.consolidated().diff.sum())

@@ -110,7 +110,7 @@ def test_views_follow_a_spark_session_that_comes_later_and_new_names(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(spark_session, "find", lambda *_: None)
+        later.setattr(spark_session, "find_session", lambda *_: None)
         session = nosync_nb.open(tmp_path / "log")
         numbers = session.input("numbers", "x int")
         session.stage("odd_ones", numbers.filter("x % 2 = 1"))
@@ -120,9 +120,9 @@ def test_views_follow_a_spark_session_that_comes_later_and_new_names(
         session.commit()
         assert spark.table("odd_ones").count() == 1
         asked: list[Any] = []
-        find = spark_session.find
+        find = spark_session.find_session
         monkeypatch.setattr(
-            spark_session, "find", lambda *given: asked.append(given) or find(*given)
+            spark_session, "find_session", lambda *given: asked.append(given) or find(*given)
         )
         session.commit()
         assert not asked, "an epoch asks no more once the views are there"

@@ -16,7 +16,7 @@ import nosync_nb
 from nosync_nb import rows
 from nosync_nb.errors import NegativeMultiplicityError, TimeError
 from nosync_nb.rows import Schema
-from nosync_nb.spark.execution.task_payload import Shipping
+from nosync_nb.spark.execution.task_payload import PlanPayload
 from nosync_nb.spark.views import snapshot_server, views
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
 from nosync_nb.spark.views.views import Views, to_spark
@@ -71,11 +71,11 @@ def made(spark: Any, session: Session) -> Iterator[Views]:
 
 def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Path) -> None:
     given = trace(batch([1, 2, 3], [1, 2, 1]), batch([3, 4], [-1, 1]))
-    frame = to_spark(spark, given, SCHEMA, Shipping.local(str(tmp_path), "view"))
+    frame = to_spark(spark, given, SCHEMA, PlanPayload.local(str(tmp_path), "view"))
     assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
     assert frame.columns == ["k", "a name"]
     with pytest.raises(NegativeMultiplicityError, match="is there -1 times"):
-        to_spark(spark, trace(batch([7], [-1])), SCHEMA, Shipping.local(str(tmp_path), "view"))
+        to_spark(spark, trace(batch([7], [-1])), SCHEMA, PlanPayload.local(str(tmp_path), "view"))
 
 
 def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> No
     refs = tuple(write_parts(str(tmp_path), [whole], "big"))
     parts = tuple(open_part(str(tmp_path), ref, LAYOUT) for ref in refs)
     layers = (Layer(0, 1, parts, refs), Layer(1, 2, (batch([5, 6], [-1, 2]),)))
-    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, Shipping.local(str(tmp_path), "view"))
+    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, PlanPayload.local(str(tmp_path), "view"))
     totals = frame.selectExpr("count(*)", "sum(k)", "max(`a name`)").collect()[0]
     assert tuple(totals) == (n + 1, n * (n - 1) // 2 - 5 + 12, "n99999")
 
@@ -184,17 +184,17 @@ def test_the_data_source_reads_an_epoch(spark: Any, session: Session, made: View
 
 
 def test_one_query_sees_one_epoch(session: Session) -> None:
-    server = snapshot_server.Server(session.folder, session.snapshot)
+    server = snapshot_server.SnapshotServer(session.folder, session.snapshot)
     try:
         seen = []
         for query in ("app/1", "app/1", "app/2"):
-            with snapshot_server.asked(session.folder, "slow", None, query) as given:
+            with snapshot_server.stage_snapshot(session.folder, "slow", None, query) as given:
                 seen.append(given.rows)
             if len(seen) == 1:
                 session.batches.append(batch([9], [1]))
         assert seen == [2, 2, 3]
         with pytest.raises(TimeError, match="epoch 7"):
-            snapshot_server.ask(session.folder, "slow", 7)
+            snapshot_server.ask_session(session.folder, "slow", 7)
     finally:
         server.close()
-    snapshot_server.Server(session.folder, session.snapshot).close()
+    snapshot_server.SnapshotServer(session.folder, session.snapshot).close()

@@ -13,27 +13,27 @@ from faults.every_opcode import Struck, count, strike, traced
 
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.store.catalog.epoch_index import (
-    Ledger,
-    Numbering,
-    Record,
-    Rewound,
-    lost_after,
-    noted,
+    EpochIndex,
+    EpochNumbering,
+    EpochRecord,
+    RewindMark,
+    last_epoch_note,
+    lost_epochs,
 )
 
-FIRST = Record(1, 10.0, 5, 4, "morning", {'["flights", 1]': "digest of 1"})
-SECOND = Record(2, 20.0, 7, 5, "noon", {'["flights", 2]': "digest of 2"})
-THIRD = Record(3, 30.0, 8, 7, "evening", {'["planes", 3]': "digest of 3"})
+FIRST = EpochRecord(1, 10.0, 5, 4, "morning", {'["flights", 1]': "digest of 1"})
+SECOND = EpochRecord(2, 20.0, 7, 5, "noon", {'["flights", 2]': "digest of 2"})
+THIRD = EpochRecord(3, 30.0, 8, 7, "evening", {'["planes", 3]': "digest of 3"})
 
 
-def written() -> Ledger:
-    ledger = Ledger()
+def written() -> EpochIndex:
+    ledger = EpochIndex()
     ledger.record(FIRST)
     ledger.record(SECOND)
     return ledger
 
 
-def told(ledger: Ledger) -> Any:
+def told(ledger: EpochIndex) -> Any:
     """All that a ledger says, by all ways to ask it."""
     return (
         ledger.saved(),
@@ -67,7 +67,7 @@ def test_an_epoch_that_does_not_follow_is_not_recorded() -> None:
     assert told(ledger) == told(written())
 
 
-ACTS: list[Callable[[Ledger], Any]] = [
+ACTS: list[Callable[[EpochIndex], Any]] = [
     lambda ledger: ledger.record(THIRD),
     lambda ledger: (ledger.record(THIRD), ledger.not_before(0.0)),
     lambda ledger: (ledger.record(THIRD), ledger.saved()),
@@ -76,7 +76,7 @@ ACTS: list[Callable[[Ledger], Any]] = [
 
 @pytest.mark.parametrize("act", ACTS, ids=["record", "and enter", "and save"])
 def test_an_epoch_is_recorded_or_not_whatever_is_raised_and_wherever(
-    act: Callable[[Ledger], Any],
+    act: Callable[[EpochIndex], Any],
 ) -> None:
     before, counted, after = told(written()), written(), written()
     opcodes, _ = count(lambda: act(counted), lambda: None)
@@ -95,7 +95,7 @@ def test_an_epoch_is_recorded_or_not_whatever_is_raised_and_wherever(
     assert {*seen} == {True, False}
 
 
-BACK = Rewound(1, 1, 9)
+BACK = RewindMark(1, 1, 9)
 
 
 def test_a_rewind_forgets_what_follows_and_epochs_are_counted_on() -> None:
@@ -112,7 +112,7 @@ def test_a_rewind_forgets_what_follows_and_epochs_are_counted_on() -> None:
     assert [ledger.durable(frames) for frames in (5, 9, 10)] == [1, 1, 2]
     assert ledger.labelled("again") == 2
     meta, times = ledger.saved()
-    assert Ledger.restored(2, times, meta).saved() == (meta, times)
+    assert EpochIndex.restored(2, times, meta).saved() == (meta, times)
 
 
 def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
@@ -124,7 +124,7 @@ def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
 
 
 def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:
-    def act(ledger: Ledger) -> None:
+    def act(ledger: EpochIndex) -> None:
         ledger.rewind(BACK)
         ledger.saved()
 
@@ -139,11 +139,11 @@ def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:
 
 
 def test_a_note_tells_of_lost_epochs_of_its_own_incarnation_alone() -> None:
-    assert lost_after(noted(0, 7), 0, 5) == range(6, 8)
-    assert lost_after(noted(2, 7), 2, 7) == range(8, 8)
-    assert not lost_after(noted(0, 7), 1, 3)
-    assert not lost_after(noted(1, 3), 0, 7)
-    assert not lost_after(0, 0, 7)
+    assert lost_epochs(last_epoch_note(0, 7), 0, 5) == range(6, 8)
+    assert lost_epochs(last_epoch_note(2, 7), 2, 7) == range(8, 8)
+    assert not lost_epochs(last_epoch_note(0, 7), 1, 3)
+    assert not lost_epochs(last_epoch_note(1, 3), 0, 7)
+    assert not lost_epochs(0, 0, 7)
 
 
 def test_who_asks_in_the_middle_of_a_call_is_answered_as_before_or_after_it() -> None:
@@ -165,8 +165,10 @@ def test_who_asks_in_the_middle_of_a_call_is_answered_as_before_or_after_it() ->
 
 
 def test_threads_that_record_the_same_epochs_record_each_once() -> None:
-    ledger, together = Ledger(), Barrier(4)
-    records = [Record(n, float(n), n, 0, f"label {n}", {f"load {n}": ""}) for n in range(1, 200)]
+    ledger, together = EpochIndex(), Barrier(4)
+    records = [
+        EpochRecord(n, float(n), n, 0, f"label {n}", {f"load {n}": ""}) for n in range(1, 200)
+    ]
 
     def record() -> None:
         together.wait(60)
@@ -187,7 +189,7 @@ def test_threads_that_record_the_same_epochs_record_each_once() -> None:
 def test_a_checkpoint_keeps_all_of_it_but_frames() -> None:
     ledger = written()
     meta, times = ledger.saved()
-    again = Ledger.restored(2, times, meta)
+    again = EpochIndex.restored(2, times, meta)
     assert again.saved() == (meta, times)
     assert list(again.epochs([range(3)])) == list(ledger.epochs([range(3)]))
     assert again.durable(0) == 2
@@ -199,7 +201,7 @@ def test_a_checkpoint_keeps_all_of_it_but_frames() -> None:
 def test_a_checkpoint_with_times_of_other_epochs_is_damaged(epoch: int) -> None:
     meta, times = written().saved()
     with pytest.raises(CorruptLogError, match=r"2 times of|a label|the key of a load"):
-        Ledger.restored(epoch, times, meta)
+        EpochIndex.restored(epoch, times, meta)
 
 
 def test_a_moment_is_a_number_a_label_or_a_time() -> None:
@@ -218,7 +220,7 @@ def test_a_moment_is_a_number_a_label_or_a_time() -> None:
 
 
 def test_a_number_is_that_of_another_epoch_once_the_log_went_back_behind_it() -> None:
-    line = Numbering(5, (9, 4, 7))
+    line = EpochNumbering(5, (9, 4, 7))
     assert not line.has_left(1000, 5)
     assert [line.has_left(7, i) for i in (4, 3)] == [False, True]
     assert line.has_left(8, 4)

@@ -22,14 +22,14 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import signing
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.expressions import refusal
+from nosync_nb.expressions import disallowed_reason
 from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.signer import Signer
+from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.trust_report import trust_report
-from nosync_nb.spark.connection import Link
+from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.store.records import payloads
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -62,17 +62,17 @@ class Victim:
             self.sparks += 1
             raise nosync_nb.ExpressionError(f"{why} needs Spark")
 
-        self.patch.setattr(Link, "require", require)
+        self.patch.setattr(SparkConnection, "require", require)
         one, many = spec.compile_expression, aggregates.compile_aggregates
         self.patch.setattr(spec, "compile_expression", self._counting(one))
         self.patch.setattr(aggregates, "compile_aggregates", self._counting(many))
-        load = signing.serializer.loads
+        load = signing.serializer.deserialize_function
 
         def loads(data: bytes) -> Any:
             self.loads += 1
             return load(data)
 
-        self.patch.setattr(signing.serializer, "loads", loads)
+        self.patch.setattr(signing.serializer, "deserialize_function", loads)
 
     def _counting(self, made: Callable[..., Any]) -> Callable[..., Any]:
         def counted(what: Any, *rest: Any, **options: Any) -> Any:
@@ -301,7 +301,7 @@ def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any
     """From now on what frames and checkpoints say of the catalog is changed when it is read."""
 
     def install(change: Callable[[dict[str, Any]], Any]) -> None:
-        whole = payloads.unpack
+        whole = payloads.decode_payload
 
         def unpack(data: Any) -> payloads.Payload:
             payload = whole(data)
@@ -309,7 +309,7 @@ def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any
                 return payload
             return payload._replace(meta=change(payload.meta))
 
-        monkeypatch.setattr(payloads, "unpack", unpack)
+        monkeypatch.setattr(payloads, "decode_payload", unpack)
 
     return install
 
@@ -370,9 +370,9 @@ def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        whole = payloads.unpack
+        whole = payloads.decode_payload
         patch.setattr(
-            payloads, "unpack", lambda data: (p := whole(data), p.meta and take(p.meta))[0]
+            payloads, "decode_payload", lambda data: (p := whole(data), p.meta and take(p.meta))[0]
         )
         victim.opened(log="two").close()
     assert taken
@@ -409,7 +409,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
     filled(session)
     inside(session).upkeep.checkpoint()
     with monkeypatch.context() as patch:
-        patch.setattr(Signer, "signed", lambda *_: None)
+        patch.setattr(CatalogSigner, "signed", lambda *_: None)
         session.stage("late", session["numbers"].filter("x > 2"))
     session.close()
     victim.watch()
@@ -472,9 +472,9 @@ def test_a_function_signed_for_another_place_is_not_loaded(
 
 
 def test_a_function_whose_header_names_another_is_not_loaded() -> None:
-    sealed = signing.seal(len, key=b"1" * 32)
+    sealed = signing.sign_function(len, key=b"1" * 32)
     with pytest.raises(nosync_nb.TrustError, match="not the one it stands for"):
-        signing.unseal(sealed, key=b"1" * 32, fingerprint="another")
+        signing.load_signed_function(sealed, key=b"1" * 32, fingerprint="another")
 
 
 def test_functions_follow_their_stage_to_another_name_and_both_stages_that_share_them(
@@ -557,16 +557,16 @@ RUN = [
 @pytest.mark.fault(43)
 @pytest.mark.parametrize("sql", REFUSED)
 def test_a_log_calls_nothing_that_loads_reads_or_runs_however_it_is_written(sql: str) -> None:
-    assert refusal(sql) is not None
+    assert disallowed_reason(sql) is not None
 
 
 @pytest.mark.parametrize("sql", RUN)
 def test_a_log_calls_what_only_computes(sql: str) -> None:
-    assert refusal(sql) is None
+    assert disallowed_reason(sql) is None
 
 
 def test_every_expression_that_is_computed_in_process_goes_on_after_a_restart() -> None:
-    assert [case.sql for case in all_cases() if refusal(case.sql) is not None] == []
+    assert [case.sql for case in all_cases() if disallowed_reason(case.sql) is not None] == []
 
 
 def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from nosync_nb.errors import TimeError
 from nosync_nb.store.durability.recovery_frontier import (
     UNBOUNDED,
-    Failure,
+    FailureClass,
     Frontier,
+    FrontierNode,
     Prefixes,
-    Vertex,
-    survivals,
+    surviving_epochs,
 )
-from nosync_nb.trace.epoch_ranges import Interval, Ranges, check_readable, inclusive, prefix
+from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable, inclusive, prefix_of
 
 LAST = 5  # epochs of the simulated worlds
 
@@ -59,31 +59,31 @@ def test_adjacent_intervals_merge_to_the_whole(cuts: list[int]) -> None:
 @given(st.lists(intervals))
 def test_a_prefix_ends_at_the_first_gap(found: list[Interval]) -> None:
     held = {epoch for each in found for epoch in range(each.lower, each.upper)}
-    assert prefix(found) == next(epoch for epoch in range(11) if epoch not in held)
+    assert prefix_of(found) == next(epoch for epoch in range(11) if epoch not in held)
 
 
 @given(sets, sets, st.integers(-2, 14))
 def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) -> None:
-    made = Ranges(one)
+    made = EpochRanges(one)
     assert list(made) == sorted(one)
     assert bool(made) == bool(one)
     assert all(a.stop < b.start for a, b in itertools.pairwise(made.ranges))
-    assert made == Ranges.of(*(range(e, e + 1) for e in one))
+    assert made == EpochRanges.of(*(range(e, e + 1) for e in one))
     assert (epoch in made) == (epoch in one)
-    assert list(made & Ranges(other)) == sorted(one & other)
+    assert list(made & EpochRanges(other)) == sorted(one & other)
     below = max((e for e in one if e <= epoch), default=None)
     above = min((e for e in one if e >= epoch), default=None)
     assert made.neighbours(epoch) == (below, above)
 
 
 def test_epochs_are_written_as_inclusive_ranges() -> None:
-    assert str(Ranges.of(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
-    assert str(Ranges()) == "none"
-    assert hash(Ranges([1])) == hash(Ranges([1]))
+    assert str(EpochRanges.of(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
+    assert str(EpochRanges()) == "none"
+    assert hash(EpochRanges([1])) == hash(EpochRanges([1]))
 
 
 def test_an_unreadable_epoch_is_an_error_that_names_its_neighbours() -> None:
-    readable = Ranges.of(range(4), range(7, 10))
+    readable = EpochRanges.of(range(4), range(7, 10))
     check_readable("orders", 3, readable)
     with pytest.raises(TimeError, match="stage 'orders': epoch 5 is not readable, only 0-3, 7-9"):
         check_readable("orders", 5, readable)
@@ -97,7 +97,7 @@ def both(upper: int) -> Prefixes:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> dict[str, Vertex]:
+def graphs(draw: st.DrawFn) -> dict[str, FrontierNode]:
     """Graphs of 2 to 7 stages, a third of the edges going back."""
     names = [f"s{i}" for i in range(draw(st.integers(2, 7)))]
     uppers = st.integers(0, LAST).map(both)
@@ -105,7 +105,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Vertex]:
     for i, name in enumerate(names):
         near = draw(st.sets(st.sampled_from(names[:i]), max_size=3)) if i else set()
         back = draw(st.sets(st.sampled_from(names), max_size=1)) if near else set()
-        nodes[name] = Vertex(
+        nodes[name] = FrontierNode(
             tuple(sorted(near | back)),
             draw(uppers),
             draw(st.booleans()),
@@ -125,7 +125,7 @@ def fresh(nodes: Iterable[str], what: str) -> World:
 
 
 def world(
-    nodes: dict[str, Vertex], codes: World, dice: World, sources: World, known: dict[Any, int]
+    nodes: dict[str, FrontierNode], codes: World, dice: World, sources: World, known: dict[Any, int]
 ) -> World:
     """Every stage's value at every epoch: a function of its code, inputs, past and dice.
 
@@ -155,7 +155,7 @@ def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
     return {at: held[at] if at[1] < uppers[at[0]] else lost[at] for at in held}
 
 
-def drawn(pick: Random) -> dict[str, Vertex]:
+def drawn(pick: Random) -> dict[str, FrontierNode]:
     """The same, each as likely as any other."""
     names = [f"s{i}" for i in range(pick.randrange(2, 8))]
     nodes = {}
@@ -163,7 +163,7 @@ def drawn(pick: Random) -> dict[str, Vertex]:
         near = set(pick.sample(names[:i], pick.randrange(min(i, 3) + 1)))
         back = {pick.choice(names)} if near and pick.random() < 1 / 3 else set()
         logged, kept = (both(pick.randrange(LAST + 1)) for _ in range(2))
-        nodes[name] = Vertex(
+        nodes[name] = FrontierNode(
             tuple(sorted(near | back)),
             logged,
             pick.random() < 0.5,
@@ -176,7 +176,7 @@ def drawn(pick: Random) -> dict[str, Vertex]:
 
 @pytest.mark.fault(35, 36)
 @given(graphs())
-def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Vertex]) -> None:
+def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, FrontierNode]) -> None:
     holds(nodes)
 
 
@@ -186,9 +186,9 @@ def test_so_it_is_on_hundreds_of_graphs(seed: int) -> None:
     holds(drawn(Random(seed)))
 
 
-def holds(nodes: dict[str, Vertex]) -> None:
+def holds(nodes: dict[str, FrontierNode]) -> None:
     """Asserts that what is kept is consistent with the world after it, exact and maximal."""
-    found = survivals(nodes, Failure.POWER)
+    found = surviving_epochs(nodes, FailureClass.POWER)
     codes, known = fresh(nodes, "code"), dict[Any, int]()
     dice, sources = fresh(nodes, "dice"), fresh(nodes, "source")
     before = world(nodes, codes, dice, sources, known)
@@ -208,35 +208,38 @@ def holds(nodes: dict[str, Vertex]) -> None:
         assert same == list(range(min(exact, LAST)))
 
 
-def lowest(nodes: dict[str, Vertex], failure: Failure) -> int:
+def lowest(nodes: dict[str, FrontierNode], failure: FailureClass) -> int:
     """The upper of the epochs that all stages have again after a failure."""
-    return min(each.exact for each in survivals(nodes, failure).values())
+    return min(each.exact for each in surviving_epochs(nodes, failure).values())
 
 
 @given(graphs())
-def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Vertex]) -> None:
+def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, FrontierNode]) -> None:
     exact = dict.fromkeys(nodes, UNBOUNDED)
     for _ in range(len(nodes) + 1):
         for name, node in nodes.items():
-            own = node.own(Failure.KERNEL)
+            own = node.own(FailureClass.KERNEL)
             exact[name] = min([own, *(exact[q] for q in node.inputs)])
-    found = survivals(nodes, Failure.KERNEL)
+    found = surviving_epochs(nodes, FailureClass.KERNEL)
     assert {name: s.exact for name, s in found.items()} == exact
-    assert lowest(nodes, Failure.KERNEL) == min(exact.values())
+    assert lowest(nodes, FailureClass.KERNEL) == min(exact.values())
 
 
 @pytest.mark.fault(35)
 def test_each_failure_has_its_own_prefix() -> None:
-    nodes = {"input": Vertex((), Prefixes(9, 7, 4)), "total": Vertex(("input",), Prefixes(9, 9, 2))}
-    uppers = [lowest(nodes, failure) for failure in Failure]
-    kept = [survivals(nodes, failure)["total"].kept for failure in Failure]
+    nodes = {
+        "input": FrontierNode((), Prefixes(9, 7, 4)),
+        "total": FrontierNode(("input",), Prefixes(9, 9, 2)),
+    }
+    uppers = [lowest(nodes, failure) for failure in FailureClass]
+    kept = [surviving_epochs(nodes, failure)["total"].kept for failure in FailureClass]
     assert uppers == [9, 7, 4]
     assert kept == [9, 7, 2]
 
 
 def test_determinate_stages_over_replayable_inputs_lose_nothing() -> None:
     nodes = {
-        "input": Vertex((), both(0), replayable=UNBOUNDED),
-        "loop": Vertex(("input", "loop"), both(0)),
+        "input": FrontierNode((), both(0), replayable=UNBOUNDED),
+        "loop": FrontierNode(("input", "loop"), both(0)),
     }
-    assert lowest(nodes, Failure.DISK) == UNBOUNDED
+    assert lowest(nodes, FailureClass.DISK) == UNBOUNDED

@@ -75,9 +75,9 @@ def same(expected: Any, actual: Any) -> bool:
 @given(batches())
 def test_a_batch_comes_back_in_the_form_it_went_in(batch: Any) -> None:
     columns, types, diff = batch
-    data = batch_codec.encode(columns, types, diff)
+    data = batch_codec.encode_batch(columns, types, diff)
     for form in (data, memoryview(data)):
-        found, found_diff = batch_codec.decode(form, types)
+        found, found_diff = batch_codec.decode_batch(form, types)
         assert all(same(one, two) for one, two in zip(columns, found, strict=True))
         assert diff.tolist() == found_diff.tolist()
         assert found_diff.dtype == np.int64
@@ -86,13 +86,13 @@ def test_a_batch_comes_back_in_the_form_it_went_in(batch: Any) -> None:
 @given(batches(), st.data())
 def test_damaged_bytes_raise_or_decode_within_the_buffer(batch: Any, data: st.DataObject) -> None:
     columns, types, diff = batch
-    good = bytearray(batch_codec.encode(columns, types, diff))
+    good = bytearray(batch_codec.encode_batch(columns, types, diff))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(good) - 1))
         good[at] = data.draw(st.integers(0, 255))
     del good[data.draw(st.integers(len(good) // 2, len(good))) :]
     try:
-        found, found_diff = batch_codec.decode(bytes(good), types)
+        found, found_diff = batch_codec.decode_batch(bytes(good), types)
     except CorruptLogError:
         return
     assert all(len(column) == len(found_diff) for column in found)
@@ -101,28 +101,28 @@ def test_damaged_bytes_raise_or_decode_within_the_buffer(batch: Any, data: st.Da
 @given(batches())
 def test_every_shorter_or_longer_buffer_is_refused(batch: Any) -> None:
     columns, types, diff = batch
-    data = batch_codec.encode(columns, types, diff)
+    data = batch_codec.encode_batch(columns, types, diff)
     for end in range(len(data)):
         with pytest.raises(CorruptLogError):
-            batch_codec.decode(data[:end], types)
+            batch_codec.decode_batch(data[:end], types)
     with pytest.raises(CorruptLogError):
-        batch_codec.decode(data + bytes(8), types)
+        batch_codec.decode_batch(data + bytes(8), types)
 
 
 def test_diffs_of_one_take_no_space() -> None:
     column, ones = np.arange(10), np.ones(10, np.int64)
-    plain = batch_codec.encode([column], ["bigint"], ones)
+    plain = batch_codec.encode_batch([column], ["bigint"], ones)
     assert len(plain) == 16 + 80
-    assert len(batch_codec.encode([column], ["bigint"], -ones)) == len(plain) + 16
-    assert len(batch_codec.encode([column], ["bigint"], 1000 * ones)) == len(plain) + 80
+    assert len(batch_codec.encode_batch([column], ["bigint"], -ones)) == len(plain) + 16
+    assert len(batch_codec.encode_batch([column], ["bigint"], 1000 * ones)) == len(plain) + 80
 
 
 def test_large_columns_of_every_form_come_back() -> None:
     rows = 10_000
     columns = [np.arange(rows), pa.array([f"label {one}" for one in range(rows)])]
     diff = np.ones(rows, np.int64)
-    found, ones = batch_codec.decode(
-        batch_codec.encode(columns, ["bigint", "string"], diff), ["bigint", "string"]
+    found, ones = batch_codec.decode_batch(
+        batch_codec.encode_batch(columns, ["bigint", "string"], diff), ["bigint", "string"]
     )
     assert same(columns[0], found[0])
     assert same(columns[1], found[1])
@@ -131,17 +131,17 @@ def test_large_columns_of_every_form_come_back() -> None:
 
 @pytest.mark.fault(45)
 def test_a_newer_format_says_so() -> None:
-    data = bytearray(batch_codec.encode([], [], np.empty(0, np.int64)))
+    data = bytearray(batch_codec.encode_batch([], [], np.empty(0, np.int64)))
     data[0] = batch_codec.FORMAT + 1
     with pytest.raises(CorruptLogError, match="newer than this program"):
-        batch_codec.decode(bytes(data), [])
+        batch_codec.decode_batch(bytes(data), [])
 
 
 def test_types_other_than_those_written_are_refused() -> None:
-    data = batch_codec.encode([objects(["a", None])], ["string"], np.ones(2, np.int64))
+    data = batch_codec.encode_batch([objects(["a", None])], ["string"], np.ones(2, np.int64))
     for types in (["bigint"], ["binary"], ["array<int>"], []):
         with pytest.raises(CorruptLogError):
-            batch_codec.decode(data, types)
+            batch_codec.decode_batch(data, types)
 
 
 @given(
@@ -157,11 +157,11 @@ def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.D
         size = data.draw(st.sampled_from([1, 2**7, 2**62]))
         some = st.just(1) if size == 1 else st.integers(-size, size - 1)
         diff = np.array(data.draw(st.lists(some, min_size=count, max_size=count)), np.int64)
-        encoded.append(batch_codec.encode(columns, types, diff))
-        found, found_diff = batch_codec.decode(encoded[-1], types)
+        encoded.append(batch_codec.encode_batch(columns, types, diff))
+        found, found_diff = batch_codec.decode_batch(encoded[-1], types)
         rows.append([to_pylist(c, t) for c, t in zip(found, types, strict=True)])
         diffs += found_diff.tolist()
-    columns, diff = batch_codec.decode_many(encoded * many, types)
+    columns, diff = batch_codec.decode_batches(encoded * many, types)
     assert diff.tolist() == diffs * many
     for i, (column, type_) in enumerate(zip(columns, types, strict=True)):
         assert to_pylist(column, type_) == [value for each in rows * many for value in each[i]]
@@ -169,19 +169,19 @@ def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.D
 
 def test_damage_in_one_of_many_batches_is_an_error() -> None:
     columns = [np.arange(3, dtype=np.int64)]
-    good = batch_codec.encode(columns, ["bigint"], np.ones(3, np.int64))
+    good = batch_codec.encode_batch(columns, ["bigint"], np.ones(3, np.int64))
     huge = good[:4] + b"\xff" * 4 + good[8:]
     for bad in (good[:-8], good + bytes(8), b"", bytes([9]) + good[1:], huge):
         for before in (1, 40):
             with pytest.raises(CorruptLogError):
-                batch_codec.decode_many([good] * before + [bad], ["bigint"])
+                batch_codec.decode_batches([good] * before + [bad], ["bigint"])
 
 
 @given(batches(), st.integers(0, 400))
 def test_a_batch_is_encoded_if_it_is_small_enough(
     batch: tuple[list[Any], list[str], Any], most: int
 ) -> None:
-    expected = batch_codec.encode(*batch)
+    expected = batch_codec.encode_batch(*batch)
     found = batch_codec.encode_small(*batch, most)
     assert found == (expected if len(expected) <= most else None)
 

@@ -20,7 +20,7 @@ from soak import SOAK
 from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.filesystem import File
 from nosync_nb.store.log import Log, segments, writer
-from nosync_nb.store.log.fencing import Lease
+from nosync_nb.store.log.fencing import WriterLease
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_move
     log.append(1, b"two")
     log.sync()
     assert log.durable == 2
-    names = [segments.file_name(*one) for one in segments.listed(os.listdir(path))]
+    names = [segments.file_name(*one) for one in segments.segment_names(os.listdir(path))]
     assert len(names) == 2
     Path(path, names[0]).unlink()
     assert everything(path) == [b"one", b"two"]
@@ -300,16 +300,16 @@ def test_an_interrupt_at_any_opcode_of_an_append_takes_the_frame_or_leaves_it(
 @contextlib.contextmanager
 def interrupted(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """The next frame is written, and an interrupt comes before it is published."""
-    real, came = Lease.check, []
+    real, came = WriterLease.check, []
 
-    def check(lease: Lease) -> None:
+    def check(lease: WriterLease) -> None:
         if not came:
             came.append(1)
             raise Struck("from outside")
         real(lease)
 
     with patch.context() as once:
-        once.setattr(Lease, "check", check)
+        once.setattr(WriterLease, "check", check)
         yield
     assert came
 

@@ -15,7 +15,7 @@ from faults.faults import FakeMachine, FaultyFiles, HastyFiles
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Log, fencing, folder, owner
-from nosync_nb.store.log.fencing import Lease, Words
+from nosync_nb.store.log.fencing import ControlBlock, WriterLease
 
 SEEDS = range(20)
 MAGIC, FORMAT, GENERATION, INVERSE = range(4)
@@ -28,10 +28,10 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "x.nosync")
 
 
-def taken(files: Files, path: str, *, takeover: bool = False) -> Lease:
+def taken(files: Files, path: str, *, takeover: bool = False) -> WriterLease:
     """The lease of one more process."""
     files.make_folder(path)
-    lease = fencing.claim(files, path, FakeMachine(), takeover=takeover, generation_min=0)
+    lease = fencing.claim_lease(files, path, FakeMachine(), takeover=takeover, generation_min=0)
     lease.take()
     return lease
 
@@ -45,8 +45,8 @@ def changed(path: str, word: int, change: Callable[[int], int]) -> None:
     file.write_bytes(data)
 
 
-def words(path: str) -> Words:
-    return Words(Files().mapped(os.path.join(path, "generation")))
+def words(path: str) -> ControlBlock:
+    return ControlBlock(Files().mapped(os.path.join(path, "generation")))
 
 
 @pytest.mark.fault(12)
@@ -76,9 +76,11 @@ def test_a_generation_that_is_half_written_is_none_and_the_next_one_goes_on(
 
 
 @pytest.mark.fault(10)
-@pytest.mark.parametrize(("first", "read"), [(DURABLE, Words.durable), (NOTED, Words.noted)])
+@pytest.mark.parametrize(
+    ("first", "read"), [(DURABLE, ControlBlock.durable), (NOTED, ControlBlock.noted)]
+)
 def test_a_number_that_is_half_written_is_none(
-    path: str, first: int, read: Callable[[Words, int], int | None]
+    path: str, first: int, read: Callable[[ControlBlock, int], int | None]
 ) -> None:
     lease = taken(HastyFiles(), path)
     lease.publish_durable(7)
@@ -113,7 +115,7 @@ def test_a_fenced_owner_does_not_say_that_the_log_was_left(path: str) -> None:
     second = taken(HastyFiles(), path, takeover=True)
     with pytest.raises(FencedError):
         first.release(known=0, closed=True)
-    said = owner.read(HastyFiles(), path)
+    said = owner.read_owner(HastyFiles(), path)
     assert said == second.owner
     assert said is not None
     assert not said.released
@@ -141,12 +143,12 @@ def test_a_file_system_whose_maps_lag_is_refused_and_the_log_stays_as_it_was(pat
             return super().mapped(f"{path}.copy", write=write)
 
     taken(HastyFiles(), path).close()
-    before = owner.read(Files(), path)
-    lease = fencing.claim(Lagging(), path, FakeMachine(), takeover=True, generation_min=0)
+    before = owner.read_owner(Files(), path)
+    lease = fencing.claim_lease(Lagging(), path, FakeMachine(), takeover=True, generation_min=0)
     with pytest.raises(DurabilityError, match="maps do not show what was written"):
         lease.take()
     lease.give_up()
-    assert owner.read(Files(), path) == before
+    assert owner.read_owner(Files(), path) == before
 
 
 @pytest.mark.fault(9)
@@ -167,7 +169,7 @@ def test_a_folder_that_was_made_by_somebody_who_died_outlasts_the_power(tmp_path
         files.hurries = True
         files.make_folder(str(root / "log"))
         files.hurries = False
-        folder.admit(files, str(root / "log"), FakeMachine(), write=True)
+        folder.check_log_folder(files, str(root / "log"), FakeMachine(), write=True)
         files.lose_power(str(root))
         assert (root / "log").is_dir()
 
@@ -176,7 +178,7 @@ def test_a_folder_that_was_made_by_somebody_who_died_outlasts_the_power(tmp_path
 def test_an_owner_who_says_no_folder_is_damage(path: str, place: object) -> None:
     """Where a log lies is looked at: it is a path, whoever wrote it."""
     Log.open(path, files=HastyFiles()).close()
-    said = owner.read(HastyFiles(), path)
+    said = owner.read_owner(HastyFiles(), path)
     assert said is not None
     assert said.place.path == path
     text = (Path(path) / "owner").read_bytes().rsplit(b"\n", 2)[0]
@@ -185,5 +187,5 @@ def test_an_owner_who_says_no_folder_is_damage(path: str, place: object) -> None
     text = json.dumps(fields).encode()
     (Path(path) / "owner").write_bytes(text + f"\n{zlib.crc32(text):08x}\n".encode())
     with pytest.raises(CorruptLogError, match="who writes"):
-        owner.read(HastyFiles(), path)
+        owner.read_owner(HastyFiles(), path)
     Log.open(path, files=HastyFiles(), takeover=True).close()

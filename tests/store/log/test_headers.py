@@ -44,7 +44,7 @@ def summed(head: bytes) -> bytes:
 @pytest.mark.fault(12)
 def test_every_flipped_bit_in_the_head_of_a_checkpoint_takes_its_mark(tmp_path: Path) -> None:
     files = HastyFiles()
-    checkpoint.write(files, str(tmp_path), kept(7))
+    checkpoint.write_checkpoint(files, str(tmp_path), kept(7))
     data = files.read(str(tmp_path / checkpoint.file_name(7, 1)))
     head = data[: checkpoint.HEADER_BYTES]
     assert checkpoint.mark_of(head) == kept(7).mark
@@ -56,17 +56,17 @@ def test_every_flipped_bit_in_the_head_of_a_checkpoint_takes_its_mark(tmp_path: 
 
 @pytest.mark.fault(12)
 def test_every_flipped_bit_in_the_head_of_a_segment_is_told() -> None:
-    head = segments.encode(made())
-    assert segments.decode(head) == made()
-    assert segments.decode(head[:-1]) is None
+    head = segments.encode_header(made())
+    assert segments.decode_header(head) == made()
+    assert segments.decode_header(head[:-1]) is None
     own, padding = head[:-CRC_BYTES], head[-CRC_BYTES:]
-    assert all(segments.decode(flipped + padding) is None for flipped in flips(own))
+    assert all(segments.decode_header(flipped + padding) is None for flipped in flips(own))
 
 
 def test_what_is_no_segment_is_none_though_its_checksum_fits() -> None:
-    own = segments.encode(made())[: -2 * CRC_BYTES]
-    assert segments.decode(summed(own)) == made()
-    assert segments.decode(summed(b"OTHER" + own[5:])) is None
+    own = segments.encode_header(made())[: -2 * CRC_BYTES]
+    assert segments.decode_header(summed(own)) == made()
+    assert segments.decode_header(summed(b"OTHER" + own[5:])) is None
 
 
 @pytest.mark.fault(12)
@@ -74,11 +74,11 @@ def test_a_flipped_bit_in_the_owners_file_is_told(tmp_path: Path) -> None:
     Log.open(str(tmp_path), files=HastyFiles(), machine=FakeMachine()).close()
     file = tmp_path / "owner"
     data = file.read_bytes()
-    assert owner.read(HastyFiles(), str(tmp_path)) is not None
+    assert owner.read_owner(HastyFiles(), str(tmp_path)) is not None
     for at in range(len(data) - 1):  # all but the end of the line
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(CorruptLogError, match="cannot be told who writes this log"):
-            owner.read(HastyFiles(), str(tmp_path))
+            owner.read_owner(HastyFiles(), str(tmp_path))
 
 
 @pytest.mark.fault(9)
@@ -87,8 +87,8 @@ def test_a_checkpoint_that_was_removed_does_not_come_back_with_the_power(tmp_pat
         path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
         files.make_folder(path)
         for seq in (1, 2):
-            checkpoint.write(files, path, kept(seq))
-        checkpoint.remove(files, path, [checkpoint.file_name(2, 1)])
+            checkpoint.write_checkpoint(files, path, kept(seq))
+        checkpoint.remove_checkpoint(files, path, [checkpoint.file_name(2, 1)])
         files.lose_power(path)
         assert os.listdir(path) == [checkpoint.file_name(1, 1)]
 
@@ -100,10 +100,10 @@ def test_a_segment_outlasts_the_power_where_it_is_asked_to(tmp_path: Path, sync:
     for seed in SEEDS:
         path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
         files.make_folder(path)
-        segments.create(files, path, made(), [b"frame"], sync=sync).close()
+        segments.create_segment(files, path, made(), [b"frame"], sync=sync).close()
         files.lose_power(path)
         file = Path(path, made().name)
-        seen.add(file.exists() and file.read_bytes() == segments.encode(made()) + b"frame")
+        seen.add(file.exists() and file.read_bytes() == segments.encode_header(made()) + b"frame")
     assert seen == ({True} if sync else {True, False})
 
 

@@ -16,10 +16,18 @@ from internals import words_of
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.store.log import Log, Position, checkpoint, frames, recovery, segments, writer
-from nosync_nb.store.log import frame_index as keeping
+from nosync_nb.store.log import (
+    Log,
+    Position,
+    checkpoint,
+    frame_index,
+    frames,
+    recovery,
+    segments,
+    writer,
+)
 from nosync_nb.store.log.fencing import SILENT_S
-from nosync_nb.store.log.owner__machine import Machine, Process, _started
+from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity, _started
 
 
 @pytest.fixture
@@ -44,7 +52,9 @@ def write(path: str, count: int, *, close: bool = True, size: int = 20) -> list[
 
 
 def segment_paths(path: str) -> list[Path]:
-    return [Path(path) / segments.file_name(*one) for one in segments.listed(os.listdir(path))]
+    return [
+        Path(path) / segments.file_name(*one) for one in segments.segment_names(os.listdir(path))
+    ]
 
 
 def snapshot(path: str) -> dict[str, bytes]:
@@ -382,13 +392,17 @@ def test_of_small_frames_no_more_are_kept_than_two_checkpoints_and_who_goes_back
                     made.trim()
             made.write_checkpoint(b"state")
             made.trim()
-            assert near <= len(keeping.kept(Files(), path, made.head)) <= 3 * near, round_
+            assert near <= len(frame_index.retained_frames(Files(), path, made.head)) <= 3 * near, (
+                round_
+            )
             made.append(1, b"one more")
             made.write_checkpoint(b"again")
             made.trim()
             made.write_checkpoint(b"and again")
             made.trim()
-            assert near < len(keeping.kept(Files(), path, made.head)) <= 3 * near, round_
+            assert near < len(frame_index.retained_frames(Files(), path, made.head)) <= 3 * near, (
+                round_
+            )
         assert made.verify() == made.head.seq
 
 
@@ -412,10 +426,10 @@ def test_who_reads_what_is_kept_while_segments_are_trimmed_asks_for_none_that_is
         looks += 1
         shutil.rmtree(path, ignore_errors=True)
         made, _ = filled(path, monkeypatch)
-        before = keeping.kept(Files(), path, made.head)
+        before = frame_index.retained_frames(Files(), path, made.head)
         disk.calls = looks
-        read = keeping.kept(disk, path, made.head)
-        after = keeping.kept(Files(), path, made.head)
+        read = frame_index.retained_frames(disk, path, made.head)
+        after = frame_index.retained_frames(Files(), path, made.head)
         assert read == before[-len(read) :]
         assert len(read) >= len(after) > 0
         made.close()
@@ -680,16 +694,16 @@ def test_a_checkpoint_that_is_written_during_a_takeover_is_taken_back(
 ) -> None:
     old = open_log(path)
     old.append(1, b"one")
-    plain, new = checkpoint.write, []
+    plain, new = checkpoint.write_checkpoint, []
 
     def taken_over(*args: Any) -> None:
         new.append(open_log(path, takeover=True))
         plain(*args)
 
-    monkeypatch.setattr(checkpoint, "write", taken_over)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", taken_over)
     with pytest.raises(FencedError):
         old.write_checkpoint(b"late")
-    monkeypatch.setattr(checkpoint, "write", plain)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", plain)
     new[0].close()
     with open_log(path) as third:
         assert third.checkpoint != b"late"
@@ -808,7 +822,7 @@ def test_an_interrupted_opening_leaves_the_log_free(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as pressed:
-        pressed.setattr(recovery, "begin", interrupt)
+        pressed.setattr(recovery, "begin_segment", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_log(path, machine)
     with open_log(path, machine) as again:
@@ -1037,12 +1051,12 @@ def test_a_pid_that_came_back_does_not_lock_the_log_of_a_dead_owner(path: str, l
     """The owner has a pid that is alive; whether it is the owner, its start time tells."""
     parent = os.getppid()
 
-    class Parent(Machine):
-        def identity(self) -> Process:
+    class Parent(HostIdentity):
+        def identity(self) -> ProcessIdentity:
             me = super().identity()
             return me._replace(pid=parent, started=(_started(parent) or 0) + later)
 
-    here = Machine()
+    here = HostIdentity()
     assert here.alive(here.identity())
     assert here.alive(Parent().identity()) is (later == 0)
     first = Log.open(path, machine=Parent())

@@ -17,7 +17,7 @@ from checks.logs import everything
 from nosync_nb.errors import FencedError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.owner__machine import Machine, Process
+from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity
 
 
 class Child:
@@ -236,10 +236,10 @@ def test_a_child_of_a_killed_owner_does_not_keep_the_log(path: str, children: li
         os.kill(grandchild, signal.SIGKILL)
 
 
-class Elsewhere(Machine):
+class Elsewhere(HostIdentity):
     """This machine under another host's name: nobody here can be seen from there."""
 
-    def identity(self) -> Process:
+    def identity(self) -> ProcessIdentity:
         return super().identity()._replace(host="there")
 
 

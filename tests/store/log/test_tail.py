@@ -11,7 +11,7 @@ from faults.faults import SECTOR_BYTES, FakeMachine, FaultyFiles
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.frames import build, genesis, scan
+from nosync_nb.store.log.frames import build_frame, genesis_mark, scan_buffer
 
 PAYLOADS = [bytes([number]) * 700 for number in range(1, 6)]
 
@@ -117,12 +117,12 @@ def test_zeros_in_place_of_what_was_durable_are_damage(tmp_path: Path) -> None:
 
 @pytest.mark.fault(12, 13)
 def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
-    mark = genesis(bytes(16))
-    first, after = build(1, PAYLOADS[0], mark, 1, 0)
-    second, _ = build(1, PAYLOADS[1], after, 1, 1)  # the first is durable
-    early, _ = build(1, PAYLOADS[1], after, 1, 2)
-    other, _ = build(1, PAYLOADS[1], after._replace(seq=4), 1, 1)
-    assert scan(first + second, 0, mark)[1] is None
+    mark = genesis_mark(bytes(16))
+    first, after = build_frame(1, PAYLOADS[0], mark, 1, 0)
+    second, _ = build_frame(1, PAYLOADS[1], after, 1, 1)  # the first is durable
+    early, _ = build_frame(1, PAYLOADS[1], after, 1, 2)
+    other, _ = build_frame(1, PAYLOADS[1], after._replace(seq=4), 1, 1)
+    assert scan_buffer(first + second, 0, mark)[1] is None
     at = len(second) // 2
     for frame, told in (
         (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not fit"),
@@ -133,7 +133,7 @@ def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
         (early, "the header contradicts the frame before"),
         (other, "frame 5 stands in the place of 2"),
     ):
-        frames, damage = scan(first + frame, 0, mark)
+        frames, damage = scan_buffer(first + frame, 0, mark)
         assert len(frames) == 1
         assert damage is not None
         assert damage.offset == len(first)

@@ -11,10 +11,18 @@ import pytest
 import nosync_nb
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.provenance import check, clocks
-from nosync_nb.store.provenance.check import Following, Wrong
-from nosync_nb.store.provenance.clocks import LABEL_BYTES, NO_DIGEST, Label
+from nosync_nb.store.provenance.check import ClockContradiction, LabelHistory
+from nosync_nb.store.provenance.clocks import LABEL_BYTES, NO_DIGEST, BatchLabel
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import CLOCKS, DEFINITION, EPOCH, FILES, PAST, Entry, Payload
+from nosync_nb.store.records.payloads import (
+    CLOCKS,
+    DEFINITION,
+    EPOCH,
+    FILES,
+    PAST,
+    Payload,
+    PayloadEntry,
+)
 from nosync_nb.store.store import Store
 
 Frame = tuple[int, Payload]
@@ -42,33 +50,33 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> list[Frame]:
         store.close()
 
 
-def by_definition(frames: Sequence[Frame]) -> list[Wrong]:
+def by_definition(frames: Sequence[Frame]) -> list[ClockContradiction]:
     """What contradicts, frame after frame, of epochs and definitions that have no replays."""
-    last: dict[int, Label] = {}
+    last: dict[int, BatchLabel] = {}
     wrong = []
     for kind, payload in frames:
         every = list(payload.entries)
         for each in payload.entries:
-            every += payloads.unpack(each.data).entries if each.kind == PAST else ()
+            every += payloads.decode_payload(each.data).entries if each.kind == PAST else ()
         batches = {each.number: each.data for each in every if each.kind <= FILES}
         epoch = 0 if kind == DEFINITION else payload.epoch
-        stated = clocks.in_frame(payload.entries)
+        stated = clocks.clocks_in_entries(payload.entries)
         for own, _ in stated:
-            there = clocks.digest(batches[own.log]) if own.log in batches else NO_DIGEST
+            there = clocks.batch_digest(batches[own.log]) if own.log in batches else NO_DIGEST
             last[own.log] = own._replace(digest=there)
-            wrong += [Wrong(own.log, epoch, own.log)] * (there != own.digest)
+            wrong += [ClockContradiction(own.log, epoch, own.log)] * (there != own.digest)
         for own, inputs in stated:
             for label in inputs:
-                known = last.get(label.log, Label(label.log, 0, 0, NO_DIGEST))
-                wrong += [Wrong(own.log, epoch, label.log)] * (known != label)
+                known = last.get(label.log, BatchLabel(label.log, 0, 0, NO_DIGEST))
+                wrong += [ClockContradiction(own.log, epoch, label.log)] * (known != label)
         if kind == DEFINITION:
             logs = {n["log"] for n in payload.meta["catalog"]["nodes"] if n["name"] is not None}
             last = {log: label for log, label in last.items() if log in logs}
     return wrong
 
 
-def found(frames: Sequence[Frame]) -> list[Wrong]:
-    following = Following({})
+def found(frames: Sequence[Frame]) -> list[ClockContradiction]:
+    following = LabelHistory({})
     return [wrong for frame in frames for wrong in following.wrong(*frame)]
 
 
@@ -88,7 +96,7 @@ def test_clocks_as_the_writer_says_them_are_compared_and_not_read(
     split = check.split
     monkeypatch.setattr(check, "split", lambda data: read.append(data) or split(data))
     assert found(frames) == []
-    shapes = {tuple(c.own.log for c in clocks.in_frame(p.entries)) for _, p in frames}
+    shapes = {tuple(c.own.log for c in clocks.clocks_in_entries(p.entries)) for _, p in frames}
     assert len(read) <= len(shapes) + sum(kind == DEFINITION for kind, _ in frames)
 
 
@@ -109,7 +117,9 @@ def test_each_byte_of_each_clock_counts(frames: list[Frame]) -> None:
     assert tried > 1000
 
 
-def outcome(judge: Callable[[Sequence[Frame]], list[Wrong]], frames: Sequence[Frame]) -> Any:
+def outcome(
+    judge: Callable[[Sequence[Frame]], list[ClockContradiction]], frames: Sequence[Frame]
+) -> Any:
     """What is found; or that a clock does not fit."""
     try:
         return sorted(judge(frames))
@@ -117,33 +127,33 @@ def outcome(judge: Callable[[Sequence[Frame]], list[Wrong]], frames: Sequence[Fr
         return "damage"
 
 
-def other_batch(rng: random.Random, payload: Payload) -> list[Entry]:
+def other_batch(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     entries = list(payload.entries)
     at = rng.choice([i for i, each in enumerate(entries) if each.kind <= FILES])
     entries[at] = entries[at]._replace(data=changed(entries[at].data, 0))
     return entries
 
 
-def no_batch(rng: random.Random, payload: Payload) -> list[Entry]:
+def no_batch(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     at = rng.choice([i for i, each in enumerate(payload.entries) if each.kind <= FILES])
     return [each for i, each in enumerate(payload.entries) if i != at]
 
 
-def batch_of_the_past(rng: random.Random, payload: Payload) -> list[Entry]:
+def batch_of_the_past(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     batch = rng.choice([each for each in payload.entries if each.kind <= FILES])
-    past = payloads.pack(payload.epoch, 0.0, {}, [batch._replace(data=b"another")])
-    return [*payload.entries, payloads.past(past)]
+    past = payloads.encode_payload(payload.epoch, 0.0, {}, [batch._replace(data=b"another")])
+    return [*payload.entries, payloads.missed_epoch_entry(past)]
 
 
-def clocks_twice(rng: random.Random, payload: Payload) -> list[Entry]:
+def clocks_twice(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     return [*payload.entries, *(each for each in payload.entries if each.kind == CLOCKS)]
 
 
-def no_clocks(rng: random.Random, payload: Payload) -> list[Entry]:
+def no_clocks(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     return [each for each in payload.entries if each.kind != CLOCKS]
 
 
-def clocks_in_two(rng: random.Random, payload: Payload) -> list[Entry]:
+def clocks_in_two(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     entries = []
     for each in payload.entries:
         own, cut = each.data, clocks.SIZE_BYTES
@@ -157,7 +167,7 @@ WAYS = [other_batch, no_batch, batch_of_the_past, clocks_twice, no_clocks, clock
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_frame_that_is_otherwise_made_is_judged_as_clocks_are_defined(
-    frames: list[Frame], way: Callable[[random.Random, Payload], list[Entry]]
+    frames: list[Frame], way: Callable[[random.Random, Payload], list[PayloadEntry]]
 ) -> None:
     rng = random.Random(way.__name__)
     places = [i for i, (kind, payload) in enumerate(frames) if kind == EPOCH and payload.entries]
@@ -184,7 +194,7 @@ def test_what_was_replayed_is_believed_right_after_frames_that_are_gone_alone(
     without = [each for each in payload.entries if each.kind > FILES and each.kind != PAST]
     assert any(each.kind == CLOCKS for each in without)
     for between in ([], [frames[at - 1]]):
-        following = Following({})
+        following = LabelHistory({})
         for each in frames[: at - 1]:
             following.wrong(*each)
         following.missed()

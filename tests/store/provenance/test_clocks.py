@@ -13,7 +13,13 @@ from nosync_nb import CorruptLogError, Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.provenance import clocks
-from nosync_nb.store.provenance.clocks import LABEL_BYTES, NO_DIGEST, SIZE_BYTES, Clock, Label
+from nosync_nb.store.provenance.clocks import (
+    LABEL_BYTES,
+    NO_DIGEST,
+    SIZE_BYTES,
+    BatchClock,
+    BatchLabel,
+)
 from nosync_nb.store.records import payloads as journal
 from nosync_nb.store.records.payloads import Payload
 from nosync_nb.store.store import Store
@@ -28,11 +34,11 @@ def payloads(path: Path) -> list[Payload]:
         store.close()
 
 
-def told(session: Session) -> list[dict[str, Clock]]:
+def told(session: Session) -> list[dict[str, BatchClock]]:
     """The clocks of each frame after the checkpoint, by the names of now."""
     session.sync()
     names = inside(session).publisher.logs
-    frames = [clocks.in_frame(p.entries) for p in payloads(Path(session.path))]
+    frames = [clocks.clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
     return [{names[c.own.log]: c for c in frame if c.own.log in names} for frame in frames]
 
 
@@ -65,7 +71,7 @@ def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(
     (frame,) = payloads(Path(session.path))[-1:]
     entries = {e.number: e.data for e in frame.entries}
     for clock in second.values():
-        assert clock.own.digest == clocks.digest(entries[clock.own.log])
+        assert clock.own.digest == clocks.batch_digest(entries[clock.own.log])
 
 
 def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
         session.commit()
         both = told(session)[-1]["both"]
         log = next(n for n, name in inside(session).publisher.logs.items() if name == "right")
-        assert both.inputs[1] == Label(log, 0, 0, NO_DIGEST)
+        assert both.inputs[1] == BatchLabel(log, 0, 0, NO_DIGEST)
 
 
 def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
@@ -140,7 +146,7 @@ def test_a_clock_takes_as_many_bytes_whatever_else_there_is(tmp_path: Path, stag
         session.sync()
         frame = payloads(Path(session.path))[-1]
         (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
-        assert len(clocks.read(entry.data)) == stages + 2
+        assert len(clocks.read_clocks(entry.data)) == stages + 2
         each = SIZE_BYTES + 2 * LABEL_BYTES
         assert len(entry.data) == stages * each + 2 * SIZE_BYTES
 
@@ -151,11 +157,11 @@ def test_what_fits_no_clock_is_damage_and_room_for_determinants_is_passed_over(
     frame = payloads(Path(session.path))[-1]
     (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
     data = bytes(entry.data)
-    whole = clocks.read(data)
+    whole = clocks.read_clocks(data)
     sizes = [SIZE_BYTES + LABEL_BYTES * len(each.inputs) for each in whole]
     for cut in {*range(len(data))} - {0, *accumulate(sizes)}:
         with pytest.raises(CorruptLogError, match="the clocks of a frame"):
-            clocks.read(data[:cut])
+            clocks.read_clocks(data[:cut])
     at = LABEL_BYTES + 2
     roomy = data[:at] + (5).to_bytes(2, "little") + data[at + 2 : SIZE_BYTES] + b"seeds"
-    assert clocks.read(roomy + data[SIZE_BYTES:]) == whole
+    assert clocks.read_clocks(roomy + data[SIZE_BYTES:]) == whole

@@ -11,17 +11,19 @@ import pytest
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import frames
 from nosync_nb.store.records import file_references__framed, payloads
-from nosync_nb.store.records.file_references import Wanted
-from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.records.payloads import PayloadEntry
 
 REFS = [[f"log1-{n}.arrow", 1, 0, 2**64, 100 + n, f"{n:032x}"] for n in range(2)]
-FILES = {name: Wanted(name, size, digest) for name, *_, size, digest in REFS}
+FILES = {name: FileReference(name, size, digest) for name, *_, size, digest in REFS}
 
 
 def frame(epoch: int, padding: int = 0) -> bytes:
     """An epoch whose rows are in files, and others that are not."""
-    named = Entry(7, payloads.FILES, json.dumps(REFS).encode())
-    return payloads.pack(epoch, 0.0, {}, [named, Entry(8, payloads.INLINE, bytes(padding))])
+    named = PayloadEntry(7, payloads.FILES, json.dumps(REFS).encode())
+    return payloads.encode_payload(
+        epoch, 0.0, {}, [named, PayloadEntry(8, payloads.INLINE, bytes(padding))]
+    )
 
 
 def checkpoint(epoch: int, padding: int = 0) -> bytes:
@@ -31,14 +33,14 @@ def checkpoint(epoch: int, padding: int = 0) -> bytes:
         "owners": [[1, "00" * 8, epoch]],
         "padding": " " * padding,
     }
-    return payloads.pack(epoch, 0.0, meta, [])
+    return payloads.encode_payload(epoch, 0.0, meta, [])
 
 
 @pytest.mark.parametrize(
     ("made", "of"),
     [
-        (frame, file_references__framed.of_frame),
-        (checkpoint, file_references__framed.of_checkpoint),
+        (frame, file_references__framed.files_of_frame),
+        (checkpoint, file_references__framed.files_of_checkpoint),
     ],
 )
 def test_what_is_small_is_read_once_and_what_is_large_each_time(
@@ -59,21 +61,21 @@ def test_what_is_small_is_read_once_and_what_is_large_each_time(
 def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
     kind: Callable[[bytes], Any],
 ) -> None:
-    data = payloads.pack(1, 0.0, {}, [Entry(7, payloads.FILES, b"[[1]]")])
+    data = payloads.encode_payload(1, 0.0, {}, [PayloadEntry(7, payloads.FILES, b"[[1]]")])
     for _ in range(2):
         with pytest.raises(CorruptLogError):
-            file_references__framed.of_frame(kind(data))
+            file_references__framed.files_of_frame(kind(data))
 
 
 def test_a_stretch_of_the_log_is_scanned_once_for_all_who_follow_it() -> None:
-    before = frames.genesis(bytes(16))
+    before = frames.genesis_mark(bytes(16))
     for size, once in ((100, True), (1 << 16, False)):
-        data, end = frames.build(1, bytes(size), before, 1, 0)
+        data, end = frames.build_frame(1, bytes(size), before, 1, 0)
         (first, _), (again, _) = (
-            file_references__framed.scan(bytes(bytearray(data)), 0, before) for _ in range(2)
+            file_references__framed.scan_frames(bytes(bytearray(data)), 0, before) for _ in range(2)
         )
         assert [frame.end for frame in first] == [frame.end for frame in again] == [end]
         assert (first is again) == once
-        torn, damage = file_references__framed.scan(data[:-1], 0, before)
+        torn, damage = file_references__framed.scan_frames(data[:-1], 0, before)
         assert not torn
         assert damage is not None

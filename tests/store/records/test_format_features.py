@@ -38,8 +38,8 @@ def added(path: Path, kind: int, payload: bytes) -> None:
         log.append(kind, payload)
 
 
-def epoch(meta: dict[str, Any], entries: list[payloads.Entry] | None = None) -> bytes:
-    return payloads.pack(2, 0.0, meta, entries or [])
+def epoch(meta: dict[str, Any], entries: list[payloads.PayloadEntry] | None = None) -> bytes:
+    return payloads.encode_payload(2, 0.0, meta, entries or [])
 
 
 def left_as_it_is(path: Path) -> Iterator[str]:
@@ -84,13 +84,13 @@ def test_a_key_that_is_needed_and_known_is_read(
 def test_a_checkpoint_that_needs_something_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = json_text__heads.text
+    text = json_text__heads.header_text
 
     def later(meta: Any, needs: Any = ()) -> bytes:
         return text({**meta, format_features.NEEDS: ["hue"]} if "layers" in meta else meta, needs)
 
     with monkeypatch.context() as patch, nosync_nb.open(path) as session:
-        patch.setattr(json_text__heads, "text", later)
+        patch.setattr(json_text__heads, "header_text", later)
         inside(session).upkeep.checkpoint()
         session.inputs["rows"].insert([(3,)])
         session.commit()
@@ -155,7 +155,7 @@ def test_a_log_needs_coded_columns_if_a_file_has_some(
 
 @pytest.mark.fault(45)
 def test_an_entry_of_another_kind_is_refused(path: Path) -> None:
-    added(path, payloads.EPOCH, epoch({}, [payloads.Entry(1, payloads.UNDONE + 1, b"")]))
+    added(path, payloads.EPOCH, epoch({}, [payloads.PayloadEntry(1, payloads.UNDONE + 1, b"")]))
     told = "the log has an entry of kind 8, which this program does not know"
     assert list(left_as_it_is(path)) == [told, told]
 

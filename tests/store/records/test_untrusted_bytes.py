@@ -28,9 +28,9 @@ from nosync.variables import Memo
 from nosync_nb import CorruptLogError, ExpressionError, TrustError, rows
 from nosync_nb.collections.definition import OPERATORS_MAX
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.expressions import compile_expression, refusal
+from nosync_nb.expressions import compile_expression, disallowed_reason
 from nosync_nb.files.filesystem import Files
-from nosync_nb.operators.iterate.cost_estimate import Effort
+from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
 from nosync_nb.rows import Schema
 from nosync_nb.store import retention_policy, store
 from nosync_nb.store.catalog.validation import check_catalog
@@ -66,8 +66,8 @@ class Corpus(NamedTuple):
         return "the corpus"
 
 
-def entries_of(payloads: Iterable[journal.Payload]) -> list[journal.Entry]:
-    return [entry for each in journal.changes(payloads).values() for _, entry in each]
+def entries_of(payloads: Iterable[journal.Payload]) -> list[journal.PayloadEntry]:
+    return [entry for each in journal.entries_by_log(payloads).values() for _, entry in each]
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +96,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
             session.stage("sums", session["numbers"].group_by("s").agg(n="count(*)"))
             numbers.remove([(0, "", None)])
             edges.insert([(2, 3)])
-            patch.setattr(Effort, "budget", lambda *_: -1)
-            patch.setattr(Effort, "keeps", lambda *_, **__: False)
+            patch.setattr(LoopCostEstimate, "budget", lambda *_: -1)
+            patch.setattr(LoopCostEstimate, "keeps", lambda *_, **__: False)
             session.commit()  # the loop gives up, and empties its traces
         with Log.open(log, mode="r") as opened:
             payloads = [bytes(frame.payload) for frame in opened.frames()]
-        (name,) = checkpoint.listed(os.listdir(log))[:1]
-        found = checkpoint.read(Files(), str(log), name)
+        (name,) = checkpoint.checkpoint_names(os.listdir(log))[:1]
+        found = checkpoint.read_checkpoint(Files(), str(log), name)
         assert not isinstance(found, str)
-    kinds = {entry.kind for entry in entries_of(map(journal.unpack, payloads))}
+    kinds = {entry.kind for entry in entries_of(map(journal.decode_payload, payloads))}
     assert journal.CLEAR in kinds, "every kind of small entry is a seed"
     return Corpus(log, [found.payload, *payloads], found, name)
 
@@ -176,13 +176,13 @@ def crafted(data: st.DataObject, given: Any) -> Any:
 
 
 def meta_of(payload: bytes) -> dict[str, Any]:
-    return journal.unpack(payload).meta
+    return journal.decode_payload(payload).meta
 
 
 def with_meta(payload: bytes, meta: Any) -> bytes:
     """A payload that says something else."""
-    found = journal.unpack(payload)
-    return journal.pack(found.epoch, found.utc, meta, found.entries)
+    found = journal.decode_payload(payload)
+    return journal.encode_payload(found.epoch, found.utc, meta, found.entries)
 
 
 def read_everything(folder: Path, mode: Any) -> None:
@@ -215,9 +215,9 @@ def copied(corpus: Corpus, tmp_path: Path) -> Callable[[], Path]:
 def test_a_frame_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None:
     payload = data.draw(st.sampled_from(corpus.payloads))
     with bounded():
-        found = journal.unpack(mangled(data, payload))
+        found = journal.decode_payload(mangled(data, payload))
         for entry in entries_of([found]):
-            journal.named(entry)
+            journal.entry_files(entry)
 
 
 TYPES = st.sampled_from(
@@ -230,10 +230,10 @@ TYPES = st.sampled_from(
 def test_a_batch_is_read_or_refused(
     corpus: Corpus, data: st.DataObject, types: tuple[str, ...]
 ) -> None:
-    entries = entries_of(map(journal.unpack, corpus.payloads))
+    entries = entries_of(map(journal.decode_payload, corpus.payloads))
     batches = [bytes(e.data) for e in entries if e.kind == journal.INLINE and e.number]
     with bounded():
-        batch_codec.decode(mangled(data, data.draw(st.sampled_from(batches))), types)
+        batch_codec.decode_batch(mangled(data, data.draw(st.sampled_from(batches))), types)
 
 
 @SLICE
@@ -261,7 +261,7 @@ def test_a_checkpoint_is_read_or_refused(
     folder = copied()
     file = folder / corpus.checkpoint_name
     file.unlink()
-    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=made))
+    checkpoint.write_checkpoint(Files(), str(folder), corpus.checkpoint._replace(payload=made))
     with bounded():
         read_everything(folder, "r")
 
@@ -270,7 +270,7 @@ def refused(corpus: Corpus, folder: Path, meta: Any, told: str | None = None) ->
     """Puts a checkpoint that says something else in its place: the log is damaged, by our error."""
     payload = with_meta(corpus.checkpoint.payload, meta)
     (folder / corpus.checkpoint_name).unlink()
-    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
+    checkpoint.write_checkpoint(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
     with pytest.raises(CorruptLogError, match=told):
         read_everything(folder, "r")
 
@@ -311,7 +311,7 @@ def test_bounds_that_make_no_sense_are_refused(corpus: Corpus, value: object) ->
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     known = {**catalog, "bounds": {"files": 7, "later": [1]}}  # what a later release bounds as well
     check_catalog(known, 4)
-    assert retention_policy.of(known).files == 7
+    assert retention_policy.retention_of(known).files == 7
     with pytest.raises(CorruptLogError, match="what it may take"):
         check_catalog({**catalog, "bounds": value}, 4)
 
@@ -343,7 +343,7 @@ def test_a_definition_of_a_stranger_is_read_or_refused(
     """The owner's way: what is crafted is not signed, and nothing of it is compiled."""
     made = crafted(data, meta_of(corpus.checkpoint.payload)["catalog"])
     folder = copied()
-    whole = journal.unpack
+    whole = journal.decode_payload
     with pytest.MonkeyPatch.context() as patch:
 
         def unpack(given: Any) -> journal.Payload:
@@ -351,7 +351,7 @@ def test_a_definition_of_a_stranger_is_read_or_refused(
             return found._replace(meta={**found.meta, "catalog": made}) if found.meta else found
 
         patch.setenv("NOSYNC_KEY_FILE", str(folder.parent / "key"))
-        patch.setattr(journal, "unpack", unpack)
+        patch.setattr(journal, "decode_payload", unpack)
         with bounded():
             read_everything(folder, "w")
 
@@ -364,16 +364,16 @@ def test_a_frame_that_empties_a_trace_is_read_or_refused(
     """Whatever it names: the rows of collections are all there, or the log says that it cannot."""
     number = data.draw(st.one_of(st.integers(0, 60), st.integers(0, 2**32 - 1)))
     content = data.draw(st.sampled_from([b"", b"", b"", b"[]", b"\0"]))
-    cleared = journal.Entry(number, journal.CLEAR, content)
+    cleared = journal.PayloadEntry(number, journal.CLEAR, content)
     folder = copied()
     with Log.open(folder, files=Files(), background=False) as log:
-        last = journal.unpack(list(log.frames())[-1].payload)
+        last = journal.decode_payload(list(log.frames())[-1].payload)
         epoch = last.epoch + 1
         entries = [cleared]
         if data.draw(st.booleans()):
-            inner = journal.pack(epoch, last.utc, {}, [cleared])
-            entries = [journal.past(inner)]
-        log.append(journal.EPOCH, journal.pack(epoch, last.utc, {}, entries))
+            inner = journal.encode_payload(epoch, last.utc, {}, [cleared])
+            entries = [journal.missed_epoch_entry(inner)]
+        log.append(journal.EPOCH, journal.encode_payload(epoch, last.utc, {}, entries))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NOSYNC_KEY_FILE", str(folder.parent / "key"))
         mode = data.draw(st.sampled_from(["r", "w"]))
@@ -491,7 +491,7 @@ def test_an_expression_is_read_or_refused(data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(text)))
         stop = at + data.draw(st.sampled_from([0, 0, 1, 5]))
         text = text[:at] + data.draw(st.one_of(PIECES, st.text(max_size=3))) + text[stop:]
-    why = refusal(text)
+    why = disallowed_reason(text)
     if "reflect(" in text.lower().split("'")[0]:
         assert why is not None
     with suppress(ExpressionError), bounded():
@@ -510,7 +510,7 @@ def test_what_nests_without_end_is_damage(corpus: Corpus) -> None:
     text = b'{"catalog":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     payload = frame_of(1, text)
     with pytest.raises(CorruptLogError, match="a frame cannot be decoded"):
-        journal.unpack(payload)
+        journal.decode_payload(payload)
 
 
 @pytest.mark.parametrize("inputs", [[0], [1], [-1], [True], ["0"], [[]], [0.0], None])
@@ -578,7 +578,7 @@ def test_every_name_out_of_a_log_is_checked(
         part["params"]["name"] = name
     elif field == "column":
         stage["schema"][0][0] = name
-    whole = journal.unpack
+    whole = journal.decode_payload
     said = {"label": name} if field == "label" else {"once": [name]}
 
     def unpack(given: Any) -> journal.Payload:
@@ -588,6 +588,6 @@ def test_every_name_out_of_a_log_is_checked(
         return found if found.meta or field not in said else found._replace(meta=said)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "unpack", unpack)
+        patch.setattr(journal, "decode_payload", unpack)
         with pytest.raises(CorruptLogError):
             nosync_nb.open(copied(), mode="r")

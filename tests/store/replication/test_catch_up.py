@@ -7,11 +7,11 @@ from faults.faults import Crash, FakeMachine
 from machines.replica_world import World
 
 from nosync_nb.store.log import Log, segments
-from nosync_nb.store.log.catch_up import Regained
+from nosync_nb.store.log.catch_up import CaughtUpFrames
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import Segment
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.restore import catch_up
 
 SEED = 1
@@ -37,9 +37,9 @@ def asked(world: World, machine: FakeMachine) -> tuple[Log, list[Mark]]:
     """The log as another process opens it, and after which marks it asks for more."""
     marks = []
 
-    def ask(head: Segment, end: Mark) -> Regained | None:
+    def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
         marks.append(end)
-        return catch_up.furthest(world.quiet, world.replicas.replicas, head, end)
+        return catch_up.furthest_replica(world.quiet, world.replicas.replicas, head, end)
 
     log = Log.open(world.path, files=world.files, machine=machine, background=False, further=ask)
     return log, marks
@@ -104,7 +104,7 @@ def test_frames_whose_files_a_copy_lacks_are_not_taken(world: World) -> None:
     shipped(world)
     world.darken()
     address = world.replicas.replicas[0]
-    copy = connect(address, world.quiet).replica(world.log.id)
+    copy = connect_site(address, world.quiet).replica(world.log.id)
     (name,) = (name for name in copy.held().files if name.endswith(".arrow"))
     world.quiet.unlink(f"{address.path}/{world.log.id.hex()}/layers/{name}")
     log, _ = asked(world, next_one(world, "boot-2"))
@@ -118,12 +118,12 @@ def test_nothing_is_taken_of_another_owner(world: World) -> None:
     world.darken()
     address = world.replicas.replicas[0]
     folder = f"{address.path}/{world.log.id.hex()}"
-    copy = connect(address, world.quiet).replica(world.log.id)
+    copy = connect_site(address, world.quiet).replica(world.log.id)
     (name,) = (name for name in copy.held().files if name.startswith("segment-"))
     data = world.quiet.read(f"{folder}/{name}")
-    head = segments.decode(data[: segments.HEADER_BYTES])
+    head = segments.decode_header(data[: segments.HEADER_BYTES])
     assert head is not None
-    other = segments.encode(head._replace(word=b"somebody"))
+    other = segments.encode_header(head._replace(word=b"somebody"))
     world.quiet.unlink(f"{folder}/{name}")
     world.quiet.replace(f"{folder}/{name}", other + data[len(other) :])
     log, marks = asked(world, next_one(world, "boot-2"))
@@ -146,13 +146,13 @@ def test_of_several_copies_the_one_that_goes_furthest_is_taken(world: World) -> 
 def test_what_a_copy_has_not_acknowledged_is_not_taken(world: World) -> None:
     shipped(world)
     address = world.replicas.replicas[0]
-    copy = connect(address, world.quiet).replica(world.log.id)
+    copy = connect_site(address, world.quiet).replica(world.log.id)
     term = copy.promised()
-    assert isinstance(term, Term)
+    assert isinstance(term, OwnerTerm)
     world.append()
     shipped(world)
     assert copy.acknowledged() == 4
-    copy.promise(term, Name(world.path, "me", 3, 2))
+    copy.promise(term, LogName(world.path, "me", 3, 2))
     copy.sync(term, 2)
     world.darken()
     log, _ = asked(world, next_one(world, "boot-2"))

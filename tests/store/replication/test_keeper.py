@@ -12,28 +12,35 @@ import pytest
 
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner
-from nosync_nb.store.log.owner import Owner, Wrote
-from nosync_nb.store.log.owner__machine import Machine
+from nosync_nb.store.log.owner import LastWriter, LogOwner
+from nosync_nb.store.log.owner__machine import HostIdentity
 from nosync_nb.store.replication.agent import keeper
 
 WAIT_S = 60.0
 
 
-def written(folder: Path) -> Owner:
+def written(folder: Path) -> LogOwner:
     """An owner who lives: this process."""
-    own = Owner(
-        Machine().identity(), 3, 0, "pytest", 0, closed=False, released=False, wrote=Wrote()
+    own = LogOwner(
+        HostIdentity().identity(),
+        3,
+        0,
+        "pytest",
+        0,
+        closed=False,
+        released=False,
+        wrote=LastWriter(),
     )
-    owner.write(Files(), str(folder), own)
+    owner.write_owner(Files(), str(folder), own)
     return own
 
 
 def left(folder: Path) -> None:
-    owner.write(Files(), str(folder), written(folder)._replace(released=True))
+    owner.write_owner(Files(), str(folder), written(folder)._replace(released=True))
 
 
 def replaced(folder: Path) -> None:
-    owner.write(Files(), str(folder), written(folder)._replace(generation=4))
+    owner.write_owner(Files(), str(folder), written(folder)._replace(generation=4))
 
 
 def gone(folder: Path) -> None:
@@ -53,7 +60,7 @@ def test_an_owner_who_is_none_any_more_is_not_waited_for_though_his_pipe_is_open
     with FileIO(read) as news:
 
         def ask() -> None:
-            said.append(keeper.lives(Files(), str(tmp_path), 3, news))
+            said.append(keeper.owner_is_alive(Files(), str(tmp_path), 3, news))
 
         written(tmp_path)
         os.write(write, b"!")

@@ -22,16 +22,21 @@ from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import Log
 from nosync_nb.store.records import payloads
-from nosync_nb.store.replication.address import parse
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.address import parse_address
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
-from nosync_nb.store.replication.agent.takeover import AheadError, Poll, UndecidedError, Vote
+from nosync_nb.store.replication.agent.takeover import (
+    QuorumPendingError,
+    ReplicaAheadError,
+    TakeoverPoll,
+    TakeoverVote,
+)
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.config import Replicas
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.restore import restore
 
-NAME = Name("/logs/x.nosync", "me")
+NAME = LogName("/logs/x.nosync", "me")
 
 
 def begun() -> World:
@@ -93,8 +98,8 @@ def test_a_copy_that_a_later_owner_has_not_brought_level_hides_no_longer_one() -
         world.sync()
         for number in (1, 2):
             try:
-                world.poll.ask(number, Vote("", 1))
-            except UndecidedError:
+                world.poll.ask(number, TakeoverVote("", 1))
+            except QuorumPendingError:
                 assert number == 1
         return world
 
@@ -158,7 +163,7 @@ def test_a_replica_that_is_filled_again_counts_for_what_was_safe_when_it_acknowl
                 assert restored is not None
                 assert restored.seq == 8
             else:
-                with pytest.raises(restore.MissingError, match="1 of its 3 replicas"):
+                with pytest.raises(restore.QuorumUnavailableError, match="1 of its 3 replicas"):
                     world.restored(world.replicas._replace(replicas=named))
     assert half
 
@@ -179,8 +184,8 @@ def half_damaged() -> World:
     world.power()
     assert world.log.heads[-1].start.seq < 4  # the rest was not known to be synced
     for number in (0, 1, 2):
-        with suppress(UndecidedError):
-            world.poll.ask(number, Vote("", 1))
+        with suppress(QuorumPendingError):
+            world.poll.ask(number, TakeoverVote("", 1))
     world.ship(2)
     assert world.announced == 4
     inode = world.tree.find(world.segments(2)[-1])
@@ -214,7 +219,7 @@ def test_a_damaged_copy_is_no_witness_that_an_old_copy_of_the_disk_lacks_nothing
 class Unsure(FolderReplica):
     """A replica that dies when it has one segment."""
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         if self.held().files:
             raise DurabilityError("it has died")
         super().sync(term, seq)
@@ -227,13 +232,15 @@ def test_an_emptied_replica_is_no_witness_before_it_acknowledges_again(tmp_path:
     for place in places:
         place.mkdir()
 
-    def ship(log: Log, poll: Poll, number: int, kind: type[FolderReplica] = FolderReplica) -> None:
-        source = Source(str(path), log.generation)
+    def ship(
+        log: Log, poll: TakeoverPoll, number: int, kind: type[FolderReplica] = FolderReplica
+    ) -> None:
+        source = LogSource(str(path), log.generation)
         replica = kind(str(places[number]), source.log_id)
         Shipper(source, replica, NAME, lambda vote: poll.ask(number, vote)).ship()
 
     def write(log: Log, label: str) -> None:
-        log.append(payloads.EPOCH, payloads.pack(1, 0.0, {"label": label}, []))
+        log.append(payloads.EPOCH, payloads.encode_payload(1, 0.0, {"label": label}, []))
         log.sync()
 
     with Log.open(path) as log:
@@ -242,21 +249,21 @@ def test_an_emptied_replica_is_no_witness_before_it_acknowledges_again(tmp_path:
     with Log.open(path) as log:
         write(log, "two")
         for number in (0, 1):
-            ship(log, Poll(1, 1), number)
+            ship(log, TakeoverPoll(1, 1), number)
         shutil.rmtree(places[1])
         places[1].mkdir()
         with pytest.raises(DurabilityError, match="has died"):
-            ship(log, Poll(1, 1), 1, Unsure)
+            ship(log, TakeoverPoll(1, 1), 1, Unsure)
     assert len(list(places[1].glob("*/segment-*"))) == 1  # of two
     shutil.rmtree(path)
     os.rename(backup, path)
     Log.open(path).close()  # of a generation that the replicas have promised themselves to
     with Log.open(path) as log:
         write(log, "another")
-        poll = Poll(2, 2)
-        with pytest.raises(UndecidedError):
+        poll = TakeoverPoll(2, 2)
+        with pytest.raises(QuorumPendingError):
             ship(log, poll, 1)
-        with pytest.raises(AheadError):
+        with pytest.raises(ReplicaAheadError):
             ship(log, poll, 0)
 
 
@@ -268,9 +275,11 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
     path, backup, place = tmp_path / "x.nosync", tmp_path / "backup", tmp_path / "r"
     place.mkdir()
 
-    def shipper(source: Source) -> Shipper:
+    def shipper(source: LogSource) -> Shipper:
         replica = FolderReplica(str(place), source.log_id)
-        return Shipper(source, replica, Name(str(path), "me"), lambda vote: Poll(1, 1).ask(0, vote))
+        return Shipper(
+            source, replica, LogName(str(path), "me"), lambda vote: TakeoverPoll(1, 1).ask(0, vote)
+        )
 
     with open_session(path) as session:
         edges = session.input("edges", "src int, dst int")
@@ -278,7 +287,7 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
         shutil.copytree(path, backup)
         edges.insert([(i, i) for i in range(70_000)])
         session.commit(wait="disk")
-        shipper(Source(session.path, owners_of(session).publisher.store.log.generation)).ship()
+        shipper(LogSource(session.path, owners_of(session).publisher.store.log.generation)).ship()
     (part,) = place.glob("*/layers/*.arrow")
     part.unlink()
     shutil.rmtree(path)
@@ -286,16 +295,16 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
     with open_session(path) as session:
         session.inputs["edges"].insert([(1, 2)])
         session.commit(wait="disk")
-        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
         with pytest.raises(FencedError, match="lacks"):
             shipper(source).ship()
 
 
 def test_another_quorum_counts_when_as_many_know_it_or_hold_the_log_as_it_takes() -> None:
-    three = tuple(parse(f"file:///replicas/{number}") for number in range(3))
-    fewer = Replicas(three, 2).changed(Replicas(three, 1), 10)
+    three = tuple(parse_address(f"file:///replicas/{number}") for number in range(3))
+    fewer = ReplicaConfig(three, 2).changed(ReplicaConfig(three, 1), 10)
     assert not fewer.settles([True, False, False], [10, 10, 10])
     assert fewer.settles([True, True, False], [10, 0, 0])
-    more = Replicas(three, 1).changed(Replicas(three, 2), 10)
+    more = ReplicaConfig(three, 1).changed(ReplicaConfig(three, 2), 10)
     assert not more.settles([True, True, True], [10, 9, 0])
     assert more.settles([False, False, False], [10, 10, 0])

@@ -14,12 +14,12 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.replication.agent import offloaded_merges
 from nosync_nb.store.replication.agent.offloaded_merges import (
     LINE_MAX,
-    Asked,
-    Merger,
-    Proposal,
-    Requests,
+    KeeperMerger,
+    MergeProposal,
+    MergeRequest,
+    MergeRequests,
 )
-from nosync_nb.store.replication.agent.progress import told_in
+from nosync_nb.store.replication.agent.progress import parse_progress
 from nosync_nb.trace import merge
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts.part_file import PartRef, open_part, write_part
@@ -44,7 +44,7 @@ class Owned:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
     """Two layers in files, which are merged in several ranges."""
     monkeypatch.setattr(offloaded_merges, "Source", Owned)
     monkeypatch.setattr(Owned, "checks", itertools.repeat(True))
@@ -54,11 +54,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     for sign in (1, -1):
         batch = numbers(LAYOUT, [((x, 0 if sign < 0 else x % 2), sign) for x in range(60)])
         layers.append((write_part(str(tmp_path / "layers"), batch, f"log1-{sign + 1}"),))
-    return Asked(7, "trace1-1-3-g1", LAYOUT, tuple(layers))
+    return MergeRequest(7, "trace1-1-3-g1", LAYOUT, tuple(layers))
 
 
-def merged(tmp_path: Path, asked: Asked, tell: Callable[[Proposal], None]) -> Proposal:
-    return Merger(str(tmp_path), 1, tell, Files()).merged(asked)
+def merged(
+    tmp_path: Path, asked: MergeRequest, tell: Callable[[MergeProposal], None]
+) -> MergeProposal:
+    return KeeperMerger(str(tmp_path), 1, tell, Files()).merged(asked)
 
 
 def read(tmp_path: Path, refs: tuple[PartRef, ...]) -> list[Batch]:
@@ -70,13 +72,13 @@ def files(tmp_path: Path) -> set[str]:
 
 
 def test_what_is_merged_has_all_rows_once_in_ranges_that_are_told_of(
-    tmp_path: Path, asked: Asked
+    tmp_path: Path, asked: MergeRequest
 ) -> None:
-    told: list[Proposal] = []
+    told: list[MergeProposal] = []
     said = merged(tmp_path, asked, told.append)
-    assert told == [Proposal(7)] * len(told)
+    assert told == [MergeProposal(7)] * len(told)
     assert len(said.files) == len(told) > 2
-    assert said == Proposal(7, done=True, files=said.files)
+    assert said == MergeProposal(7, done=True, files=said.files)
     rows = {
         tuple(int(column[i]) for column in part.columns): int(part.diff[i])
         for part in read(tmp_path, said.files)
@@ -92,22 +94,22 @@ def test_what_is_merged_has_all_rows_once_in_ranges_that_are_told_of(
 @pytest.mark.fault(6, 24)
 @pytest.mark.parametrize("looks", range(4))
 def test_nothing_is_left_of_a_merge_that_another_owner_ends(
-    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, looks: int
+    tmp_path: Path, asked: MergeRequest, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     before = files(tmp_path)
     checks = itertools.chain(itertools.repeat(True, looks), itertools.repeat(False))
     monkeypatch.setattr(Owned, "checks", checks)
-    told: list[Proposal] = []
-    assert merged(tmp_path, asked, told.append) == Proposal(7, done=True, why="another owner")
+    told: list[MergeProposal] = []
+    assert merged(tmp_path, asked, told.append) == MergeProposal(7, done=True, why="another owner")
     assert len(told) == max(0, looks - 1)
     assert files(tmp_path) == before
 
 
 @pytest.mark.fault(6, 24)
 def test_an_owner_who_is_replaced_during_the_last_range_is_proposed_nothing(
-    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, asked: MergeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, told = files(tmp_path), list[Proposal]()
+    before, told = files(tmp_path), list[MergeProposal]()
     ranges = len(merged(tmp_path, asked, told.append).files)
     for name in files(tmp_path) - before:
         (tmp_path / "layers" / name).unlink()
@@ -119,12 +121,12 @@ def test_an_owner_who_is_replaced_during_the_last_range_is_proposed_nothing(
 
 @pytest.mark.fault(6)
 def test_a_merge_ends_with_its_owner_after_the_range_that_it_is_in(
-    tmp_path: Path, asked: Asked
+    tmp_path: Path, asked: MergeRequest
 ) -> None:
     before = files(tmp_path)
-    merger = Merger(str(tmp_path), 1, lambda _: merger.end(0.0), Files())
+    merger = KeeperMerger(str(tmp_path), 1, lambda _: merger.end(0.0), Files())
     said = merger.merged(asked)
-    assert said == Proposal(7, done=True, why="whom it was merged for has ended")
+    assert said == MergeProposal(7, done=True, why="whom it was merged for has ended")
     assert files(tmp_path) == before
     merger.ask([asked])
     assert files(tmp_path) == before
@@ -132,7 +134,7 @@ def test_a_merge_ends_with_its_owner_after_the_range_that_it_is_in(
 
 @pytest.mark.fault(12, 14)
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_went_bad_is_not_merged(tmp_path: Path, asked: Asked, gone: bool) -> None:
+def test_what_went_bad_is_not_merged(tmp_path: Path, asked: MergeRequest, gone: bool) -> None:
     """A merge of it would be whole, and wrong for ever."""
     path = tmp_path / "layers" / asked.layers[1][0].path
     data = bytearray(path.read_bytes())
@@ -148,19 +150,19 @@ def test_what_went_bad_is_not_merged(tmp_path: Path, asked: Asked, gone: bool) -
     assert files(tmp_path) == before
 
 
-def test_a_request_is_read_however_it_arrives(asked: Asked) -> None:
+def test_a_request_is_read_however_it_arrives(asked: MergeRequest) -> None:
     other = asked._replace(merge=8)
     data = b"..." + asked.line + b".." + other.line + b"."
     for size in (1, 7, 100, len(data)):
-        requests = Requests()
+        requests = MergeRequests()
         taken = [
             each for i in range(0, len(data), size) for each in requests.take(data[i : i + size])
         ]
         assert taken == [asked, other]
 
 
-def test_what_is_cut_short_or_no_request_is_none(asked: Asked) -> None:
-    requests = Requests()
+def test_what_is_cut_short_or_no_request_is_none(asked: MergeRequest) -> None:
+    requests = MergeRequests()
     assert requests.take(asked.line[:-40]) == []
     assert requests.take(b"....") == []
     assert requests.take(asked.line) == [asked]
@@ -176,5 +178,5 @@ def test_what_is_cut_short_or_no_request_is_none(asked: Asked) -> None:
 def test_a_proposal_that_names_what_is_no_part_is_none() -> None:
     ref = ["../owner", 1, 0, 1, 1, "0"]
     with pytest.raises(CorruptLogError):
-        told_in(f'{{"merge": 1, "done": true, "files": [{ref}]}}'.replace("'", '"').encode())
-    assert told_in(b'{"merge": 1}') == Proposal(1)
+        parse_progress(f'{{"merge": 1, "done": true, "files": [{ref}]}}'.replace("'", '"').encode())
+    assert parse_progress(b'{"merge": 1}') == MergeProposal(1)

@@ -10,17 +10,17 @@ from faults.faults import FaultyFiles
 
 from nosync_nb.errors import FencedError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.address import parse
+from nosync_nb.store.replication.address import parse_address
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.restore import lazy_fetch__bringing, repair
-from nosync_nb.store.replication.restore.repair import Mended
-from nosync_nb.store.verification.inventory import Item
+from nosync_nb.store.replication.restore.repair import RepairedFile
+from nosync_nb.store.verification.inventory import ImmutableFile
 
 ID = bytes(range(16))
-TERM, NAME = Term(1, "me"), Name("/logs/x.nosync", "me")
+TERM, NAME = OwnerTerm(1, "me"), LogName("/logs/x.nosync", "me")
 PART = "log1-1-g3-ab.arrow"
 SEEDS = range(20)
 
@@ -37,18 +37,20 @@ def damaged(root: Path, files: Files) -> str:
     replica = FolderReplica(str(root / "copies"), ID)
     replica.promise(TERM, NAME)
     replica.store(TERM, PART, 0, b"whole", last=True)
-    files.replace(file_layout.path_of(folder, PART), b"bad")
+    files.replace(file_layout.file_path(folder, PART), b"bad")
     return folder
 
 
-def mended(files: Files, root: Path, folder: str, error: Exception | None = None) -> Mended | None:
+def mended(
+    files: Files, root: Path, folder: str, error: Exception | None = None
+) -> RepairedFile | None:
     def check() -> None:
         if error is not None:
             raise error
 
-    item = Item(PART, None, prove, True, 0)
-    address = parse(f"file://{root}/copies")
-    return repair.mend(files, folder, item, "bad", [address], ID, check=check)
+    item = ImmutableFile(PART, None, prove, True, 0)
+    address = parse_address(f"file://{root}/copies")
+    return repair.repair_file(files, folder, item, "bad", [address], ID, check=check)
 
 
 @pytest.mark.fault(24)
@@ -59,7 +61,7 @@ def test_who_was_replaced_mends_nothing(tmp_path: Path) -> None:
         mended(Files(), tmp_path, folder, FencedError("taken over"))
     assert {p: p.is_file() and p.read_bytes() for p in Path(folder).rglob("*")} == before
     assert mended(Files(), tmp_path, folder) is not None
-    assert Path(file_layout.path_of(folder, PART)).read_bytes() == b"whole"
+    assert Path(file_layout.file_path(folder, PART)).read_bytes() == b"whole"
 
 
 @pytest.mark.fault(9, 12)
@@ -69,19 +71,21 @@ def test_what_was_mended_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
         folder = damaged(root, files)
         assert mended(files, root, folder) is not None
         files.lose_power(folder)
-        assert Path(file_layout.path_of(folder, PART)).read_bytes() == b"whole"
+        assert Path(file_layout.file_path(folder, PART)).read_bytes() == b"whole"
 
 
 @pytest.mark.fault(9, 33)
 def test_what_was_brought_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
-    def whole(files: Files, path: str, _wanted: Wanted) -> None:
+    def whole(files: Files, path: str, _wanted: FileReference) -> None:
         assert prove(files, path, None) == ""
 
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
         folder = damaged(root, files)
         replica = FolderReplica(str(root / "copies"), ID)
-        size = lazy_fetch__bringing.bring(files, folder, Wanted(PART, 5), replica, prove=whole)
+        size = lazy_fetch__bringing.fetch_file(
+            files, folder, FileReference(PART, 5), replica, prove=whole
+        )
         assert size == 5
         files.lose_power(folder)
-        assert Path(file_layout.path_of(folder, PART)).read_bytes() == b"whole"
+        assert Path(file_layout.file_path(folder, PART)).read_bytes() == b"whole"

@@ -22,14 +22,14 @@ from nosync_nb.store.log import checkpoint, fencing, owner, segments, writer
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.agent import log_source as source
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
-from nosync_nb.store.replication.agent.takeover import Vote
+from nosync_nb.store.replication.agent.takeover import TakeoverVote
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.consistency import examined
-from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.consistency import examine_copy
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 
-NAME = Name("/logs/x.nosync", "me")
+NAME = LogName("/logs/x.nosync", "me")
 SEEDS = range(10)
 
 
@@ -58,14 +58,14 @@ def go_on(path: str, epochs: int, *, checkpoint: bool = False) -> None:
 
 def now(path: str) -> int:
     """The generation that wrote last."""
-    said = owner.read(Files(), path)
+    said = owner.read_owner(Files(), path)
     assert said is not None
     return said.generation
 
 
 def take_over(path: str) -> None:
     """Somebody else becomes the owner, and publishes."""
-    lease = fencing.claim(Files(), path, FakeMachine(), takeover=True, generation_min=0)
+    lease = fencing.claim_lease(Files(), path, FakeMachine(), takeover=True, generation_min=0)
     lease.take()
     lease.publish(64)
     lease.publish_durable(1)
@@ -85,15 +85,15 @@ class Recorded(FolderReplica):
         self.calls.append((call, about))
         self.after(call, about)
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         super().store(term, name, offset, data, last=last)
         self._did("store", name)
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         super().append(term, name, offset, data)
         self._did("append", name)
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         super().sync(term, seq)
         self._did("sync", seq)
 
@@ -103,13 +103,13 @@ class Recorded(FolderReplica):
 
 
 def shipper_of(
-    path: str, replica: FolderReplica, ask: Callable[[Vote], None] = lambda vote: None
+    path: str, replica: FolderReplica, ask: Callable[[TakeoverVote], None] = lambda vote: None
 ) -> Shipper:
-    return Shipper(Source(path, now(path)), replica, NAME, ask)
+    return Shipper(LogSource(path, now(path)), replica, NAME, ask)
 
 
 def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
-    return Recorded(root, Source(path, now(path)).log_id, files=files)
+    return Recorded(root, LogSource(path, now(path)).log_id, files=files)
 
 
 # -- owners ----------------------------------------------------------------------------------------
@@ -118,20 +118,22 @@ def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
 @pytest.mark.fault(24, 32)
 def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: str) -> None:
     number, said = now(path), Path(path, "owner").read_bytes()
-    first = owner.read(Files(), path)
+    first = owner.read_owner(Files(), path)
     assert first is not None
-    owner.write(Files(), path, first._replace(generation=number + 1))  # he has not promised yet
+    owner.write_owner(
+        Files(), path, first._replace(generation=number + 1)
+    )  # he has not promised yet
     with pytest.raises(FencedError):
-        Source(path, number)
+        LogSource(path, number)
     take_over(path)
     Path(path, "owner").write_bytes(said)  # an old copy of it
     with pytest.raises(FencedError):
-        Source(path, number)
+        LogSource(path, number)
 
 
 def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) -> None:
     with open_session(path) as session:
-        source = Source(path, now(path))
+        source = LogSource(path, now(path))
         before = source.look()
         assert before is not None
         assert source.look() is before
@@ -150,7 +152,7 @@ def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) ->
 
 @pytest.mark.fault(24)
 def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
-    before = Source(path, now(path))
+    before = LogSource(path, now(path))
     assert before.look() is not None
     take_over(path)
     with pytest.raises(FencedError):
@@ -171,7 +173,7 @@ def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None
             return super().open(path_, write=write)
 
     files = Overtaken()
-    before = Source(path, now(path), files=files)
+    before = LogSource(path, now(path), files=files)
     files.armed = True
     with pytest.raises(FencedError):
         before.look()
@@ -208,9 +210,9 @@ def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch names a file of rows
     go_on(path, 2)
-    made, count = source.Increment, []
-    monkeypatch.setattr(source, "Increment", lambda *said: count.append(1) or made(*said))
-    whole = Source(path, now(path)).look()
+    made, count = source.ShippedFrame, []
+    monkeypatch.setattr(source, "ShippedFrame", lambda *said: count.append(1) or made(*said))
+    whole = LogSource(path, now(path)).look()
     assert whole is not None
     assert whole.files
     for number in range(len(count)):
@@ -221,8 +223,8 @@ def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
                 raise MemoryError
             return made(*said)
 
-        looked = Source(path, now(path))
-        monkeypatch.setattr(source, "Increment", refused)
+        looked = LogSource(path, now(path))
+        monkeypatch.setattr(source, "ShippedFrame", refused)
         with pytest.raises(MemoryError):
             looked.look()
         assert looked.look() == whole
@@ -296,10 +298,12 @@ def test_a_segment_is_whole_on_disk_before_the_one_behind_it_is_there(
 
 def test_what_a_replica_refuses_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
     class Refusing(Recorded):
-        def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        def store(
+            self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool
+        ) -> None:
             raise DurabilityError("full")
 
-    shipper = shipper_of(path, Refusing(tmp_path / "copies", Source(path, now(path)).log_id))
+    shipper = shipper_of(path, Refusing(tmp_path / "copies", LogSource(path, now(path)).log_id))
     with pytest.raises(DurabilityError, match="full"):
         shipper.ship()
     assert shipper.bytes_sent == 0
@@ -349,7 +353,7 @@ def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
 
 @pytest.mark.fault(32)
 def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_path: Path) -> None:
-    def ask(vote: Vote) -> None:
+    def ask(vote: TakeoverVote) -> None:
         raise AssertionError(vote)
 
     path = str(tmp_path / "new.nosync")
@@ -367,7 +371,7 @@ def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
-    votes: list[Vote] = []
+    votes: list[TakeoverVote] = []
     path = str(tmp_path / "new.nosync")
     with open_session(path) as session:
         edges = session.input("edges", "src int, dst int")
@@ -386,7 +390,7 @@ def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
 @pytest.mark.fault(32)
 def test_a_replica_of_a_log_without_an_epoch_has_nothing_that_it_lacks(tmp_path: Path) -> None:
     path = str(tmp_path / "empty.nosync")
-    votes: list[Vote] = []
+    votes: list[TakeoverVote] = []
     for _ in range(3):
         open_session(path).close()
         shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
@@ -408,8 +412,11 @@ def test_a_copy_that_begins_where_its_checkpoint_was_made_can_be_read(
     (name,) = filter(file_layout.is_segment, replica.held().files)
     (state,) = filter(file_layout.is_checkpoint, replica.held().files)
     header = replica.read(state, 0, checkpoint.HEADER_BYTES)
-    assert checkpoint.mark_of(header) == segments.decode(replica.read(name, 0, HEADER_BYTES)).start
-    assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
+    assert (
+        checkpoint.mark_of(header)
+        == segments.decode_header(replica.read(name, 0, HEADER_BYTES)).start
+    )
+    assert examine_copy(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
 
 
 @pytest.mark.fault(10, 32)
@@ -435,12 +442,12 @@ def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
         held = replica.held().files
         names = sorted(filter(file_layout.is_segment, held))
         assert len(names) > 3
-        os.truncate(file_layout.path_of(replica.folder, names[short]), held[names[short]] - 10)
+        os.truncate(file_layout.file_path(replica.folder, names[short]), held[names[short]] - 10)
         if checkpoint:
-            assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
+            assert examine_copy(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
             return
         with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
-            examined(Files(), "copy", replica)
+            examine_copy(Files(), "copy", replica)
 
 
 def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_path: Path) -> None:
@@ -488,7 +495,7 @@ def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
     os.rename(f"{path}.old", path)
     for _ in range(2):  # of a later generation than the one that the replica has
         go_on(path, 1)
-    votes: list[Vote] = []
+    votes: list[TakeoverVote] = []
 
     class KilledError(Exception):
         """The shipper ends when it has begun."""
@@ -521,7 +528,7 @@ def test_a_replica_that_is_ahead_and_damaged_says_so(path: str, tmp_path: Path) 
     with open(os.path.join(folder, newest), "r+b") as file:
         file.seek(held[newest] - 30)  # within its last frame, which it has acknowledged
         file.write(b"spoilt")
-    votes: list[Vote] = []
+    votes: list[TakeoverVote] = []
     shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
     with suppress(CorruptLogError, FencedError):
         shipper.ship()
@@ -539,18 +546,18 @@ def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
     """Its shipper knows the frames since the last checkpoint, and nothing is kept beside them."""
 
     class Dead(FolderReplica):
-        def promise(self, term: Term, name: Name) -> Holdings:
+        def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
             raise DurabilityError("it is dead")
 
     def steps() -> int:
         gc.collect()
-        return sum(type(each) is source.Increment for each in gc.get_objects())
+        return sum(type(each) is source.ShippedFrame for each in gc.get_objects())
 
     counts, lacks = [], []
     with open_session(path) as session:
         log = owners_of(session).publisher.store.log
         shipper = Shipper(
-            Source(path, log.generation),
+            LogSource(path, log.generation),
             Dead(str(tmp_path / "no"), log.id),
             NAME,
             lambda vote: None,

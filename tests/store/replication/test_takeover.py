@@ -26,22 +26,22 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import Log
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import config, consistency, file_layout
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.agent.takeover import (
-    AheadError,
-    Claims,
-    Poll,
-    TwiceError,
-    UndecidedError,
-    Vote,
+    CopyClaims,
+    DuplicateReplicaError,
+    QuorumPendingError,
+    ReplicaAheadError,
+    TakeoverPoll,
+    TakeoverVote,
 )
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.restore import restore
 
 ID = bytes(range(16))
-NAME = Name("/logs/x.nosync", "me")
+NAME = LogName("/logs/x.nosync", "me")
 
 
 @pytest.fixture(autouse=True)
@@ -62,8 +62,8 @@ def written(tmp_path: Path) -> Iterator[Session]:
         yield session
 
 
-def source_of(session: Session) -> Source:
-    return Source(session.path, owners_of(session).publisher.store.log.generation)
+def source_of(session: Session) -> LogSource:
+    return LogSource(session.path, owners_of(session).publisher.store.log.generation)
 
 
 def made(path: Path) -> str:
@@ -72,8 +72,8 @@ def made(path: Path) -> str:
     return str(path)
 
 
-def name_of(session: Session) -> Name:
-    return Name(session.path, config.signer(Files()))
+def name_of(session: Session) -> LogName:
+    return LogName(session.path, config.config_signer(Files()))
 
 
 @pytest.mark.fault(44)
@@ -99,27 +99,27 @@ def name_of(session: Session) -> Name:
 )
 def test_what_is_no_replica_is_refused_by_name(urls: Any, told: str) -> None:
     with pytest.raises(SchemaError, match=told) as caught:
-        config.checked(urls, None, log="/logs/x.nosync")
+        config.checked_config(urls, None, log="/logs/x.nosync")
     assert "secret" not in str(caught.value)
     assert caught.value.hint
 
 
 def test_a_quorum_is_one_of_the_replicas_and_more_than_half_unless_told() -> None:
     urls = [f"file:///mnt/{i}" for i in range(3)]
-    assert config.checked(urls, None, log="/x").quorum == 2
-    assert config.checked(urls, 3, log="/x").quorum == 3
+    assert config.checked_config(urls, None, log="/x").quorum == 2
+    assert config.checked_config(urls, 3, log="/x").quorum == 3
     for wrong in (0, 4, True, "2"):
         with pytest.raises(SchemaError, match="quorum"):
-            config.checked(urls, wrong, log="/x")  # type: ignore[arg-type]
+            config.checked_config(urls, wrong, log="/x")  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="of no replicas"):
-        config.checked([], 1, log="/x")
+        config.checked_config([], 1, log="/x")
 
 
 def test_an_epoch_is_safe_when_a_quorum_has_it_and_readers_meet_each_quorum() -> None:
-    assert [config.safe([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
+    assert [config.quorum_index([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
     for count in range(1, 6):
         for needed in range(1, count + 1):
-            assert config.readers(count, needed) + needed == count + 1
+            assert config.read_quorum(count, needed) + needed == count + 1
 
 
 def test_replicas_are_believed_if_this_user_named_them_for_this_log(
@@ -127,140 +127,140 @@ def test_replicas_are_believed_if_this_user_named_them_for_this_log(
 ) -> None:
     files, folder = Files(), str(tmp_path / "log")
     files.make_folder(folder)
-    assert config.read(files, folder, ID) == config.Replicas()
-    named = config.checked([f"file://{tmp_path}/r"], 1, log=folder)
-    config.write(files, folder, ID, named)
-    assert config.read(files, folder, ID) == named
+    assert config.read_config(files, folder, ID) == config.ReplicaConfig()
+    named = config.checked_config([f"file://{tmp_path}/r"], 1, log=folder)
+    config.write_config(files, folder, ID, named)
+    assert config.read_config(files, folder, ID) == named
     with pytest.raises(TrustError, match="none of them is asked"):
-        config.read(files, folder, bytes(16))
+        config.read_config(files, folder, bytes(16))
     path = Path(folder, config.FILE)
     path.write_bytes(path.read_bytes().replace(b"/r", b"/s"))
     with pytest.raises(TrustError):
-        config.read(files, folder, ID)
-    config.write(files, folder, ID, named)
+        config.read_config(files, folder, ID)
+    config.write_config(files, folder, ID, named)
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
     with pytest.raises(TrustError):
-        config.read(files, folder, ID)
+        config.read_config(files, folder, ID)
 
 
 def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
     replica = FolderReplica(str(tmp_path / "mnt" / "b" / "logs"), ID)
     with pytest.raises(DurabilityError, match="is not there"):
-        replica.promise(Term(1, "me"), NAME)
+        replica.promise(OwnerTerm(1, "me"), NAME)
     assert not (tmp_path / "mnt").exists()
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"generation": 1}\n00000000\n', b"\xff" * 9000])
 def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
     replica = FolderReplica(made(tmp_path / "r"), ID)
-    replica.promise(Term(1, "me"), NAME)
+    replica.promise(OwnerTerm(1, "me"), NAME)
     Path(replica.folder, "promise").write_bytes(text)
     with pytest.raises((CorruptLogError, DurabilityError), match="promise"):
         replica.held()
 
 
-LEVEL, AHEAD, EMPTY = Vote("", 4), Vote("it has frame 9", 4), Vote("", 0)
+LEVEL, AHEAD, EMPTY = TakeoverVote("", 4), TakeoverVote("it has frame 9", 4), TakeoverVote("", 0)
 
 
 def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> None:
-    poll = Poll(3, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(3, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, LEVEL)
-    with pytest.raises(UndecidedError):
+    with pytest.raises(QuorumPendingError):
         poll.ask(1, AHEAD)
     poll.ask(2, LEVEL)
     poll.ask(1, AHEAD)  # it was on one replica alone: nobody was told of it
-    poll = Poll(3, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(3, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, AHEAD)
-    with pytest.raises(AheadError, match="frame 9"):
+    with pytest.raises(ReplicaAheadError, match="frame 9"):
         poll.ask(1, AHEAD)
-    with pytest.raises(UndecidedError):
+    with pytest.raises(QuorumPendingError):
         poll.ask(2, LEVEL)
-    with pytest.raises(AheadError):
-        Poll(1, 1).ask(0, AHEAD)
+    with pytest.raises(ReplicaAheadError):
+        TakeoverPoll(1, 1).ask(0, AHEAD)
 
 
 def test_a_torn_replica_is_no_witness_against_one_that_is_ahead() -> None:
     torn = LEVEL._replace(generation=5, torn=True)
-    poll = Poll(3, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(3, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, AHEAD)
-    with pytest.raises(UndecidedError):
+    with pytest.raises(QuorumPendingError):
         poll.ask(1, torn)
-    with pytest.raises(UndecidedError, match="1 of 2"):
+    with pytest.raises(QuorumPendingError, match="1 of 2"):
         poll.ask(2, LEVEL)
-    with pytest.raises(AheadError, match="frame 9"):
+    with pytest.raises(ReplicaAheadError, match="frame 9"):
         poll.ask(0, AHEAD)
-    poll = Poll(3, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(3, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, torn)
     poll.ask(1, LEVEL)  # nobody is ahead
 
 
 def test_who_is_ahead_and_cannot_be_read_is_not_recommended_to_restore_from() -> None:
     damaged = AHEAD._replace(damage="'the replica' ends at 7")
-    with pytest.raises(AheadError, match="frame 9") as caught:
-        Poll(1, 1).ask(0, damaged)
+    with pytest.raises(ReplicaAheadError, match="frame 9") as caught:
+        TakeoverPoll(1, 1).ask(0, damaged)
     hint = str(caught.value.hint)
     assert hint.startswith("its copy cannot be read back ('the replica' ends at 7)")
     assert "move the log's folder away" not in hint
-    poll = Poll(2, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(2, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, damaged)
-    with pytest.raises(AheadError) as caught:
+    with pytest.raises(ReplicaAheadError) as caught:
         poll.ask(1, AHEAD)
     assert "move the log's folder away" in str(caught.value.hint), "the other one can be read"
 
 
 def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more() -> None:
-    poll = Poll(2, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(2, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, EMPTY)  # it may have been emptied
-    with pytest.raises(AheadError, match="frame 9"):
+    with pytest.raises(ReplicaAheadError, match="frame 9"):
         poll.ask(1, AHEAD)
-    with pytest.raises(UndecidedError):
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, EMPTY)
-    poll = Poll(3, 2)
+    poll = TakeoverPoll(3, 2)
     for number in (0, 1):
-        with pytest.raises(UndecidedError):
+        with pytest.raises(QuorumPendingError):
             poll.ask(number, EMPTY)
     poll.ask(2, EMPTY)  # all are new
     poll.ask(0, EMPTY)
-    poll = Poll(3, 2)
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(3, 2)
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, LEVEL)
-    with pytest.raises(UndecidedError):
+    with pytest.raises(QuorumPendingError):
         poll.ask(1, EMPTY)
     poll.ask(2, LEVEL)
     poll.ask(1, EMPTY)
-    poll = Poll(3, 2)
-    with pytest.raises(UndecidedError):
-        poll.ask(0, Vote("it has frame 9", 3))
+    poll = TakeoverPoll(3, 2)
+    with pytest.raises(QuorumPendingError):
+        poll.ask(0, TakeoverVote("it has frame 9", 3))
     poll.ask(1, LEVEL)  # its owner had all that was safe, and went on over that
-    poll.ask(0, Vote("it has frame 9", 3))
+    poll.ask(0, TakeoverVote("it has frame 9", 3))
 
 
 def test_an_empty_replica_is_not_shipped_to_while_a_silent_one_may_hold_more() -> None:
-    poll = Poll(3, 1)
+    poll = TakeoverPoll(3, 1)
     for number in (0, 1):
-        with pytest.raises(UndecidedError, match=f"tells nothing while {2 - number}") as caught:
+        with pytest.raises(QuorumPendingError, match=f"tells nothing while {2 - number}") as caught:
             poll.ask(number, EMPTY)
         assert "%dd replicas remove URL" in str(caught.value.hint)
-    with pytest.raises(AheadError, match="frame 9"):
+    with pytest.raises(ReplicaAheadError, match="frame 9"):
         poll.ask(2, AHEAD)  # a quorum of one may have been told of it
-    poll = Poll(2, 1)  # without the one that did not answer
-    with pytest.raises(UndecidedError):
+    poll = TakeoverPoll(2, 1)  # without the one that did not answer
+    with pytest.raises(QuorumPendingError):
         poll.ask(0, EMPTY)
     poll.ask(1, EMPTY)
     poll.ask(0, EMPTY)
 
 
 def test_a_copy_counts_once_whatever_leads_to_it() -> None:
-    claims = Claims(["file:///d", "grpc://127.0.0.1:7"])
+    claims = CopyClaims(["file:///d", "grpc://127.0.0.1:7"])
     claims.claim(0, "a")
     claims.claim(0, "a")
-    with pytest.raises(TwiceError, match="leads to the copy that 'file:///d' keeps"):
+    with pytest.raises(DuplicateReplicaError, match="leads to the copy that 'file:///d' keeps"):
         claims.claim(1, "a")
     claims.claim(1, "b")
     claims.claim(0, "c")
@@ -299,7 +299,7 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
     rows = {at: written["degrees"].rows(at=at) for at in range(5)}
     written.close()
     os.rename(path, f"{path}.lost")
-    restored = restore.restore(path, config.checked([url], None, log=path))
+    restored = restore.restore_log(path, config.checked_config([url], None, log=path))
     assert restored is not None
     with open_session(path) as session:
         assert {at: session["degrees"].rows(at=at) for at in range(5)} == rows
@@ -317,7 +317,7 @@ def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: 
     owners_of(written).upkeep.checkpoint()
     while shipper.ship():
         pass
-    told = config.checked([f"file://{tmp_path}/r"], None, log=written.path)
+    told = config.checked_config([f"file://{tmp_path}/r"], None, log=written.path)
     seen = []
     for seed in range(10):
         files = MemoryFiles(Tree(), seed)
@@ -330,7 +330,7 @@ def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: 
             else:
                 files.make_folder(str(path.parent))
                 files.replace(str(path), path.read_bytes())
-        assert restore.restore(written.path, told, files) is not None
+        assert restore.restore_log(written.path, told, files) is not None
         before = files.tree.files(written.path)
         files.lose_power(str(tmp_path))
         assert files.tree.files(written.path) == before
@@ -350,9 +350,9 @@ def test_too_few_answers_restore_nothing_and_say_who_is_silent(
     written.close()
     os.rename(path, f"{path}.lost")
     urls = [f"file://{tmp_path}/r", f"file://{tmp_path}/away/1", f"file://{tmp_path}/away/2"]
-    named = config.checked(urls, 2, log=path)
+    named = config.checked_config(urls, 2, log=path)
     with pytest.raises(DurabilityError, match="1 of its 3 replicas") as caught:
-        restore.restore(path, named)
+        restore.restore_log(path, named)
     assert "away/1" in str(caught.value)
     assert caught.value.hint
     assert not os.path.exists(path)
@@ -360,8 +360,8 @@ def test_too_few_answers_restore_nothing_and_say_who_is_silent(
     for number in (1, 2):  # of those that hold nothing it is not known whether they ever did
         (tmp_path / "away" / str(number)).mkdir(parents=True)
     with pytest.raises(DurabilityError, match="holds nothing of the log"):
-        restore.restore(path, named)
-    assert restore.restore(path, config.checked(urls[:1], 1, log=path)) is not None
+        restore.restore_log(path, named)
+    assert restore.restore_log(path, config.checked_config(urls[:1], 1, log=path)) is not None
     assert term is not None
     now = replica.promised()
     assert now is not None
@@ -378,20 +378,20 @@ def test_the_log_that_is_meant_is_the_one_of_this_path_and_key_or_is_named(
     os.rename(path, f"{path}.lost")
     url = f"file://{tmp_path}/r"
 
-    def named(*urls: str) -> config.Replicas:
-        return config.checked(urls, None, log=path)
+    def named(*urls: str) -> config.ReplicaConfig:
+        return config.checked_config(urls, None, log=path)
 
     elsewhere = str(tmp_path / "elsewhere" / "x.nosync")
-    assert restore.restore(elsewhere, named(url)) is None
+    assert restore.restore_log(elsewhere, named(url)) is None
     with pytest.raises(SchemaError, match="00000000") as caught:
-        restore.restore(elsewhere, named(f"{url}#{bytes(16).hex()}"))
+        restore.restore_log(elsewhere, named(f"{url}#{bytes(16).hex()}"))
     assert log_id.hex() in str(caught.value.hint)
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
     with pytest.raises(SchemaError, match="another key") as caught:
-        restore.restore(path, named(url))
+        restore.restore_log(path, named(url))
     assert log_id.hex() in str(caught.value)
     assert not os.path.exists(path)
-    assert restore.restore(elsewhere, named(f"{url}#{log_id.hex()}")) is not None
+    assert restore.restore_log(elsewhere, named(f"{url}#{log_id.hex()}")) is not None
     with open_session(elsewhere, mode="r") as session:
         assert session.now == 3
     assert named(f"{url}#{log_id.hex()}").replicas[0].url == url
@@ -408,15 +408,15 @@ def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
     replica = FolderReplica(made(tmp_path / "r"), source.log_id)
     Shipper(source, replica, NAME, lambda why: None).ship()
     files = Files()
-    consistency.examined(files, "url", replica)
+    consistency.examine_copy(files, "url", replica)
     parts = sorted(Path(replica.folder, "layers").iterdir())
     assert parts
     parts[0].unlink()
     with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
-        consistency.examined(files, "url", replica)
+        consistency.examine_copy(files, "url", replica)
 
 
-def shipped(session: Session, replica: FolderReplica, poll: Poll) -> None:
+def shipped(session: Session, replica: FolderReplica, poll: TakeoverPoll) -> None:
     shipper = Shipper(source_of(session), replica, NAME, lambda why: poll.ask(0, why))
     while shipper.ship():
         pass
@@ -439,7 +439,7 @@ def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has
             session.sync()
             source = source_of(session)
             replica = replica or FolderReplica(made(tmp_path / "r"), source.log_id)
-            shipped(session, replica, Poll(1, 1))
+            shipped(session, replica, TakeoverPoll(1, 1))
         if not backup.exists():
             shutil.copytree(path, backup)
     assert replica is not None
@@ -451,7 +451,7 @@ def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has
             session.inputs["edges"].insert([(90 + opening, 9)])
             session.commit(wait="disk")
             with pytest.raises(FencedError):
-                shipped(session, replica, Poll(1, 1))
+                shipped(session, replica, TakeoverPoll(1, 1))
     assert dict(replica.held().files) == held
 
 
@@ -460,22 +460,24 @@ def test_a_copy_of_the_disk_from_before_the_first_epoch_hides_nothing(tmp_path: 
     path, backup = tmp_path / "x.nosync", tmp_path / "backup"
     with Log.open(path) as log:
         shutil.copytree(path, backup)
-        log.append(payloads.EPOCH, payloads.pack(1, 0.0, {"label": "one"}, []))
+        log.append(payloads.EPOCH, payloads.encode_payload(1, 0.0, {"label": "one"}, []))
         log.sync()
-        source = Source(str(path), log.generation)
+        source = LogSource(str(path), log.generation)
         replica = FolderReplica(made(tmp_path / "r"), source.log_id)
-        Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
+        Shipper(source, replica, NAME, lambda why: TakeoverPoll(1, 1).ask(0, why)).ship()
     held = dict(replica.held().files)
     shutil.rmtree(path)
     shutil.copytree(backup, path)
     for owner in range(3):  # also who begins behind what the replica has
         with Log.open(path, takeover=True) as log:
             for label in ("another", "one more"):
-                log.append(payloads.EPOCH, payloads.pack(owner + 1, 0.0, {"label": label}, []))
+                log.append(
+                    payloads.EPOCH, payloads.encode_payload(owner + 1, 0.0, {"label": label}, [])
+                )
             log.sync()
-            source = Source(str(path), log.generation)
+            source = LogSource(str(path), log.generation)
             with pytest.raises(FencedError):
-                Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
+                Shipper(source, replica, NAME, lambda why: TakeoverPoll(1, 1).ask(0, why)).ship()
         assert dict(replica.held().files) == held
 
 
@@ -484,22 +486,22 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
     written: Session, tmp_path: Path
 ) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
-    shipped(written, replica, Poll(1, 1))
-    whole = consistency.examined(Files(), "url", replica).end
+    shipped(written, replica, TakeoverPoll(1, 1))
+    whole = consistency.examine_copy(Files(), "url", replica).end
     (segment,) = Path(replica.folder).glob("segment-*")
     acknowledged = segment.stat().st_size
     note = Path(replica.folder, "acknowledged").read_bytes()
     for i in range(40):  # each says how far the log was on its own disk
         written.inputs["edges"].insert([(i, i)])
         written.commit(wait="disk")
-    shipped(written, replica, Poll(1, 1))
+    shipped(written, replica, TakeoverPoll(1, 1))
     data = bytearray(segment.read_bytes())
     data[acknowledged : acknowledged + 512] = bytes(512)
     segment.write_bytes(data)
     with pytest.raises(CorruptLogError, match="is damaged"):
-        consistency.examined(Files(), "url", replica)
+        consistency.examine_copy(Files(), "url", replica)
     Path(replica.folder, "acknowledged").write_bytes(note)
-    assert consistency.examined(Files(), "url", replica).end == whole
+    assert consistency.examine_copy(Files(), "url", replica).end == whole
 
 
 @pytest.mark.fault(32)
@@ -507,13 +509,13 @@ def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
     path, copy = tmp_path / "x.nosync", tmp_path / "y.nosync"
     with open_session(path) as session:
         log_id = source_of(session).log_id
-    named = config.checked([f"file://{tmp_path}/r"], 1, log=str(path))
-    config.write(Files(), str(path), log_id, named)
+    named = config.checked_config([f"file://{tmp_path}/r"], 1, log=str(path))
+    config.write_config(Files(), str(path), log_id, named)
     shutil.copytree(path, copy)
     with pytest.raises(TrustError, match="may be a copy"):
-        config.read(Files(), str(copy), log_id)
+        config.read_config(Files(), str(copy), log_id)
     path.rename(tmp_path / "moved.nosync")
-    assert config.read(Files(), str(tmp_path / "moved.nosync"), log_id) == named
+    assert config.read_config(Files(), str(tmp_path / "moved.nosync"), log_id) == named
 
 
 @pytest.mark.fault(44)
@@ -541,7 +543,7 @@ def test_what_is_bad_here_is_not_shipped_and_takes_no_good_copys_place(
         written.commit(wait="disk")
     source, name = source_of(written), name_of(written)
     replica = FolderReplica(made(tmp_path / "r"), source.log_id)
-    shipped(written, replica, Poll(1, 1))
+    shipped(written, replica, TakeoverPoll(1, 1))
     shipper = Shipper(source, replica, name, lambda why: None)
     while shipper.ship():
         pass

@@ -9,13 +9,13 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import Session, TimeError
-from nosync_nb.dataflow.runtime.epoch_result import Version
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.rows import to_pylist
 from nosync_nb.store.log import Frame
-from nosync_nb.store.log.frame_index import kept
-from nosync_nb.store.timetravel.trace_plan import Earlier, asof
-from nosync_nb.store.undo import Recent
+from nosync_nb.store.log.frame_index import retained_frames
+from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch, plan_as_of
+from nosync_nb.store.undo import RecentFrames
 from nosync_nb.trace import Trace
 
 EDGES = [(i % 7, i % 5) for i in range(40)]
@@ -54,7 +54,7 @@ def rows(trace: Trace | None) -> list[tuple[object, ...]]:
     return sorted(zip(*columns, batch.diff.tolist(), strict=True), key=repr)
 
 
-def check(now: Snapshot, was: Snapshot, made: Earlier) -> None:
+def check(now: Snapshot, was: Snapshot, made: GraphAtEpoch) -> None:
     """What is planned is what was; layers ascend, and end at the epoch."""
     for number, trace in made.traces.items():
         for bounds in ([x.lower for x in trace.layers], [x.upper for x in trace.layers]):
@@ -75,11 +75,11 @@ def test_every_trace_is_what_it_was_at_any_epoch(session: Session) -> None:
     seen = committed(session, 1, 24)
     now = seen[24]
     for epoch, was in seen.items():
-        made = asof(now, epoch)
+        made = plan_as_of(now, epoch)
         check(now, was, made)
         assert not made.unread
-    assert asof(now, 24).whole
-    assert not asof(now, 11).whole  # what operators remember has no history
+    assert plan_as_of(now, 24).whole
+    assert not plan_as_of(now, 11).whole  # what operators remember has no history
 
 
 def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None:
@@ -92,7 +92,7 @@ def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None
     files = [ref.path for layer in now.version.traces[number].layers for ref in layer.files]
     assert files
     for epoch in (1, 3, 6):
-        made = asof(now, epoch).traces[number]
+        made = plan_as_of(now, epoch).traces[number]
         assert [ref.path for layer in made.layers for ref in layer.files] == files
 
 
@@ -104,7 +104,7 @@ def test_a_stage_that_was_defined_later_is_told(session: Session) -> None:
     later = committed(session, 10, 14)
     now = later[14]
     for epoch, was in {**seen, **later}.items():
-        made = asof(now, epoch)
+        made = plan_as_of(now, epoch)
         check(now, was, made)
         assert made.unread == ({"late", "fast"} if epoch < 9 else set())
         assert {now.graph.named[name].id for name in made.unread} <= made.refused
@@ -116,7 +116,7 @@ def test_an_input_that_was_declared_later_is_empty(session: Session) -> None:
     more.insert([(1,)])
     session.commit()
     now = inside(session).snapshot
-    made = asof(now, 3)
+    made = plan_as_of(now, 3)
     assert not made.unread
     assert [rows(made.traces[n]) for n in now.graph.named["more"].traces.values()] == [[]]
 
@@ -139,7 +139,7 @@ def test_parts_of_a_stage_that_stood_still_are_not_taken(session: Session) -> No
     seen |= committed(session, 14, 16)
     now = seen[16]
     for epoch, was in seen.items():
-        check(now, was, asof(now, epoch))
+        check(now, was, plan_as_of(now, epoch))
 
 
 def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> None:
@@ -150,27 +150,27 @@ def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> Non
         again.commit()
         now = inside(again).snapshot
         for epoch, was in seen.items():
-            check(now, was, asof(now, epoch))
+            check(now, was, plan_as_of(now, epoch))
 
 
 @pytest.mark.parametrize("epoch", [-1, 5, 99])
 def test_an_epoch_that_is_not_there_is_told(session: Session, epoch: int) -> None:
     committed(session, 1, 4)
     with pytest.raises(TimeError, match="is not readable") as told:
-        asof(inside(session).snapshot, epoch)
+        plan_as_of(inside(session).snapshot, epoch)
     assert "epochs 0 to 4 are" in str(told.value.hint)
 
 
 def test_epoch_0_is_empty(session: Session) -> None:
     committed(session, 1, 4)
     now = inside(session).snapshot
-    made = asof(now, 0)
+    made = plan_as_of(now, 0)
     assert not any(rows(trace) for trace in made.traces.values())
 
 
 def kept_frames(session: Session) -> list[Frame]:
     store = inside(session).store
-    return kept(store.files, store.path, store.log.head)
+    return retained_frames(store.files, store.path, store.log.head)
 
 
 def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> None:
@@ -178,11 +178,11 @@ def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> 
     session.rewind(3)
     *before, rewind = kept_frames(session)
     number = next(iter(inside(session).snapshot.graph.named["edges"].traces.values()))
-    assert not Recent(before[-1:], 3).told  # of epochs 4 and 5 nothing is known
+    assert not RecentFrames(before[-1:], 3).told  # of epochs 4 and 5 nothing is known
     for frames in ([rewind], [*before[-1:], rewind]):
-        assert Recent(frames, 3).told
-        assert not Recent(frames, 3).since(number, number)
-        assert not Recent(frames, 2).told
+        assert RecentFrames(frames, 3).told
+        assert not RecentFrames(frames, 3).since(number, number)
+        assert not RecentFrames(frames, 2).told
 
 
 def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> None:
@@ -190,7 +190,7 @@ def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> No
     seen = committed(session, 1, 24)
     now, frames = seen[24], kept_frames(session)
     for epoch, was in seen.items():
-        made = asof(now, epoch, frames=frames)
+        made = plan_as_of(now, epoch, frames=frames)
         check(now, was, made)
         assert made.whole or epoch < 2, epoch
         assert sum(len(t.layers) for t in made.traces.values()) < 16 * len(made.traces)
@@ -209,17 +209,17 @@ def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_ta
     seen |= committed(session, 17, 20)
     now, frames = seen[20], kept_frames(session)
     for epoch, was in seen.items():
-        check(now, was, asof(now, epoch, frames=frames))
-    assert asof(now, 18, frames=frames).whole
-    assert asof(now, 14, frames=frames).whole
+        check(now, was, plan_as_of(now, epoch, frames=frames))
+    assert plan_as_of(now, 18, frames=frames).whole
+    assert plan_as_of(now, 14, frames=frames).whole
     cut_off = [frame for frame in frames if frame.position.seq > frames[-2].position.seq]
-    assert not asof(now, 14, frames=cut_off).whole
+    assert not plan_as_of(now, 14, frames=cut_off).whole
 
 
 def test_who_goes_back_once_more_takes_nothing_for_what_it_was_not(session: Session) -> None:
     """A layer from which something was taken away tells of no epoch before that."""
     seen = committed(session, 1, 24)
-    made = asof(seen[24], 20, frames=kept_frames(session))
-    back = seen[24]._replace(version=Version(20, made.traces))
+    made = plan_as_of(seen[24], 20, frames=kept_frames(session))
+    back = seen[24]._replace(version=VersionState(20, made.traces))
     for epoch in range(1, 21):
-        check(back, seen[epoch], asof(back, epoch))
+        check(back, seen[epoch], plan_as_of(back, epoch))

@@ -23,8 +23,8 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import segments, writer
 from nosync_nb.store.verification import verify as verifying
-from nosync_nb.store.verification.report import Damaged, Verified
-from nosync_nb.store.verification.survey import Survey, survey
+from nosync_nb.store.verification.report import DamagedRange, VerificationReport
+from nosync_nb.store.verification.survey import LogSurvey, survey_log
 from nosync_nb.store.verification.verify import verify
 
 SPILL_ROWS = 40
@@ -84,7 +84,7 @@ def files_of(log: Path) -> list[Path]:
     return sorted(p for p in log.rglob("*") if p.suffix in (".log", ".state", ".arrow", ".pack"))
 
 
-def hit(found: Verified) -> set[str]:
+def hit(found: VerificationReport) -> set[str]:
     return {each.file for each in found.damage}
 
 
@@ -388,13 +388,13 @@ def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
 def test_a_later_look_that_lacks_the_newest_frames_takes_no_epoch_back(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[Survey] = []
+    looks: list[LogSurvey] = []
 
-    def mixture(*given: Any) -> Survey:
+    def mixture(*given: Any) -> LogSurvey:
         """The first look misses a file that was merged away, the second one the last frames."""
-        seen = survey(*given)
+        seen = survey_log(*given)
         looks.append(seen)
-        gone = Damaged("gone.arrow", "it is missing")
+        gone = DamagedRange("gone.arrow", "it is missing")
         return seen._replace(damage=[gone]) if len(looks) == 1 else seen._replace(epoch=1)
 
     monkeypatch.setattr(verifying, "survey", mixture)
@@ -460,7 +460,7 @@ def test_the_command_says_when_it_cannot_tell(arguments: list[str]) -> None:
 
 
 def test_what_is_told_of_strangers_cannot_repaint_a_terminal() -> None:
-    damage = Damaged("x.arrow", "b\x1bad", "\u202estage", range(3, 4))
+    damage = DamagedRange("x.arrow", "b\x1bad", "\u202estage", range(3, 4))
     assert str(damage) == "x.arrow (stage '\\u202estage', epoch 3): b\\x1bad"
 
 

@@ -21,7 +21,7 @@ from strategies import Epoch, ddl, histories
 
 import nosync_nb
 from nosync_nb import Collection, Input, Session
-from nosync_nb.collections.session_protocol import host_of
+from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.trace import Merge, Trace
 
@@ -78,7 +78,7 @@ def count(collection: Collection, at: Any = None) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = host_of(collection).epoch(None)
+    now = session_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now).to_pydict()
     return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
 

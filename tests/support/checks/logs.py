@@ -9,7 +9,9 @@ from nosync_nb.store.log import segments, tail
 def everything(path: str) -> list[bytes]:
     """Returns all payloads of a log, from the first."""
     files = Files()
-    chain = segments.linked(files, path, files.names(path))
+    chain = segments.linked_segments(files, path, files.names(path))
     if not chain.live:
         return []
-    return [frame.payload for frame in tail.read(files, path, chain, chain.live[0].start).frames]
+    return [
+        frame.payload for frame in tail.read_tail(files, path, chain, chain.live[0].start).frames
+    ]

@@ -19,7 +19,7 @@ from faults.faults import Crash, Phase
 from faults.memory_disk import MemoryFiles
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.store.records import payloads
-from nosync_nb.store.replication.restore.restore import MissingError
+from nosync_nb.store.replication.restore.restore import QuorumUnavailableError
 
 ACTS = {
     "a": "the first owner appends and syncs",
@@ -140,7 +140,7 @@ class Explored(World):
         here, self.path = self.path, ELSEWHERE
         try:
             found = self.restored(self.replicas._replace(replicas=tuple(known)))
-        except MissingError:
+        except QuorumUnavailableError:
             found = None
         if found is None:
             assert not self.announced

@@ -23,8 +23,8 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Buffer, File, Files
-from nosync_nb.files.os_errors import fail
-from nosync_nb.store.log.owner__machine import Machine, Process
+from nosync_nb.files.os_errors import raise_durability_error
+from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity
 from nosync_nb.store.store import Store
 
 Phase = Literal["before", "inside", "after"]
@@ -133,7 +133,7 @@ class _Phase:
             raise Crash(step)
         error = files.error_at(step) if files.error_at else None
         if error is not None:
-            fail(OSError(error, os.strerror(error)), step.action, step.name)
+            raise_durability_error(OSError(error, os.strerror(error)), step.action, step.name)
         if step.number == files.crash_at:
             self._phase = files.crash_phase
             if self._phase == "before":
@@ -453,7 +453,7 @@ class PickyFiles(Files):
         """Counts a step, and fails if it is the one."""
         self.steps.append(Step(len(self.steps) + 1, action, os.path.basename(path)))
         if len(self.steps) == self.fail_at:
-            fail(OSError(self.code, os.strerror(self.code)), action, path)
+            raise_durability_error(OSError(self.code, os.strerror(self.code)), action, path)
 
     def make_folder(self, path: str, *, sync: bool = True) -> bool:
         self.step("make_folder", path)
@@ -503,7 +503,7 @@ class PickyFiles(Files):
         return super().lock(path, wait_s=wait_s)
 
 
-class FakeMachine(Machine):
+class FakeMachine(HostIdentity):
     """A machine whose processes, restarts and clock are in a test's hands.
 
     Each instance is one process; those in `dead` do not live any more. Another `host` cannot
@@ -513,14 +513,14 @@ class FakeMachine(Machine):
     _pids = iter(range(1000, 1_000_000))
 
     def __init__(self, *, host: str = "here", boot: str = "boot-1", namespace: str = "") -> None:
-        self.me = Process(host, boot, namespace, next(self._pids), 1)
+        self.me = ProcessIdentity(host, boot, namespace, next(self._pids), 1)
         self.dead = False
         self.clock_ms = 1_700_000_000_000
         self.others: list[FakeMachine] = []
         self.meanwhile: list[Callable[[], None]] = []  # what happens while it listens, once each
         self.listened_s = 0.0
 
-    def identity(self) -> Process:
+    def identity(self) -> ProcessIdentity:
         return self.me
 
     def now_ms(self) -> int:
@@ -533,7 +533,7 @@ class FakeMachine(Machine):
             self.meanwhile.pop()()
         return word() != before
 
-    def alive(self, other: Process) -> bool | None:
+    def alive(self, other: ProcessIdentity) -> bool | None:
         if other.host != self.me.host or other.namespace != self.me.namespace:
             return None
         if other.boot != self.me.boot:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from faults.faults import SECTOR_BYTES, Crash, Phase
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Buffer, File, Files, Lock
-from nosync_nb.files.os_errors import fail
+from nosync_nb.files.os_errors import raise_durability_error
 
 _MINE = os.getuid(), os.getgid()
 _FILE = stat.S_IFREG | 0o600
@@ -356,7 +356,7 @@ class MemoryFiles(Files):
         self.did[action] += 1
         if self.refused and self.refused[0] <= self.count <= self.refused[1]:
             code = self.refused[2]
-            fail(OSError(code, os.strerror(code)), action, path)
+            raise_durability_error(OSError(code, os.strerror(code)), action, path)
         if self.count != self.crash_at:
             return False
         if self.crash_phase == "before":
@@ -382,11 +382,11 @@ class MemoryFiles(Files):
         try:
             found = self.tree.find(path)
         except OSError as error:
-            fail(error, "create the folder", path)
+            raise_durability_error(error, "create the folder", path)
         if isinstance(found, Directory):
             return False
         if found is not None:
-            fail(NotADirectoryError(errno.ENOTDIR, ""), "create the folder", path)
+            raise_durability_error(NotADirectoryError(errno.ENOTDIR, ""), "create the folder", path)
         parent = os.path.dirname(path)
         self.make_folder(parent)
         self.tree.folder(parent).now[os.path.basename(path)] = Directory()
@@ -407,7 +407,9 @@ class MemoryFiles(Files):
         folder = self._above(path, "create")
         name = path.rpartition("/")[2]
         if name in folder.now:
-            fail(FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)), "create", path)
+            raise_durability_error(
+                FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)), "create", path
+            )
         inode = folder.now[name] = Inode(self.tree.number())
         if crash:
             self.die()
@@ -418,7 +420,7 @@ class MemoryFiles(Files):
             raise Crash(path)
         node = self._node(path, "open")
         if isinstance(node, Directory):
-            fail(IsADirectoryError(errno.EISDIR, ""), "open", path)
+            raise_durability_error(IsADirectoryError(errno.EISDIR, ""), "open", path)
         file = self._opened.get(path)
         if file is None or file.inode is not node:
             file = self._opened[path] = MemoryFile(self, path, node)
@@ -427,7 +429,7 @@ class MemoryFiles(Files):
     def mapped(self, path: str, *, write: bool = False) -> Any:
         file = self.open(path, write=write)
         if not file.size():
-            fail(OSError("it is empty"), "map", path)
+            raise_durability_error(OSError("it is empty"), "map", path)
         if file.size() % 8:
             raise CorruptLogError(f"'{path}' is damaged: its size is no multiple of 8")
         return file.mapped(write=write)
@@ -437,9 +439,9 @@ class MemoryFiles(Files):
             raise Crash(path)
         node = self._node(path, "open")
         if isinstance(node, Directory):
-            fail(IsADirectoryError(errno.EISDIR, ""), "open", path)
+            raise_durability_error(IsADirectoryError(errno.EISDIR, ""), "open", path)
         if most is not None and len(node.content) > most:
-            fail(OSError(errno.EFBIG, ""), "read", path)
+            raise_durability_error(OSError(errno.EFBIG, ""), "read", path)
         return bytes(node.content)
 
     def rename(self, source: str, target: str) -> None:
@@ -448,12 +450,12 @@ class MemoryFiles(Files):
         crash = self.step("rename", target)
         folder = self._above(source, "rename")
         if old not in folder.now:
-            fail(FileNotFoundError(errno.ENOENT, ""), "rename", source)
+            raise_durability_error(FileNotFoundError(errno.ENOENT, ""), "rename", source)
         moved, replaced = folder.now[old], folder.now.get(new)
         if replaced is not None and replaced is not moved:
             code = _refusal(moved, replaced)
             if code:
-                fail(OSError(code, ""), "rename", source)
+                raise_durability_error(OSError(code, ""), "rename", source)
         if isinstance(replaced, Inode) and replaced is not moved:
             replaced.unname()
         folder.now[new] = folder.now.pop(old)
@@ -467,7 +469,9 @@ class MemoryFiles(Files):
         node = self._node(source, "link")
         folder, name = self._above(target, "link"), os.path.basename(target)
         if name in folder.now or isinstance(node, Directory):
-            fail(FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)), "link", source)
+            raise_durability_error(
+                FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)), "link", source
+            )
         folder.now[name] = node
         node.name_again()
         if crash:
@@ -480,13 +484,13 @@ class MemoryFiles(Files):
         except FileNotFoundError:
             return
         except OSError as error:
-            fail(error, "delete", path)
+            raise_durability_error(error, "delete", path)
         node = folder.now.get(name)
         if node is None:
             return
         crash = self.step("unlink", path)
         if isinstance(node, Directory):
-            fail(IsADirectoryError(errno.EISDIR, ""), "delete", path)
+            raise_durability_error(IsADirectoryError(errno.EISDIR, ""), "delete", path)
         del folder.now[name]
         node.unname()
         if crash:
@@ -497,7 +501,7 @@ class MemoryFiles(Files):
         try:
             folder = self.tree.folder(path)
         except OSError as error:
-            fail(error, "sync the folder", path)
+            raise_durability_error(error, "sync the folder", path)
         if not self.lies:
             folder.sync()
         if crash:
@@ -507,7 +511,7 @@ class MemoryFiles(Files):
         try:
             return sorted(self.tree.folder(path).now)
         except OSError as error:
-            fail(error, "list", path)
+            raise_durability_error(error, "list", path)
 
     def exists(self, path: str) -> bool:
         try:
@@ -539,13 +543,13 @@ class MemoryFiles(Files):
         try:
             found = self.tree.find(path)
         except OSError as error:
-            fail(error, action, path)
+            raise_durability_error(error, action, path)
         if found is None:
-            fail(FileNotFoundError(errno.ENOENT, ""), action, path)
+            raise_durability_error(FileNotFoundError(errno.ENOENT, ""), action, path)
         return found
 
     def _above(self, path: str, action: str) -> Directory:
         try:
             return self.tree.folder(path.rpartition("/")[0])
         except OSError as error:
-            fail(error, action, path)
+            raise_durability_error(error, action, path)

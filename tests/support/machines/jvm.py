@@ -71,7 +71,7 @@ def leave(path: Path) -> None:
 
     from nosync_nb.spark import launch
 
-    spark = launch.start(
+    spark = launch.start_session(
         {
             "spark.master": "local[2]",
             # Not by the variable: Spark has a JVM print the command of the one it starts.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
-from nosync_nb.store.replication.protocol import Holdings, Name, Replica, Term
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica, ReplicaHoldings
 
 WAYS = ("lost", "reply lost", "twice", "late")
 
@@ -73,27 +73,27 @@ class Wire:
         found: int = self._say("acknowledged")
         return found
 
-    def promised(self) -> Term | None:
-        found: Term | None = self._say("promised")
+    def promised(self) -> OwnerTerm | None:
+        found: OwnerTerm | None = self._say("promised")
         return found
 
-    def promise(self, term: Term, name: Name) -> Holdings:
-        found: Holdings = self._say("promise", term, name)
+    def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
+        found: ReplicaHoldings = self._say("promise", term, name)
         # A promise begins a session, also one of the same term: of those before nothing is taken.
         self._late[:] = [each for each in self._late if each.args[:1] != (term,)]
         return found
 
-    def held(self) -> Holdings:
-        found: Holdings = self._say("held")
+    def held(self) -> ReplicaHoldings:
+        found: ReplicaHoldings = self._say("held")
         return found
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         self._say("store", term, name, offset, data, last=last)
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         self._say("append", term, name, offset, data)
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         self._say("sync", term, seq)
 
     def digest(self, name: str, size: int) -> bytes:
@@ -104,7 +104,7 @@ class Wire:
         found: bytes = self._say("read", name, offset, size)
         return found
 
-    def discard(self, term: Term, names: Iterable[str]) -> None:
+    def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         self._say("discard", term, names)
 
     def close(self) -> None:

@@ -23,20 +23,24 @@ from machines.lossy_channel import Message, Wire, arrives
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.catch_up import Regained
-from nosync_nb.store.log.frames import Frame, Mark, scan
+from nosync_nb.store.log.catch_up import CaughtUpFrames
+from nosync_nb.store.log.frames import Frame, Mark, scan_buffer
 from nosync_nb.store.log.segments import Segment
-from nosync_nb.store.ownership_history import Succession
+from nosync_nb.store.ownership_history import OwnershipHistory
 from nosync_nb.store.records import file_references, payloads
-from nosync_nb.store.records.file_references import Wanted
-from nosync_nb.store.records.payloads import Entry
+from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.replication import consistency, file_layout
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
-from nosync_nb.store.replication.agent.takeover import AheadError, Poll, UndecidedError
+from nosync_nb.store.replication.agent.takeover import (
+    QuorumPendingError,
+    ReplicaAheadError,
+    TakeoverPoll,
+)
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.config import Replicas, checked, safe
-from nosync_nb.store.replication.protocol import Name
+from nosync_nb.store.replication.config import ReplicaConfig, checked_config, quorum_index
+from nosync_nb.store.replication.protocol import LogName
 from nosync_nb.store.replication.restore import catch_up, lazy_fetch__bringing, restore
 from nosync_nb.trace.parts.arrow_file import MAGIC, TAIL
 
@@ -91,7 +95,7 @@ class World:
         self.tree = Tree()
         self.quiet = MemoryFiles(self.tree)
         self.path = f"{HOME}/x.nosync"
-        self.replicas: Replicas = checked(
+        self.replicas: ReplicaConfig = checked_config(
             [f"file://{HOME}/replica-{i}" for i in range(COUNT)], QUORUM, log=self.path
         )
         self.disks = [MemoryFiles(self.tree, seed + 1 + i) for i in range(COUNT)]
@@ -163,8 +167,8 @@ class World:
         first = log.checkpoint_seq
         if first:
             assert log.checkpoint in self.states[first]
-        meta = payloads.unpack(log.checkpoint).meta if log.checkpoint else {}
-        self.succession = Succession(log.heads, meta, first, frames)
+        meta = payloads.decode_payload(log.checkpoint).meta if log.checkpoint else {}
+        self.succession = OwnershipHistory(log.heads, meta, first, frames)
         last = first + len(found)
         # Frames of which nobody was told may be those of a history that was left.
         whole = [*self.appended, self.maybe]  # a frame may be there whose call did not return
@@ -179,28 +183,28 @@ class World:
         self.appended = now
         self.acks = [0] * COUNT
         self.holds = [min(each, common) for each in self.holds]
-        self.poll = Poll(COUNT, QUORUM)
+        self.poll = TakeoverPoll(COUNT, QUORUM)
         self.zombies += [shipper for shipper in self.shippers if shipper]
         del self.zombies[:-4]
         self.shippers, self.wires = [None] * COUNT, [None] * COUNT
         return log
 
-    def further(self, head: Segment, end: Mark) -> Regained | None:
+    def further(self, head: Segment, end: Mark) -> CaughtUpFrames | None:
         """What the replicas that answer have of the last owner, and his disk has lost."""
         there = [one for n, one in enumerate(self.replicas.replicas) if n not in self.away]
-        found = catch_up.furthest(self.quiet, there, head, end)
+        found = catch_up.furthest_replica(self.quiet, there, head, end)
         if found is not None:
             self.did["caught up"] += 1
-            self.complete(scan(found.data, end.offset, end)[0])
+            self.complete(scan_buffer(found.data, end.offset, end)[0])
         return found
 
     def complete(self, taken: list[Frame]) -> None:
         """Brings the files that frames name from who has them, as whoever reads them has it."""
-        every = file_references.wanted(
-            {}, [payloads.changes(payloads.unpack(f.payload) for f in taken)]
+        every = file_references.file_references(
+            {}, [payloads.entries_by_log(payloads.decode_payload(f.payload) for f in taken)]
         )
         for wanted in every.values():
-            if not self.files.exists(file_layout.path_of(self.path, wanted.name)):
+            if not self.files.exists(file_layout.file_path(self.path, wanted.name)):
                 self.bring(wanted)
 
     def clock(self) -> None:
@@ -238,8 +242,8 @@ class World:
     def payload(self, names: list[str]) -> bytes:
         """An epoch's frame that names files."""
         refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in names]
-        entries = [Entry(1, payloads.FILES, json.dumps(refs).encode())] if refs else []
-        return payloads.pack(len(self.appended) + 1, self.random.random(), {}, entries)
+        entries = [PayloadEntry(1, payloads.FILES, json.dumps(refs).encode())] if refs else []
+        return payloads.encode_payload(len(self.appended) + 1, self.random.random(), {}, entries)
 
     def append(self, names: list[str] | None = None) -> None:
         """Commits an epoch."""
@@ -253,7 +257,7 @@ class World:
         name = f"log1-{len(self.appended)}-g{self.log.generation}-{len(self.contents)}.arrow"
         data = self.random.randbytes(self.random.randrange(1, 3000))
         self.contents[name], self.digests[name] = part_of(data)
-        file = self.files.create(file_layout.path_of(self.path, name))
+        file = self.files.create(file_layout.file_path(self.path, name))
         file.append(self.contents[name])
         file.sync()
         file.close()
@@ -268,16 +272,16 @@ class World:
 
     def checkpoint(self) -> None:
         """Writes a checkpoint that names some files of before; the others go."""
-        there = [n for n in self.live if self.files.exists(file_layout.path_of(self.path, n))]
+        there = [n for n in self.live if self.files.exists(file_layout.file_path(self.path, n))]
         kept = sorted(self.random.sample(there, self.random.randrange(len(there) + 1)))
         refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in kept]
         seq = len(self.appended)
         meta = {"layers": {"1": [1, {}, [[0, 1, refs]]]}, **self.succession.saved(seq)}
-        payload = payloads.pack(seq, 0.0, meta, [])
+        payload = payloads.encode_payload(seq, 0.0, meta, [])
         self.states.setdefault(seq, set()).add(payload)
         self.log.write_checkpoint(payload)
         for name in sorted({*there} - {*kept}):
-            self.files.unlink(file_layout.path_of(self.path, name))
+            self.files.unlink(file_layout.file_path(self.path, name))
         self.live = kept
         self.log.trim()
 
@@ -327,7 +331,7 @@ class World:
         """Who ships to a replica for the owner of now."""
         shipper = self.shippers[number]
         if shipper is None:
-            source = Source(self.path, self.log.generation, files=self.files)
+            source = LogSource(self.path, self.log.generation, files=self.files)
             place = self.replicas.replicas[number].path
             folder = FolderReplica(place, source.log_id, files=self.disks[number])
             wire = self.wires[number] = Wire(folder, self.random, self.did, self.late[number])
@@ -335,7 +339,7 @@ class World:
             shipper = self.shippers[number] = Shipper(
                 source,
                 wire,
-                Name(self.path, "me", COUNT, QUORUM),
+                LogName(self.path, "me", COUNT, QUORUM),
                 lambda why: self.poll.ask(number, why),
             )
         return shipper
@@ -355,12 +359,12 @@ class World:
             while shipper.ship(written=written):
                 before = shipper.bytes_sent, self.disks[at].changes()
             assert before == (shipper.bytes_sent, self.disks[at].changes())  # nothing new, no work
-        except AheadError:
+        except ReplicaAheadError:
             # The disk is older than replicas: an old copy, or what the power took.
             self.did["ahead"] += 1
             self.lose_disk()
             return
-        except UndecidedError:
+        except QuorumPendingError:
             self.did["undecided"] += 1
             return
         except FencedError:
@@ -380,13 +384,13 @@ class World:
             assert self.readable(at) >= known.seq
         if not written:  # of what a keeper without an owner ships, nobody is told
             self.acks[at] = self.holds[at] = known.seq
-            self.announced = max(self.announced, safe(self.acks, QUORUM))
+            self.announced = max(self.announced, quorum_index(self.acks, QUORUM))
 
     def readable(self, number: int) -> int:
         """How far a log can be read back from one replica, each file as it was written."""
         address = self.replicas.replicas[number]
         replica = FolderReplica(address.path, self.log.id, files=self.quiet)
-        copy = consistency.examined(self.quiet, address.url, replica)
+        copy = consistency.examine_copy(self.quiet, address.url, replica)
         for name in copy.rows:
             written = self.contents[name]
             assert replica.read(name, 0, len(written) + 1) == written
@@ -612,8 +616,8 @@ class World:
         for number in (*range(COUNT), *range(COUNT)):  # what is empty waits for all to be asked
             try:
                 self.shipper(number).ship()
-            except (FencedError, UndecidedError) as error:
-                self.did["ahead" if isinstance(error, AheadError) else "old"] += 1
+            except (FencedError, QuorumPendingError) as error:
+                self.did["ahead" if isinstance(error, ReplicaAheadError) else "old"] += 1
             except DurabilityError:
                 assert number in self.away
             else:
@@ -661,10 +665,10 @@ class World:
         assert restored is None or len(self.appended) == restored.seq
         self.zombies.clear()
         self.live = [
-            n for n in self.contents if self.files.exists(file_layout.path_of(self.path, n))
+            n for n in self.contents if self.files.exists(file_layout.file_path(self.path, n))
         ]
         for name in self.live:
-            assert self.files.read(file_layout.path_of(self.path, name)) == self.contents[name]
+            assert self.files.read(file_layout.file_path(self.path, name)) == self.contents[name]
         self.copy = None
 
     def unfit(self) -> set[int] | None:
@@ -673,10 +677,10 @@ class World:
         nothing = not any(self.segments(n) for n in range(COUNT)) and not self.announced
         return unfit if len(unfit) < QUORUM or nothing else None
 
-    def restored(self, asked: Replicas) -> restore.Restored | None:
+    def restored(self, asked: ReplicaConfig) -> restore.RestoreResult | None:
         """What replicas give; None if they hold nothing of the log."""
         try:
-            restored = restore.restore(self.path, asked, self.quiet)
+            restored = restore.restore_log(self.path, asked, self.quiet)
         except SchemaError as error:
             if "no log" not in str(error.hint):
                 raise
@@ -685,10 +689,10 @@ class World:
             self.bring(wanted)
         return restored
 
-    def bring(self, wanted: Wanted) -> None:
+    def bring(self, wanted: FileReference) -> None:
         """Brings a file of rows from the first replica that has it as it was written."""
 
-        def prove(_files: Files, path: str, wanted: Wanted) -> None:
+        def prove(_files: Files, path: str, wanted: FileReference) -> None:
             if self.quiet.read(path) != self.contents[wanted.name]:
                 raise CorruptLogError(f"'{path}' is another file")
 
@@ -696,7 +700,7 @@ class World:
         for address in self.replicas.replicas:
             replica = FolderReplica(address.path, self.log.id, files=files)
             with suppress(CorruptLogError):
-                lazy_fetch__bringing.bring(files, self.path, wanted, replica, prove=prove)
+                lazy_fetch__bringing.fetch_file(files, self.path, wanted, replica, prove=prove)
                 return
         raise AssertionError(f"'{wanted.name}' is lost")
 

@@ -28,7 +28,7 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, compile_expression
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.nested import column_of, unpack
+from nosync_nb.rows.nested import column_of, to_python_values
 from sql_cases.expression_cases import INTEGERS, label
 
 RECORD = Path(__file__).parents[2] / "data" / "edge_answers.json.xz"
@@ -383,7 +383,9 @@ def here(edge: Edge, *, together: bool = True) -> Answer:
     ]
     if together:
         try:
-            return e.type, [plain(v) for v in unpack(e.evaluate(columns, len(at)), e.type)]
+            return e.type, [
+                plain(v) for v in to_python_values(e.evaluate(columns, len(at)), e.type)
+            ]
         except ExpressionError:
             pass
     answers: list[str | None] = []
@@ -393,10 +395,10 @@ def here(edge: Edge, *, together: bool = True) -> Answer:
             rows.slice_(columns[c], i, i + 1) if c in e.columns else columns[c]
             for c in range(len(columns))
         ]
-        row = repr([unpack(one[c], frame()[0].types[c]) for c in e.columns])
+        row = repr([to_python_values(one[c], frame()[0].types[c]) for c in e.columns])
         if row not in known:
             try:
-                known[row] = plain(unpack(e.evaluate(one, 1), e.type)[0])
+                known[row] = plain(to_python_values(e.evaluate(one, 1), e.type)[0])
             except ExpressionError:
                 known[row] = RAISES
         answers.append(known[row])
@@ -438,9 +440,8 @@ def caught(spark: Any, sql: str, name: str, type_: str) -> Any:
 
     jvm = spark.sparkContext._gateway.jvm
     utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    value = (
-        f"if(row < 0, null, {interval_transport.taken(f'({sql})', type_)})"  # nullable for PySpark
-    )
+    value = interval_transport.sql_to_transport(f"({sql})", type_)
+    value = f"if(row < 0, null, {value})"  # nullable for PySpark
     struct = functions.expr(f"named_struct('v', {value})")
     inner = utils.expression(getattr(struct, "_jc"))  # noqa: B009  (PySpark has no public way)
     tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(inner)
@@ -451,7 +452,7 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     """Spark's answers: a type, and one for each row."""
     import pyarrow as pa
 
-    from nosync_nb.spark.spark_session import frame_of, spelled
+    from nosync_nb.spark.spark_session import frame_of, spark_type_text
 
     schema, columns = frame()
     arrays = [rows.to_arrow(c, t) for c, t in zip(columns, schema.types, strict=True)]
@@ -474,12 +475,14 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
             examine(part[:half])
             examine(part[half:])
             return
-        types.update({e.sql: spelled(f.dataType) for e, f in zip(part, fields, strict=True)})
+        types.update(
+            {e.sql: spark_type_text(f.dataType) for e, f in zip(part, fields, strict=True)}
+        )
 
     def given(array: Any, k: int, type_: str) -> str | None:
         """One value; bytes that are no UTF-8 are no text, and are refused here."""
         try:
-            return plain(unpack(rows.from_arrow(array.slice(k, 1), type_), type_)[0])
+            return plain(to_python_values(rows.from_arrow(array.slice(k, 1), type_), type_)[0])
         except UnicodeDecodeError:
             return RAISES
 
@@ -518,7 +521,7 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
 if __name__ == "__main__":
     from nosync_nb.spark import launch
 
-    found = launch.start(
+    found = launch.start_session(
         {
             "spark.master": "local[2]",
             "spark.log.level": "OFF",
@@ -527,4 +530,4 @@ if __name__ == "__main__":
         }
     )
     write(edges(), asked(found, edges()))
-    launch.stop(found)
+    launch.stop_session(found)

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Expression, Settings, compile_expression
+from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.ddl import INTERVALS
-from nosync_nb.rows.nested import column_of, unpack
+from nosync_nb.rows.nested import column_of, to_python_values
 from sql_cases.edge_cases import caught
 from sql_cases.expression_cases import VALUES
 from sql_cases.expression_frames import Mask, evaluated
@@ -464,7 +464,7 @@ class Frame:
 
     def compiled(self, sql: str, *, ansi: bool = True) -> Expression | None:
         """The expression; None if it cannot be read."""
-        settings = Settings("UTC", ansi)
+        settings = SqlSettings("UTC", ansi)
         try:
             return compile_expression(
                 sql, self.schema, types=lambda *_: ["string"], settings=settings
@@ -489,7 +489,7 @@ def summed(call: str, done: Sequence[tuple[str, Expression]]) -> str:
     for type_, e in done:
         column, fine = evaluated(e, own.columns, ROWS)
         kept = None if fine is None else fine.tolist()
-        values = unpack(column, e.type)
+        values = to_python_values(column, e.type)
         if call.partition("(")[0] in MATHEMATICS:
             values = [each is None for each in values]
         texts.append(repr((type_, e.type, values, kept)))
@@ -571,7 +571,9 @@ class Asked:
                     atol=0,
                 )
             for i in np.flatnonzero(~same)[:1].tolist():
-                both = [unpack(rows.slice_(c, i, i + 1), e.type)[0] for c in (theirs, column)]
+                both = [
+                    to_python_values(rows.slice_(c, i, i + 1), e.type)[0] for c in (theirs, column)
+                ]
                 yield f"{each.sql} on {frame().row(e, i)}: Spark {both[0]}, here {both[1]}"
 
     def _refusals(self, some: Sequence[Computed]) -> Iterator[str]:
@@ -630,6 +632,6 @@ if __name__ == "__main__":
     from nosync_nb.spark import spark_session
 
     slow = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    session = spark_session.require(conf={"spark.sql.session.timeZone": "UTC", **slow})
+    session = spark_session.require_session(conf={"spark.sql.session.timeZone": "UTC", **slow})
     session.sparkContext.setLogLevel("OFF")
     _record(session)

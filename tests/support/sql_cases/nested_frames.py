@@ -17,7 +17,7 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, compile_expression
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.nested import pack, unpack
+from nosync_nb.rows.nested import from_python_values, to_python_values
 from sql_cases import json_cases, nested_cases, text_cases
 from sql_cases.nested_cases import SCHEMA
 
@@ -26,7 +26,7 @@ MODULES = (nested_cases, text_cases, json_cases)
 
 def frame(cases: ModuleType = nested_cases) -> list[pa.Array]:
     typed = zip(cases.table(), cases.SCHEMA.types, strict=True)
-    return [pack(column, type_) for column, type_ in typed]
+    return [from_python_values(column, type_) for column, type_ in typed]
 
 
 def compiled(sql: str, schema: Schema = SCHEMA) -> Expression:
@@ -38,14 +38,14 @@ def compiled(sql: str, schema: Schema = SCHEMA) -> Expression:
 def evaluated(e: Expression, columns: list[Column], n: int) -> tuple[list[Any], list[bool]]:
     """The raw values, None where a row raises, and which rows do not."""
     try:
-        return unpack(e.evaluate(columns, n), e.type), [True] * n
+        return to_python_values(e.evaluate(columns, n), e.type), [True] * n
     except ExpressionError:
         values: list[Any] = []
         fine = []
         for i in range(n):
             try:
                 one = e.evaluate([rows.slice_(c, i, i + 1) for c in columns], 1)
-                values += unpack(one, e.type)
+                values += to_python_values(one, e.type)
                 fine.append(True)
             except ExpressionError:
                 values.append(None)

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Expression, Settings, compile_expression
+from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.expressions.syntax.parser import Word, tokens
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.nested import column_of, unpack
+from nosync_nb.rows.nested import column_of, to_python_values
 from nosync_nb.spark import interval_transport
-from nosync_nb.spark.spark_session import frame_of, spelled
+from nosync_nb.spark.spark_session import frame_of, spark_type_text
 
 ROWS = 14
 _EXAMPLE = re.compile(r"^\s*> SELECT\s+(.*?);\s*$", re.MULTILINE | re.DOTALL)
@@ -207,7 +207,7 @@ class Answer(NamedTuple):
 
 def here(example: Example, *, ansi: bool) -> Answer | None:
     """What is computed here; None if Spark is asked."""
-    settings = Settings("UTC", ansi)
+    settings = SqlSettings("UTC", ansi)
     e = compile_expression(example.sql, example.schema, types=lambda *_: ["int"], settings=settings)
     if not e.local:
         return None
@@ -216,7 +216,9 @@ def here(example: Example, *, ansi: bool) -> Answer | None:
     fine = []
     for i in range(len(example.values[0])):
         try:
-            values += unpack(e.evaluate([rows.slice_(c, i, i + 1) for c in columns], 1), e.type)
+            values += to_python_values(
+                e.evaluate([rows.slice_(c, i, i + 1) for c in columns], 1), e.type
+            )
             fine.append(True)
         except ExpressionError:
             values.append(None)
@@ -282,7 +284,7 @@ def _compared(example: Example, answer: Answer, there: str, theirs: Any) -> str 
         return f"in Spark a {there}, here a {type_}"
     column = rows.from_arrow(theirs, type_)
     same = rows.equal(column, column_of(list(answer.values), type_), type_).tolist()
-    expected = unpack(column, type_)
+    expected = to_python_values(column, type_)
     near = example.function in NEAR
     for row, (want, got) in enumerate(zip(expected, answer.values, strict=True)):
         if not same[row] and not (near and _close(want, got)):
@@ -328,9 +330,10 @@ def _asked(spark: Any, some: Sequence[tuple[Example, Answer | None]]) -> list[tu
     schema = Schema(fields)
     frame = frame_of(spark, pa.Table.from_arrays(arrays, schema=schema.arrow), schema)
     frame = frame.selectExpr("row", *texts)
-    types = [spelled(field.dataType) for field in frame.schema.fields[1:]]
+    types = [spark_type_text(field.dataType) for field in frame.schema.fields[1:]]
     passed = [
-        f"{interval_transport.taken(f'r{k}', type_)} AS r{k}" for k, type_ in enumerate(types)
+        f"{interval_transport.sql_to_transport(f'r{k}', type_)} AS r{k}"
+        for k, type_ in enumerate(types)
     ]
     table = frame.selectExpr("row", *passed).toArrow().sort_by("row")
     sizes = [len(example.values[0]) for example, _ in some]

@@ -19,7 +19,7 @@ from soak import SOAK
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.history import downsampling
-from nosync_nb.trace.history.downsampling import Keep, Recut
+from nosync_nb.trace.history.downsampling import RecutNode, RetainedEpochs
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.pack_tree import PackNode
 from nosync_nb.trace.parts.part_file import write_parts
@@ -27,7 +27,7 @@ from nosync_nb.trace.parts.part_file import write_parts
 PAIRS = Layout(("bigint", "bigint"), (0,))
 
 
-def tidied(history: History, keep: Keep | None) -> int:
+def tidied(history: History, keep: RetainedEpochs | None) -> int:
     """Packs and thins out until nothing is left to do; the bytes that were written for it."""
     written = 0
     while (plan := history.tidy(keep)) is not None:
@@ -153,7 +153,7 @@ def test_what_can_be_read_after_any_thinning_is_as_it_was(seed: int, steps: list
         elif step == "thin":
             single = chance.choice([1, 2, 10, 50])
             before = {epoch: readable(history, epoch, model.now) for epoch in model.changes}
-            tidied(history, Keep(single, frozenset(pins)))
+            tidied(history, RetainedEpochs(single, frozenset(pins)))
             for trace, epochs in before.items():
                 new = max(0, model.now + 1 - single)
                 assert {e for e in epochs if e >= new} <= {*readable(history, trace, model.now)}
@@ -172,18 +172,18 @@ def long(folder: Path, count: int, every: int) -> ThinnedPast:
 
 def test_a_pack_of_which_a_part_is_old_is_thinned_out_there(tmp_path: Path) -> None:
     model = long(tmp_path, 1000, 1000)
-    tidied(model.history, Keep(100))
+    tidied(model.history, RetainedEpochs(100))
     assert model.history.epochs(1, 1000) == [range(15, 896, 16), range(896, 1001)]
     model.check()
 
 
 def test_a_pin_keeps_its_epoch_and_not_those_beside_it(tmp_path: Path) -> None:
     model = long(tmp_path, 1000, 1000)
-    tidied(model.history, Keep(100, frozenset([500, 31])))
+    tidied(model.history, RetainedEpochs(100, frozenset([500, 31])))
     epochs = readable(model.history, 1, 1000)
     assert 500 in epochs
     assert [e for e in epochs if e < 896] == sorted([500, *range(15, 896, 16)])
-    tidied(model.history, Keep(100))
+    tidied(model.history, RetainedEpochs(100))
     assert 500 not in readable(model.history, 1, 1000)
     model.check()
 
@@ -191,7 +191,7 @@ def test_a_pin_keeps_its_epoch_and_not_those_beside_it(tmp_path: Path) -> None:
 def test_intervals_become_coarser_for_ever_and_packs_fewer(tmp_path: Path) -> None:
     model = long(tmp_path, 6000, 50)
     before = len(model.history.files())
-    tidied(model.history, Keep(2))
+    tidied(model.history, RetainedEpochs(2))
     steps = {each.step for each in model.history.epochs(1, 6000)}
     assert 4096 in steps
     assert len(readable(model.history, 1, 6000)) < 80
@@ -205,9 +205,9 @@ def test_what_is_written_by_thinning_is_in_proportion_to_the_past(tmp_path: Path
         model.advance(37)
         packed(model.history, model.now)
         made += tree_of(model.history)[-1].size_bytes
-        written += tidied(model.history, Keep(20))
+        written += tidied(model.history, RetainedEpochs(20))
     assert written < 3 * made
-    assert tidied(model.history, Keep(20)) == 0
+    assert tidied(model.history, RetainedEpochs(20)) == 0
 
 
 def test_packs_are_as_many_as_epochs_that_can_be_told_apart_ask_for(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_packs_are_as_many_as_epochs_that_can_be_told_apart_ask_for(tmp_path: Pa
     for _ in range(240):
         model.advance(16)
         packed(model.history, model.now)
-        tidied(model.history, Keep(64))
+        tidied(model.history, RetainedEpochs(64))
     nodes = [node for top in tree_of(model.history) for node in top.walk()]
     assert 3 * len(nodes) < len(readable(model.history, 1, model.now))
     model.check()
@@ -224,23 +224,23 @@ def test_packs_are_as_many_as_epochs_that_can_be_told_apart_ask_for(tmp_path: Pa
 
 def test_what_is_to_be_kept_since_is_not_lost() -> None:
     leaf = PackNode("a", 1, "", 0, 100, 100)
-    (found,) = downsampling.recuts([leaf], 200, Keep(10, frozenset([50])))
-    assert not downsampling.loses(found, 200, Keep(10, frozenset([50])))
-    assert not downsampling.loses(found, 230, Keep(10, frozenset()))
-    assert downsampling.loses(found, 200, Keep(10, frozenset([50, 51])))
-    assert downsampling.loses(found, 200, Keep(110))
-    assert downsampling.loses(found, 200, None)
+    (found,) = downsampling.recut_nodes([leaf], 200, RetainedEpochs(10, frozenset([50])))
+    assert not downsampling.would_lose(found, 200, RetainedEpochs(10, frozenset([50])))
+    assert not downsampling.would_lose(found, 230, RetainedEpochs(10, frozenset()))
+    assert downsampling.would_lose(found, 200, RetainedEpochs(10, frozenset([50, 51])))
+    assert downsampling.would_lose(found, 200, RetainedEpochs(110))
+    assert downsampling.would_lose(found, 200, None)
     coarse = leaf._replace(grain=16)
-    again = Recut(coarse, (downsampling.Fragment(0, 100, 256),))
-    assert not downsampling.loses(again, 20_000, Keep(10, frozenset([50])))
-    assert downsampling.loses(again, 20_000, Keep(10, frozenset([31])))
+    again = RecutNode(coarse, (downsampling.PackFragment(0, 100, 256),))
+    assert not downsampling.would_lose(again, 20_000, RetainedEpochs(10, frozenset([50])))
+    assert downsampling.would_lose(again, 20_000, RetainedEpochs(10, frozenset([31])))
 
 
 def test_a_sum_whose_leaves_are_thinned_out_already_is_cut_as_a_whole() -> None:
     ends = [*range(0, 1024 + 1, 64), 1040]
     leaves = [PackNode(f"{a}", 1, "", a, b, b, grain=16) for a, b in pairwise(ends)]
     whole = PackNode("sum", 1, "", 0, 1040, 1040, 1, children=tuple(leaves))
-    (found,) = downsampling.recuts([whole], 1039, Keep(1))
+    (found,) = downsampling.recut_nodes([whole], 1039, RetainedEpochs(1))
     assert found.old is whole
     assert found.pieces[-1] == (1024, 1040, 16)
     assert len(found.pieces) > 1
@@ -255,7 +255,7 @@ def test_what_came_late_of_epochs_that_a_rewind_has_left_is_thinned_out(tmp_path
     model.check()
     model.advance(400)
     packed(model.history, model.now)
-    tidied(model.history, Keep(10))
-    tidied(model.history, Keep(1))
-    tidied(model.history, Keep(300))
+    tidied(model.history, RetainedEpochs(10))
+    tidied(model.history, RetainedEpochs(1))
+    tidied(model.history, RetainedEpochs(300))
     model.check()

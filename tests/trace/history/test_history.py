@@ -36,7 +36,7 @@ from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.checksums import flaws
+from nosync_nb.trace.checksums import file_damage
 from nosync_nb.trace.history import (
     incremental_seek as near,
 )
@@ -47,9 +47,9 @@ from nosync_nb.trace.history import (
     sections,
     unpacked_tail,
 )
-from nosync_nb.trace.history.downsampling import Keep
+from nosync_nb.trace.history.downsampling import RetainedEpochs
 from nosync_nb.trace.history.history import History
-from nosync_nb.trace.history.incremental_seek import Near
+from nosync_nb.trace.history.incremental_seek import NearbyState
 from nosync_nb.trace.parts.part_file import PartRef, open_part, write_parts
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
@@ -74,7 +74,7 @@ def calm() -> None:
     """A pause that takes no time."""
 
 
-def pack(history: History, upto: int, keep: Keep | None = None) -> bool:
+def pack(history: History, upto: int, keep: RetainedEpochs | None = None) -> bool:
     """Packs and tidies up; returns whether there was something to pack."""
     plan = history.pack(upto)
     adopted = plan is not None and history.adopt(plan.perform(calm))
@@ -108,7 +108,7 @@ class Past(RuleBasedStateMachine):
         self.now = self.steps = 0
         self.epochs: dict[int, list[tuple[int, Count]]] = {trace: [] for trace in TRACES}
         self.waiting: Any = None
-        self.known: dict[int, list[Near]] = {trace: [] for trace in TRACES}
+        self.known: dict[int, list[NearbyState]] = {trace: [] for trace in TRACES}
         self.few = [
             mock.patch.object(pack_tree, "FANOUT", 3),
             mock.patch.object(near, "FEW_ROWS", 2),
@@ -230,13 +230,13 @@ class Past(RuleBasedStateMachine):
         known = self.known[trace]
         if trace == TRACES[-1]:
             known.clear()  # what it was may change while it lags behind
-        found = near.reached(self.history, trace, LAYOUTS[trace], epoch, known)
+        found = near.nearby_state(self.history, trace, LAYOUTS[trace], epoch, known)
         for part in found.parts():
             check(part)
         assert self.expected(trace, None, epoch) == counted([found.consolidated()])
         weight = self.history.weight(trace, None, epoch)
         assert sum(weight) >= sum(map(len, self.history.state(trace, epoch)))
-        known.append(Near(epoch, found))
+        known.append(NearbyState(epoch, found))
         random.shuffle(known)
         del known[4:]
 
@@ -295,7 +295,7 @@ def long(folder: Path, epochs: int, every: int, *, retain: int | None = None) ->
             rows.append((((epoch - 50) % 7, epoch - 50), -1))
         history.append(1, epoch, numbers(PAIRS, rows))
         if epoch % every == 0:
-            pack(history, epoch, None if retain is None else Keep(retain))
+            pack(history, epoch, None if retain is None else RetainedEpochs(retain))
     return history
 
 
@@ -498,14 +498,14 @@ def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None
 
 def test_a_pinned_epoch_can_be_read_and_goes_when_it_is_let_go(tmp_path: Path) -> None:
     history = long(tmp_path, 3000, 64)
-    pack(history, 3000, Keep(100, frozenset((1000, 255))))
+    pack(history, 3000, RetainedEpochs(100, frozenset((1000, 255))))
     ranges = history.epochs(1, 3000)
     assert any(1000 in each and each.step == 1 for each in ranges)
     assert 255 in ranges[0]
     assert ranges[0].step == 256  # it can be told apart as it is
     assert rows_at(history, 1000) == list(range(951, 1001))
     assert 1100 not in {e for each in ranges for e in each}
-    pack(history, 3000, Keep(100))
+    pack(history, 3000, RetainedEpochs(100))
     assert not any(1000 in each for each in history.epochs(1, 3000))
 
 
@@ -518,8 +518,8 @@ def test_a_pack_that_a_rewind_has_cut_is_read_after_all_is_thinned_out(
     for epoch in range(back + 1, 2001):
         history.append(1, epoch, numbers(PAIRS, [((0, epoch), 1)]))
         if epoch % 64 == 0:
-            pack(history, epoch, Keep(2))
-    pack(history, 2000, Keep(2))
+            pack(history, epoch, RetainedEpochs(2))
+    pack(history, 2000, RetainedEpochs(2))
     kept = list(range(max(1, back - 49), back + 1))
     readable = [epoch for each in history.epochs(1, 2000) for epoch in each]
     assert 10 < len(readable) < 1000
@@ -662,7 +662,7 @@ def test_sections_number_rows_by_value_when_hashes_collide(data: st.DataObject) 
         for _ in range(data.draw(st.integers(1, 5))):
             some.append(arrange(layout, data.draw(updates_of(layout.types, pool))))
         epochs, counts = [3, 17, 18, 19, 300][: len(some)], [*map(len, some)]
-        section = sections.build(layout, 0, 400, epochs, counts, [b.updates for b in some])
+        section = sections.build_section(layout, 0, 400, epochs, counts, [b.updates for b in some])
         assert len({*map(repr, pool)}) >= len(section.columns[0])
         for lower, upper in [(0, 400), (0, 18), (3, 18), (16, 300), (18, 19), (17, 400)]:
             wanted = [
@@ -677,7 +677,7 @@ def test_rows_of_one_epoch_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
     layout = Layout(("bigint",), (0,))
     monkeypatch.setattr(rows, "hash_columns", lambda *_: pytest.fail("rows are hashed"))
     updates = Updates([np.array([7, 3, 5])], np.array([1, -2, 1]))
-    section = sections.build(layout, 0, 40, [9], [3], [updates])
+    section = sections.build_section(layout, 0, 40, [9], [3], [updates])
     read = section.updates(0, 40)
     assert read is not None
     assert [*zip(read.columns[0].tolist(), read.diff.tolist(), strict=True)] == [
@@ -749,7 +749,7 @@ def test_a_pack_of_which_no_digest_is_known_is_held_against_itself(tmp_path: Pat
         return content[offset : offset + count]
 
     def told(known: str | None) -> list[str]:
-        return [flaw.why for flaw in flaws(name, read, size, known)]
+        return [flaw.why for flaw in file_damage(name, read, size, known)]
 
     assert told(None) == told(digest) == []
     assert len(told("0" * 32)) == 1

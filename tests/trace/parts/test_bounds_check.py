@@ -25,8 +25,8 @@ from nosync_nb.rows import Schema
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks, trace_scan
-from nosync_nb.spark.execution.task_payload import Shipping
-from nosync_nb.spark.staging.area import Depot
+from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint
@@ -88,10 +88,10 @@ BREAKS = {"text": (1, leading_outside), "list": (2, leading_outside)}
 
 def rewrite(folder: Path, change: Any) -> None:
     """Gives every part that the checkpoint names to `change`, and names what it made of it."""
-    (name,) = checkpoint.listed(DISK.names(str(folder)))
-    state = checkpoint.read(DISK, str(folder), name)
+    (name,) = checkpoint.checkpoint_names(DISK.names(str(folder)))
+    state = checkpoint.read_checkpoint(DISK, str(folder), name)
     assert isinstance(state, checkpoint.Checkpoint)
-    payload = payloads.unpack(state.payload)
+    payload = payloads.decode_payload(state.payload)
     made: dict[str, Any] = {}
 
     def replaced(ref: list[Any]) -> list[Any]:
@@ -103,8 +103,8 @@ def rewrite(folder: Path, change: Any) -> None:
         for layer in layers:
             layer[2] = layer[2] and [replaced(ref) for ref in layer[2]]
     assert made
-    data = payloads.pack(payload.epoch, payload.utc, payload.meta, payload.entries)
-    checkpoint.write(DISK, str(folder), state._replace(payload=data))
+    data = payloads.encode_payload(payload.epoch, payload.utc, payload.meta, payload.entries)
+    checkpoint.write_checkpoint(DISK, str(folder), state._replace(payload=data))
 
 
 def broken_part(layers: str, ref: PartRef, column: int, change: Any) -> PartRef:
@@ -230,10 +230,10 @@ def test_a_log_of_somebody_else_deletes_nothing(
 
 def broken_packs(folder: Path) -> list[tuple[str, tuple[str, int, str], int]]:
     """Packs whose sections lead outside in one way each: what, how to open it, the trace."""
-    (name,) = checkpoint.listed(DISK.names(str(folder)))
-    state = checkpoint.read(DISK, str(folder), name)
+    (name,) = checkpoint.checkpoint_names(DISK.names(str(folder)))
+    state = checkpoint.read_checkpoint(DISK, str(folder), name)
     assert isinstance(state, checkpoint.Checkpoint)
-    node = payloads.unpack(state.payload).meta["history"]["tree"][0]
+    node = payloads.decode_payload(state.payload).meta["history"]["tree"][0]
     history = str(folder / "history")
     pack = pack_file.Pack(history, *node[:3])
     number, section = next((n, s) for n in pack.numbers for s in pack.sections(n) if s.levels)
@@ -313,9 +313,9 @@ def works(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> dict[
     made: dict[str, Any] = {}
     operator: Any = Linear((), layout.types)
     outputs = [Layout(layout.types, (0,))]
-    with Shipping.local(folder, "t", thorough=thorough) as shipping:
+    with PlanPayload.local(folder, "t", thorough=thorough) as shipping:
         pieces = [bulk_run.BulkInput([ref], layout.types, layout)]
-        plan, work = bulk_run.planned(
+        plan, work = bulk_run.plan_bulk_run(
             operator, pieces, (), outputs, shipping,
             stage="s", first=False, stem="t", ranges=ranges,
         )  # fmt: skip
@@ -333,9 +333,11 @@ def worked(what: str, work: bytes) -> None:
         made = list(tasks.map_task(*given))
         for block in made:
             if block.port == shuffle_records.ERROR:
-                raise error_translation.unpack(block.payload)
+                raise error_translation.unpack_error(block.payload)
         types = given[0].outputs[0].types
-        found = shuffle_records.join([b.payload for b in made if b.port >= 0], types).updates
+        found = shuffle_records.join_records(
+            [b.payload for b in made if b.port >= 0], types
+        ).updates
         for column, type_ in zip(found.columns, types, strict=True):
             nosync_nb.rows.to_pylist(column, type_)
     elif what == "cut":
@@ -347,7 +349,7 @@ def worked(what: str, work: bytes) -> None:
         )
     else:
         for place in range(2):
-            for record in trace_scan.ranged(*given, place):
+            for record in trace_scan.range_rows(*given, place):
                 record.to_pylist()
 
 
@@ -425,5 +427,5 @@ def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.Mo
             worked(what, work)
     assert seen == [False, True]
     monkeypatch.setattr(tasks, "LOOKED_MAX", looked())
-    tasks.looked(Depot(str(log / "layers")), ref, layout, thorough=False)
+    tasks.open_checked_part(StagingArea(str(log / "layers")), ref, layout, thorough=False)
     assert looked() == 1, "what is remembered is bounded"

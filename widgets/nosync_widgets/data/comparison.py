@@ -14,7 +14,7 @@ from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.comparison import Counts
+    from nosync_nb.collections.comparison import DifferenceCounts
 
 WIDTH, HEIGHT = 560, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 24
@@ -33,7 +33,7 @@ class ChartedTable(Table):
         return super().html() + self.chart
 
 
-def counts_chart(counts: Sequence[Counts], titles: tuple[str, str]) -> str:
+def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) -> str:
     """Draws counts over epochs as HTML; nothing for fewer than two epochs.
 
     Args:
@@ -110,7 +110,7 @@ def _legend(names: Sequence[str], drawn: Sequence[int]) -> str:
     return f'<figcaption style="{style}">{"".join(entries)}</figcaption>'
 
 
-def _figures(counts: Sequence[Counts], names: Sequence[str], label: str) -> str:
+def _figures(counts: Sequence[DifferenceCounts], names: Sequence[str], label: str) -> str:
     """The figures of the chart as a table that is folded up."""
     rows = [[str(each.epoch), *(f"{value:,}" for value in each[1:])] for each in counts]
     table = Table(label, ("epoch", *names), rows, ("bigint",) * 4)

@@ -13,7 +13,7 @@ from nosync_widgets.data.comparison import ChartedTable, counts_chart
 from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.comparison import Comparison, Pair
+    from nosync_nb.collections.comparison import Comparison, RowPair
 
 CHANGED = "changed"
 
@@ -61,7 +61,7 @@ def _caption(comparison: Comparison, titles: tuple[str, str]) -> str:
     return f"{a.title} and {b.title}: {', '.join(each for each in figures if each)}"
 
 
-def _row(pair: Pair, titles: tuple[str, str]) -> list[str | None]:
+def _row(pair: RowPair, titles: tuple[str, str]) -> list[str | None]:
     """A line of the table; null in a cell that differs is written out."""
     for side, title in zip(pair, titles, strict=True):
         if side is not None and None in pair:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nosync_nb import Collection
     from nosync_nb.collections.session_protocol import Stopped
     from nosync_nb.rows import Schema
-    from nosync_nb.session.reads.paging import Look, Paging
+    from nosync_nb.session.reads.paging import CollectionView, PagingService
 
 WIDEST = 40
 """Characters of a value that a table of text shows."""
@@ -118,7 +118,7 @@ def _tooltip(kind: str) -> str:
 
 
 def collection_table(
-    collection: Collection, *, at: Any = None, limit: int = 20, paging: Paging | None = None
+    collection: Collection, *, at: Any = None, limit: int = 20, paging: PagingService | None = None
 ) -> Table:
     """Shows the first rows of a collection; of a stale one those of its last epoch, and a mark.
 
@@ -142,7 +142,7 @@ def collection_table(
     return _first(title, collection.schema, rows, limit, total, ended)
 
 
-def look_table(name: str, look: Look, limit: int) -> Table:
+def look_table(name: str, look: CollectionView, limit: int) -> Table:
     """Shows the first rows of a look at a stage or input, dated, in its own order."""
     rows = look.page(look.order, 0, limit + 1)
     total = look.count() if len(rows) > limit else None

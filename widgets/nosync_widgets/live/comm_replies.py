@@ -26,7 +26,7 @@ AGAIN = "run this cell again"
 """What brings a view back that was displayed by a cell."""
 
 
-class Replies:
+class CommReplies:
     """The context in which a view speaks.
 
     Threads: any may speak, also at the same time, each in a copy.
@@ -51,7 +51,7 @@ class Replies:
             context.copy().run(say)
 
 
-class Answering(anywidget.AnyWidget):
+class AnsweringWidget(anywidget.AnyWidget):
     """A widget whose front end is heard while a cell runs that has the kernel told it."""
 
     again = traitlets.Unicode(
@@ -59,12 +59,12 @@ class Answering(anywidget.AnyWidget):
     ).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
-        self._replies = Replies()
+        self._replies = CommReplies()
         super().__init__(**traits)
 
     def send_state(self, key: Any = None) -> None:
         """Tells the front end what has changed."""
-        self._replies.speak(lambda: super(Answering, self).send_state(key))
+        self._replies.speak(lambda: super(AnsweringWidget, self).send_state(key))
 
     def answer(self) -> None:
         """Answers the message that is being handled in this thread, before anything else is told.

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.live.comm_replies import AGAIN, Answering
+from nosync_widgets.live.comm_replies import AGAIN, AnsweringWidget
 
 if TYPE_CHECKING:
-    from nosync_widgets.live.overview_poller import Pulse
+    from nosync_widgets.live.overview_poller import OverviewPoller
 
 _STATIC = files("nosync_widgets") / "static"
 
@@ -42,7 +42,7 @@ def script(*names: str) -> str:
     return "".join(source(name) for name in ("parts.js", *names))
 
 
-class LiveView(Answering):
+class LiveView(AnsweringWidget):
     """A view of a session that follows it.
 
     Subclasses say what `_state_now` is, and take messages in `_take`.
@@ -54,7 +54,7 @@ class LiveView(Answering):
         sync=True
     )
 
-    def __init__(self, pulse: Pulse, *, again: str = AGAIN) -> None:
+    def __init__(self, pulse: OverviewPoller, *, again: str = AGAIN) -> None:
         self._lock = threading.RLock()
         self._pulse = pulse
         self._closed = False
@@ -71,7 +71,7 @@ class LiveView(Answering):
             try:
                 state = self._state_now()
             except Exception as error:
-                state = {**self.state, "error": told(error)}
+                state = {**self.state, "error": error_text(error)}
             else:
                 state["error"] = self._missed()
             self.state = {**state, **self._dated()}
@@ -128,7 +128,7 @@ class LiveView(Answering):
         return data, metadata
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error as a line of a view."""
     hints = " ".join(getattr(error, "__notes__", ()))
     return formats.visible(f"{type(error).__name__}: {error}. {hints}".strip())

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.overview import Moment, Overview
-    from nosync_nb.session.services import Owners
+    from nosync_nb.session.overview import Overview, OverviewMark
+    from nosync_nb.session.services import Services
     from nosync_nb.store.background_thread import SingleThread
 
 LOOK_S = 0.2
@@ -33,7 +33,7 @@ LOOK_S = 0.2
 _REST = 50
 
 
-class Pulse:
+class OverviewPoller:
     """What the views of a session show, and when they are told.
 
     Threads: any may call. Views are called with the lock held, one after the other, from the
@@ -53,13 +53,13 @@ class Pulse:
         self._views: tuple[Callable[[], None], ...] = ()
         self._thread: SingleThread | None = None
         self._stop = threading.Event()
-        self._seen: Moment | None = None
+        self._seen: OverviewMark | None = None
         self.session, self.branch = session, branch
         self.error, self.over = "", False
         self.overview: Overview = self._made()
 
     @property
-    def owners(self) -> Owners:
+    def owners(self) -> Services:
         """Who does the work of the session."""
         from nosync_nb.session.session import owners_of
 
@@ -135,17 +135,17 @@ class Pulse:
             )
         return ""
 
-    def _moment(self) -> Moment:
-        from nosync_nb.session.overview import mark
+    def _moment(self) -> OverviewMark:
+        from nosync_nb.session.overview import overview_mark
 
-        return mark(self.owners)
+        return overview_mark(self.owners)
 
     def _made(self) -> Overview:
         """A new overview. What happens while it is made is something new again."""
-        from nosync_nb.session.overview import overview
+        from nosync_nb.session.overview import build_overview
 
         self._seen = self._moment()
-        return overview(self.owners)
+        return build_overview(self.owners)
 
     def _tell(self) -> None:
         for show in self._views:

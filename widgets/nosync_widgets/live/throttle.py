@@ -18,7 +18,7 @@ IDLE = 0.125
 """A process that has used less of a processor since then has not waited for one, but for cells."""
 
 
-class Budget:
+class ThreadBudget:
     """The time of one processor that paces share, in equal parts. Threads: any may call.
 
     Attributes:
@@ -45,7 +45,7 @@ class Budget:
         return max(REST_S, spent_s * self.sharing / self._share)
 
 
-class Pace:
+class Throttle:
     """Has one function called soon after it is asked for, in a thread, never twice at once.
 
     Threads: any may ask; asking costs some microseconds and waits for nobody.
@@ -56,7 +56,7 @@ class Pace:
         spent_s: the seconds of a processor that it took, in all.
     """
 
-    def __init__(self, act: Callable[[], None], budget: Budget) -> None:
+    def __init__(self, act: Callable[[], None], budget: ThreadBudget) -> None:
         self._act = act
         self.budget = budget
         self._lock = threading.Lock()

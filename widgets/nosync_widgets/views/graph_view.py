@@ -20,13 +20,13 @@ from nosync_widgets import formats
 from nosync_widgets.data.graph_picture import GraphPicture
 from nosync_widgets.data.tables import Table
 from nosync_widgets.live.comm_replies import AGAIN
-from nosync_widgets.live.live_view import LiveView, script, told
+from nosync_widgets.live.live_view import LiveView, error_text, script
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.overview import Cost, Outline, Overview
-    from nosync_nb.session.services import Owners
-    from nosync_widgets.live.overview_poller import Pulse
+    from nosync_nb.session.overview import FailureCost, Overview, StageOutline
+    from nosync_nb.session.services import Services
+    from nosync_widgets.live.overview_poller import OverviewPoller
 
 _ROWS = 20
 _TRIES = 3
@@ -48,7 +48,7 @@ class FrontierView(LiveView):
 
     def __init__(
         self,
-        pulse: Pulse,
+        pulse: OverviewPoller,
         *,
         chosen: Callable[[str], None] | None = None,
         again: str = AGAIN,
@@ -116,7 +116,7 @@ class FrontierView(LiveView):
         try:
             page["epoch"], rows = _read(self._pulse.owners, session, shown)
         except Exception as error:
-            return {**page, "error": told(error), "columns": [], "rows": [], "more": False}
+            return {**page, "error": error_text(error), "columns": [], "rows": [], "more": False}
         return {
             **page,
             "error": "",
@@ -142,7 +142,7 @@ class FrontierView(LiveView):
         return picture.text(), overview_table(overview).html()
 
 
-def _read(owners: Owners, session: Session, shown: Outline) -> tuple[int, list[Any]]:
+def _read(owners: Services, session: Session, shown: StageOutline) -> tuple[int, list[Any]]:
     """The first rows of a stage, and the epoch that they are of.
 
     Those of now are read at once, and are of an epoch if none was committed meanwhile; after some
@@ -188,7 +188,7 @@ def overview_table(overview: Overview) -> Table:
     )
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
+def _cost(cost: FailureCost) -> dict[str, Any]:
     """What a failure would cost, in words."""
     what = {"kernel": "the kernel dies", "power": "the power goes", "disk": "the disk is lost"}
     told = what[cost.failure]
@@ -203,7 +203,7 @@ def _cost(cost: Cost) -> dict[str, Any]:
     return {"what": told, "text": text, "epochs": cost.epochs}
 
 
-def _node(each: Outline, names: set[str]) -> dict[str, Any]:
+def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
     """A stage as it is drawn."""
     return {
         "name": each.name,
@@ -221,7 +221,7 @@ def _node(each: Outline, names: set[str]) -> dict[str, Any]:
     }
 
 
-def _columns(each: Outline) -> list[dict[str, Any]]:
+def _columns(each: StageOutline) -> list[dict[str, Any]]:
     schema = each.schema
     return [
         {
@@ -233,7 +233,7 @@ def _columns(each: Outline) -> list[dict[str, Any]]:
     ]
 
 
-def _levels(each: Outline) -> list[list[Any]]:
+def _levels(each: StageOutline) -> list[list[Any]]:
     """How far it is in memory, on disk and on enough replicas."""
     frontier = each.frontier
     levels: list[list[Any]] = [["memory", frontier.memory]]
@@ -244,12 +244,12 @@ def _levels(each: Outline) -> list[list[Any]]:
     return levels
 
 
-def _detail(each: Outline) -> str:
+def _detail(each: StageOutline) -> str:
     rows = "cannot be read" if each.rows is None else formats.count(each.rows, "row")
     return f"{rows} · {formats.size(each.size_bytes)}"
 
 
-def _ran(each: Outline) -> str:
+def _ran(each: StageOutline) -> str:
     """What running it last took, and where."""
     work = each.work
     if work is None:

@@ -3,8 +3,8 @@
 Design
     The kernel owns the state: `page` is what is shown, `latest` the last epoch that is there. The
     front end asks by message (which page, order and filter; to freeze; for a file) and is answered
-    by the next page, one question at a time. Commits are told to a `Pace`, which reads again in a
-    thread of its own; so are the summaries made, which take longest. A frozen grid keeps its look
+    by the next page, one question at a time. Commits are told to a `Throttle`, which reads again in
+    a thread of its own; so are the summaries made, which take longest. A frozen grid keeps its look
     (session/reads/paging.py) and says how far it is behind.
 
     None of the grids that there are reads rows of a given epoch where they lie: `itables` and
@@ -24,28 +24,28 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.live.comm_replies import Answering
-from nosync_widgets.live.live_view import script, source, told
-from nosync_widgets.live.throttle import Budget, Pace
+from nosync_widgets.live.comm_replies import AnsweringWidget
+from nosync_widgets.live.live_view import error_text, script, source
+from nosync_widgets.live.throttle import ThreadBudget, Throttle
 from nosync_widgets.views.grid__grid_pages import (
     ROWS_MAX,
-    Wanted,
-    file_of,
+    GridRequest,
+    download_file,
+    grid_title,
     page_table,
     read_page,
     read_summary,
-    title,
 )
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.reads.paging import Look
-    from nosync_nb.session.services import Owners
+    from nosync_nb.session.reads.paging import CollectionView
+    from nosync_nb.session.services import Services
 
 _PIECE_BYTES = 1 << 22
 
 
-class GridView(Answering):
+class GridView(AnsweringWidget):
     """Shows a page of a stage or input, at the last epoch or, frozen, at one it was left at."""
 
     _esm = script("grid.js")
@@ -70,19 +70,19 @@ class GridView(Answering):
         *,
         limit: int = 20,
         branch: str | None = None,
-        budget: Budget | None = None,
+        budget: ThreadBudget | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._session = session
         self._branch = branch
-        self._look: Look | None = None
-        self._wanted = Wanted(limit=min(max(limit, 1), ROWS_MAX))
+        self._look: CollectionView | None = None
+        self._wanted = GridRequest(limit=min(max(limit, 1), ROWS_MAX))
         self._pages = 0
         self._closed = False
         # A commit must never wait for a page that is being read: a pace has a lock of its own.
-        budget = budget or Budget()
-        self.pace = Pace(self.refresh, budget)
-        self.summing = Pace(self._summarise, budget)
+        budget = budget or ThreadBudget()
+        self.pace = Throttle(self.refresh, budget)
+        self.summing = Throttle(self._summarise, budget)
         super().__init__(stage=stage)
         self.refresh()
         self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
@@ -125,7 +125,7 @@ class GridView(Answering):
         """Has `refresh` called soon, in another thread."""
         self.pace.ask()
 
-    def show(self, wanted: Wanted, *, asked: int = 0) -> None:
+    def show(self, wanted: GridRequest, *, asked: int = 0) -> None:
         """Shows another page, order or filter; what the front end does, for programs and tests."""
         with self._lock:
             if self._closed:
@@ -169,9 +169,9 @@ class GridView(Answering):
                 raise ValueError(
                     f"{formats.count(total, 'row')}: session.collect_rows = {most:,} is less"
                 )
-            data, media = file_of(look.table(wanted.order, where=wanted.where), kind)
+            data, media = download_file(look.table(wanted.order, where=wanted.where), kind)
         except Exception as error:
-            self.send({"kind": "failed", "error": told(error)})
+            self.send({"kind": "failed", "error": error_text(error)})
             return
         pieces = [data[i : i + _PIECE_BYTES] for i in range(0, len(data), _PIECE_BYTES)]
         name = f"{self.stage}-epoch-{look.epoch}.{kind}"
@@ -199,7 +199,7 @@ class GridView(Answering):
         kind = content.get("kind")
         if kind == "show":
             width = len(self._look.schema) if self._look is not None else 0
-            self.show(Wanted.of(content, width), asked=int(content.get("asked", 0)))
+            self.show(GridRequest.of(content, width), asked=int(content.get("asked", 0)))
         elif kind == "freeze":
             self.freeze(bool(content.get("on")))
         elif kind == "download":
@@ -208,12 +208,12 @@ class GridView(Answering):
     def _committed(self, _epoch: int) -> None:
         self.follow()
 
-    def _renew(self) -> Look:
+    def _renew(self) -> CollectionView:
         """Looks at the stage as it is now; other columns forget order and filter."""
         before = self._look
         look = _owners(self._session).paging.look(self._session[self.stage], before=before)
         if before is None or before.schema != look.schema:
-            self._wanted = Wanted(look.order, limit=self._wanted.limit)
+            self._wanted = GridRequest(look.order, limit=self._wanted.limit)
         self._look = look
         return look
 
@@ -238,7 +238,7 @@ class GridView(Answering):
         return formats.visible(str(stopped(self._session[self.stage]) or ""))
 
     def _fail(self, error: Exception, asked: int) -> None:
-        self._put({**self.page, "error": told(error), "asked": asked})
+        self._put({**self.page, "error": error_text(error), "asked": asked})
 
     def _put(self, page: dict[str, Any]) -> None:
         self._pages += 1
@@ -253,7 +253,7 @@ class GridView(Answering):
         try:
             summary = read_summary(look, where)
         except Exception as error:
-            summary = {"error": told(error)}
+            summary = {"error": error_text(error)}
         with self._lock:
             if not self._closed:
                 self.summary = summary
@@ -283,10 +283,10 @@ class GridView(Answering):
 
     def title(self) -> str:
         """One line: stage, epoch, which rows."""
-        return self._name if "error" in self.page else title(self._name, self.page)
+        return self._name if "error" in self.page else grid_title(self._name, self.page)
 
 
-def _owners(session: Session) -> Owners:
+def _owners(session: Session) -> Services:
     """Who does what in a session; the engine is loaded when a view is made."""
     from nosync_nb.session.session import owners_of
 

@@ -15,7 +15,7 @@ from nosync_widgets.data.tables import Table, ordered_by
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nosync_nb.session.reads.paging import Look
+    from nosync_nb.session.reads.paging import CollectionView
     from nosync_nb.trace.column_profiles import Profile
 
 ROWS_MAX = 200
@@ -23,7 +23,7 @@ ROWS_MAX = 200
 _TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 
 
-class Wanted(NamedTuple):
+class GridRequest(NamedTuple):
     """What somebody wants to see.
 
     Attributes:
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
     limit: int = 20
 
     @classmethod
-    def of(cls, asked: dict[str, Any], width: int) -> Wanted:
+    def of(cls, asked: dict[str, Any], width: int) -> GridRequest:
         """What a message asks for, within bounds.
 
         Args:
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
         )
 
 
-def read_page(look: Look, wanted: Wanted) -> dict[str, Any]:
+def read_page(look: CollectionView, wanted: GridRequest) -> dict[str, Any]:
     """Reads a page; one beyond the end is the last one.
 
     Returns:
@@ -81,7 +81,7 @@ def read_page(look: Look, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def read_summary(look: Look, where: str) -> dict[str, Any]:
+def read_summary(look: CollectionView, where: str) -> dict[str, Any]:
     """Reads the summaries of the columns: `epoch where columns`, figures as they are shown."""
     columns = [_summary(each) for each in look.profiles(where)]
     return {"epoch": look.epoch, "where": where, "columns": columns}
@@ -100,7 +100,7 @@ def _summary(profile: Profile) -> dict[str, Any]:
     }
 
 
-def title(name: str, page: dict[str, Any]) -> str:
+def grid_title(name: str, page: dict[str, Any]) -> str:
     """Says what a page shows: `late at epoch 7: rows 1 to 20 of 3,180 where delay > 60`."""
     offset, shown = page["offset"], len(page["rows"])
     some = f"rows {offset + 1:,} to {offset + shown:,} of {page['total']:,}"
@@ -115,7 +115,7 @@ def title(name: str, page: dict[str, Any]) -> str:
 def page_table(name: str, page: dict[str, Any]) -> Table:
     """Draws a page as a static table."""
     return Table(
-        caption=title(name, {**page, "stale": ""}),
+        caption=grid_title(name, {**page, "stale": ""}),
         columns=[column["name"] for column in page["columns"]],
         types=[column["type"] for column in page["columns"]],
         rows=page["rows"],
@@ -123,7 +123,7 @@ def page_table(name: str, page: dict[str, Any]) -> Table:
     )
 
 
-def file_of(table: pa.Table, kind: str) -> tuple[bytes, str]:
+def download_file(table: pa.Table, kind: str) -> tuple[bytes, str]:
     """A table as a file, and its media type.
 
     Args:

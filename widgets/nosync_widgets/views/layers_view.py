@@ -16,8 +16,8 @@ from nosync_widgets.live.comm_replies import AGAIN
 from nosync_widgets.live.live_view import LiveView, script
 
 if TYPE_CHECKING:
-    from nosync_nb.session.overview import Outline, Overview
-    from nosync_widgets.live.overview_poller import Pulse
+    from nosync_nb.session.overview import Overview, StageOutline
+    from nosync_widgets.live.overview_poller import OverviewPoller
 
 
 class LayersView(LiveView):
@@ -25,8 +25,10 @@ class LayersView(LiveView):
 
     _esm = script("layers.js")
 
-    def __init__(self, pulse: Pulse, stage: str | None = None, *, again: str = AGAIN) -> None:
-        self._stage = stage or first(pulse.overview)
+    def __init__(
+        self, pulse: OverviewPoller, stage: str | None = None, *, again: str = AGAIN
+    ) -> None:
+        self._stage = stage or first_layer(pulse.overview)
         super().__init__(pulse, again=again)
 
     @property
@@ -82,7 +84,7 @@ class LayersView(LiveView):
                 }
                 for layer in layers
             ],
-            "places": places(overview, shown),
+            "places": layer_places(overview, shown),
             "quorum": overview.quorum if shown.persist == "replicas" else 0,
         }
 
@@ -94,12 +96,12 @@ class LayersView(LiveView):
         return table.text(), table.html()
 
 
-def first(overview: Overview) -> str:
+def first_layer(overview: Overview) -> str:
     """The stage that is shown if none is named: the last one defined; empty: there is none."""
     return overview.collections[-1].name if overview.collections else ""
 
 
-def places(overview: Overview, shown: Outline) -> list[dict[str, Any]]:
+def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]]:
     """Where a stage is, each place with the last epoch that can be read back from it."""
     found: list[dict[str, Any]] = [
         {"kind": "memory", "name": "memory", "epoch": shown.frontier.memory, "note": ""}

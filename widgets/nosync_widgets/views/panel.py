@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ipywidgets
 
 from nosync_widgets import formats
-from nosync_widgets.live.live_view import told
+from nosync_widgets.live.live_view import error_text
 from nosync_widgets.views.graph_view import FrontierView
-from nosync_widgets.views.layers_view import LayersView, first
+from nosync_widgets.views.layers_view import LayersView, first_layer
 from nosync_widgets.views.stage_list import ListView
 
 if TYPE_CHECKING:
-    from nosync_widgets.live.overview_poller import Pulse
+    from nosync_widgets.live.overview_poller import OverviewPoller
 
 _AGAIN = "run %dd panel"
 _TABS = ("Graph", "Layers", "Rows", "Time travel")
@@ -59,7 +59,7 @@ class Panel(ipywidgets.VBox):
         said: the line with what was done, or why it was not.
     """
 
-    def __init__(self, pulse: Pulse, actions: Actions) -> None:
+    def __init__(self, pulse: OverviewPoller, actions: Actions) -> None:
         # What is done takes the session's lock and the pulse's, who hold theirs as they tell us: so
         # actions go one after the other under a lock that nobody takes who tells.
         self._acting = threading.Lock()
@@ -130,7 +130,7 @@ class Panel(ipywidgets.VBox):
         """Shows the layers of a stage, or of another one instead of those that are gone."""
         overview = self.pulse.overview
         if overview.named(stage) is None and overview.named(self.layers.stage) is None:
-            stage = first(overview)
+            stage = first_layer(overview)
         if stage and self.layers.stage != stage:
             self.layers.choose(stage)
 
@@ -201,7 +201,7 @@ class Panel(ipywidgets.VBox):
                 try:
                     text, bad = act(stage), False
                 except Exception as error:
-                    text, bad = told(error), True
+                    text, bad = error_text(error), True
                     self._ask(sure=False)
                 self.say(text, bad=bad)
 

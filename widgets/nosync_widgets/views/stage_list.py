@@ -12,8 +12,8 @@ from nosync_widgets.live.live_view import LiveView, script
 
 if TYPE_CHECKING:
     from nosync_nb.session.durability.replication_lag import ReplicaStatus
-    from nosync_nb.session.overview import Outline, Overview
-    from nosync_widgets.live.overview_poller import Pulse
+    from nosync_nb.session.overview import Overview, StageOutline
+    from nosync_widgets.live.overview_poller import OverviewPoller
 
 COLUMNS = ("name", "columns", "rows", "size", "epoch", "state")
 _REPLICA_COLUMNS = ("replica", "health", "epoch", "behind", "since", "to ship")
@@ -30,7 +30,7 @@ class ListView(LiveView):
 
     def __init__(
         self,
-        pulse: Pulse,
+        pulse: OverviewPoller,
         *,
         chosen: Callable[[str], None] | None = None,
         again: str = AGAIN,
@@ -140,7 +140,7 @@ def _safe(overview: Overview) -> str:
     return f"replicas: epoch {safe} is on {overview.quorum} of {len(epochs)}"
 
 
-def _cells(each: Outline) -> list[str | None]:
+def _cells(each: StageOutline) -> list[str | None]:
     kind = "" if each.version == 1 else f" (version {each.version})"
     state = each.why and (each.told if each.stale else f"stopped at epoch {each.last}: {each.why}")
     kept = "" if each.persist == "replicas" else f", kept {_KEPT[each.persist]}"

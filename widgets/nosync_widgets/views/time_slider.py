@@ -21,10 +21,10 @@ import traitlets
 
 from nosync_widgets import formats
 from nosync_widgets.data.timeline import Timeline
-from nosync_widgets.live.comm_replies import Answering
-from nosync_widgets.live.live_view import script, source, told
-from nosync_widgets.live.throttle import Budget, Pace
-from nosync_widgets.views.time_slider__course import Course, columns_of, marks_of, past_of
+from nosync_widgets.live.comm_replies import AnsweringWidget
+from nosync_widgets.live.live_view import error_text, script, source
+from nosync_widgets.live.throttle import ThreadBudget, Throttle
+from nosync_widgets.views.time_slider__course import RowCountSeries, columns_of, marks_of, past_of
 from nosync_widgets.views.time_slider__pages import (
     Looks,
     empty_page,
@@ -35,14 +35,14 @@ from nosync_widgets.views.time_slider__pages import (
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.services import Owners
-    from nosync_nb.store.catalog.epoch_index import Epoch
+    from nosync_nb.session.services import Services
+    from nosync_nb.store.catalog.epoch_index import EpochInfo
 
 _ROWS_MAX = 100
 """So many rows, and so many changes, are sent at most."""
 
 
-class Forks(Protocol):
+class ForkActions(Protocol):
     """What can be done at an epoch; each says in a line what was done."""
 
     def rewind(self, epoch: int) -> str:
@@ -55,7 +55,7 @@ class Forks(Protocol):
         """Computes the past of a stage that was defined late."""
 
 
-class TravelView(Answering):
+class TravelView(AnsweringWidget):
     """Shows a stage at any readable epoch; who stands at the latest follows new ones.
 
     Args:
@@ -93,8 +93,8 @@ class TravelView(Answering):
         limit: int = 100,
         beside: Sequence[str] = (),
         branch: str | None = None,
-        forks: Forks | None = None,
-        budget: Budget | None = None,
+        forks: ForkActions | None = None,
+        budget: ThreadBudget | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._session = session
@@ -103,12 +103,12 @@ class TravelView(Answering):
         self._beside = tuple(beside)
         self._limit = max(min(limit, _ROWS_MAX) // (1 + len(beside)), 1)
         # A commit must never wait for a page that is being read: a pace has a lock of its own.
-        self.pace = Pace(self._refresh_now, budget or Budget())
+        self.pace = Throttle(self._refresh_now, budget or ThreadBudget())
         self._closed = False
         self._looks: Looks = {}
         self._stopped: list[str] = []
         self._pages = 0
-        self._course = Course()
+        self._course = RowCountSeries()
         self._course_lock = threading.Lock()  # of counting, for which no page waits
         self._drawn = False
         self._forks = forks
@@ -198,7 +198,7 @@ class TravelView(Answering):
         if self._forks is not None and content.keys() & {"branch", "rewind", "replay"}:
             self._fork(self._forks, content)
 
-    def _fork(self, forks: Forks, content: Any) -> None:
+    def _fork(self, forks: ForkActions, content: Any) -> None:
         """Goes back or forks, without the lock: who is told of it may ask for what has one."""
         try:
             if "replay" in content:
@@ -210,7 +210,7 @@ class TravelView(Answering):
             else:
                 text, bad = "write a name for the branch first", True
         except Exception as error:
-            text, bad = told(error), True
+            text, bad = error_text(error), True
         self.refresh(reload="replay" in content)
         if self._drawn:
             self.draw()
@@ -220,7 +220,9 @@ class TravelView(Answering):
     def _count(self, column: Any) -> None:
         """Has the line show the sums of a column from now on; of none: the rows."""
         with self._course_lock:
-            self._course = Course(column if isinstance(column, int) and column >= 0 else None)
+            self._course = RowCountSeries(
+                column if isinstance(column, int) and column >= 0 else None
+            )
 
     def draw(self, *, again: bool = False) -> None:
         """Counts the rows over epochs, what is new of them, for who shows a line of it.
@@ -252,7 +254,7 @@ class TravelView(Answering):
             try:
                 page = self._read(timeline, epoch)
             except Exception as error:
-                page = {"error": told(error)}
+                page = {"error": error_text(error)}
             self._pages += 1
             own = {"name": formats.one_line(self._name), "epoch": epoch, "asked": asked}
             beside = [self._other(stage, epoch) for stage in self._beside]
@@ -263,7 +265,7 @@ class TravelView(Answering):
         try:
             page = self._page(stage, Timeline(self._session[stage].history()), epoch)
         except Exception as error:
-            page = {"epoch": epoch, "error": told(error)}
+            page = {"epoch": epoch, "error": error_text(error)}
         return {**page, "name": formats.one_line(self._named(stage))}
 
     @property
@@ -346,14 +348,14 @@ def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
     return table.text(), table.html()
 
 
-def _owners(session: Session) -> Owners:
+def _owners(session: Session) -> Services:
     """Who does what in a session; the engine is loaded when a view is made."""
     from nosync_nb.session.session import owners_of
 
     return owners_of(session)
 
 
-def epoch_info(session: Session, epoch: int) -> Epoch | None:
+def epoch_info(session: Session, epoch: int) -> EpochInfo | None:
     """Finds label and time of an epoch, or None; `O(log epochs)`."""
     epochs = session.epochs()
     low, high = 0, len(epochs)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 POINTS_MAX = 200
 
 
-class Course:
+class RowCountSeries:
     """The figures that are known of one collection. One thread at a time.
 
     Args:
@@ -118,12 +118,12 @@ def marks_of(session: Session, stage: str) -> list[list[Any]]:
 
 def past_of(session: Session, stage: str) -> str:
     """What to type if a stage was defined late and has no past; empty: nothing is missing."""
-    from nosync_nb.session.planning.replay import unread_from
+    from nosync_nb.session.planning.replay import first_unread_epoch
     from nosync_nb.session.session import owners_of
 
     seen = owners_of(session).publisher.snapshot
     found = seen.catalog.get(stage)
-    first = None if found is None else unread_from(seen, stage)
+    first = None if found is None else first_unread_epoch(seen, stage)
     if found is None or first is None:
         return ""
     return (

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from nosync_nb import Collection
     from nosync_nb.collections.row_changes import RowChange
-    from nosync_nb.session.reads.paging import Look
-    from nosync_nb.session.services import Owners
+    from nosync_nb.session.reads.paging import CollectionView
+    from nosync_nb.session.services import Services
 
 _SORTED_AT_MOST = 50_000
 
-Looks: TypeAlias = "dict[str | None, Look]"
+Looks: TypeAlias = "dict[str | None, CollectionView]"
 """The last look at each collection, by name."""
 
 
 def read_page(
     collection: Collection,
-    owners: Owners,
+    owners: Services,
     timeline: Timeline,
     epoch: int,
     *,

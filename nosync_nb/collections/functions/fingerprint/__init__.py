@@ -9,16 +9,16 @@ Not here: signatures (`trust`), and whether a function is deterministic.
 """
 
 from nosync_nb.collections.functions.fingerprint.canonical_values import LRU_CACHED
-from nosync_nb.collections.functions.fingerprint.code import Recognition, function_fingerprint
-from nosync_nb.collections.functions.fingerprint.code_origin import version as package_version
+from nosync_nb.collections.functions.fingerprint.code import FunctionIdentity, function_fingerprint
+from nosync_nb.collections.functions.fingerprint.code_origin import code_version
 from nosync_nb.collections.functions.fingerprint.definitions import definition_fingerprint
-from nosync_nb.collections.functions.fingerprint.library import identified
+from nosync_nb.collections.functions.fingerprint.library import library_identity
 
 __all__ = [
     "LRU_CACHED",
-    "Recognition",
+    "FunctionIdentity",
+    "code_version",
     "definition_fingerprint",
     "function_fingerprint",
-    "identified",
-    "package_version",
+    "library_identity",
 ]

@@ -32,7 +32,7 @@ _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
-class Uses(NamedTuple):
+class ExternalNames(NamedTuple):
     """What code takes from outside itself.
 
     Args:
@@ -55,14 +55,14 @@ def canonical_code(code: CodeType, module_globals: dict[str, Any]) -> str:
     return f"bytecode {minor} " + _bytecode_text(code)
 
 
-def uses(code: CodeType) -> Uses:
+def external_names(code: CodeType) -> ExternalNames:
     """The globals and imports of code and of the code nested in it."""
     names: set[tuple[str, ...]] = set()
     imports: set[tuple[int, str, tuple[str, ...]]] = set()
     assigned: set[str] = set()
     for each in _nested(code):
         _scan(each, names, imports, assigned)
-    return Uses(frozenset(names), frozenset(imports), frozenset(assigned))
+    return ExternalNames(frozenset(names), frozenset(imports), frozenset(assigned))
 
 
 def _scan(

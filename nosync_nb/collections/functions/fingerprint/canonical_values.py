@@ -26,11 +26,11 @@ LRU_CACHED: Any = type(functools.lru_cache(len))
 """The class of functions with a cache, which functools does not name."""
 
 
-class Unlisted(Exception):  # noqa: N818 - a verdict, not an error
+class UnsupportedValue(Exception):  # noqa: N818 - a verdict, not an error
     """A value cannot be compared across kernels; the text is a predicate that says why."""
 
 
-def frame(tag: str, payload: bytes = b"") -> bytes:
+def framed_bytes(tag: str, payload: bytes = b"") -> bytes:
     """A self-delimiting piece: no piece is the beginning of another one."""
     return b"%s:%d:%s;" % (tag.encode(), len(payload), payload)
 
@@ -48,7 +48,7 @@ def _zone(value: Any) -> bytes:
         return repr(value.utcoffset(None)).encode()
     if type(value) is zoneinfo.ZoneInfo and value.key:
         return value.key.encode()
-    raise Unlisted(f"is a time zone of type {type(value).__name__!r}")
+    raise UnsupportedValue(f"is a time zone of type {type(value).__name__!r}")
 
 
 def _moment(value: datetime | time) -> bytes:
@@ -84,7 +84,7 @@ _SCALARS: dict[type, Callable[[Any], bytes]] = {
 }
 
 
-def scalar(value: Any) -> bytes | None:
+def scalar_bytes(value: Any) -> bytes | None:
     """The canonical bytes of a value without parts; None if its type is not listed here.
 
     Raises:
@@ -92,11 +92,11 @@ def scalar(value: Any) -> bytes | None:
     """
     encode = _SCALARS.get(type(value))
     if encode is not None:
-        return frame(type(value).__name__, encode(value))
+        return framed_bytes(type(value).__name__, encode(value))
     if type(value) is re.Pattern:
-        return frame("pattern", repr((value.pattern, value.flags)).encode())
+        return framed_bytes("pattern", repr((value.pattern, value.flags)).encode())
     if type(value).__module__ in ("typing", "types") and _is_annotation(value):
-        return frame("typing", repr(value).encode())
+        return framed_bytes("typing", repr(value).encode())
     return None
 
 
@@ -106,7 +106,7 @@ def _is_annotation(value: Any) -> bool:
     return name.strip("_").endswith(("GenericAlias", "UnionType", "SpecialForm", "TypeVar"))
 
 
-def array(value: Any) -> bytes | None:
+def array_bytes(value: Any) -> bytes | None:
     """The canonical bytes of numpy and Arrow values; None for anything else.
 
     Cost: O(bytes) for numpy; Arrow values are read as Python values.
@@ -142,12 +142,12 @@ def _numpy(value: Any) -> bytes | None:
     import numpy as np
 
     if isinstance(value, np.dtype):
-        return frame("dtype", repr(value).encode())
+        return framed_bytes("dtype", repr(value).encode())
     if type(value) is not np.ndarray and not isinstance(value, np.generic):
         return None
     held = np.asarray(value)
     if held.dtype.kind not in "biufcSUMm":
-        raise Unlisted(f"is a numpy array of dtype {held.dtype}")
+        raise UnsupportedValue(f"is a numpy array of dtype {held.dtype}")
     form = type(value).__name__
     content = blake2b(np.ascontiguousarray(held).data.cast("B")).digest() if held.size else b""
-    return frame(form, f"{held.dtype.str} {held.shape} ".encode() + content)
+    return framed_bytes(form, f"{held.dtype.str} {held.shape} ".encode() + content)

@@ -35,8 +35,12 @@ from nosync_nb.collections.functions.fingerprint import (
 from nosync_nb.collections.functions.fingerprint import (
     library as own,
 )
-from nosync_nb.collections.functions.fingerprint.canonical_values import LRU_CACHED, Unlisted, frame
-from nosync_nb.collections.functions.fingerprint.definitions import digest
+from nosync_nb.collections.functions.fingerprint.canonical_values import (
+    LRU_CACHED,
+    UnsupportedValue,
+    framed_bytes,
+)
+from nosync_nb.collections.functions.fingerprint.definitions import definition_digest
 
 _HIDDEN = frozenset({"eval", "exec", "globals", "locals", "vars", "__import__"})
 _OWN = frozenset({"__wrapped__", "__doc__", "__name__", "__qualname__", "__module__"})
@@ -50,7 +54,7 @@ _REDUCED = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 @dataclass(frozen=True)
-class Recognition:
+class FunctionIdentity:
     """Whether a function is recognised in another kernel.
 
     Args:
@@ -67,35 +71,36 @@ class Recognition:
     modules: tuple[str, ...] = field(default=(), compare=False)
 
 
-def function_fingerprint(function: Callable[..., Any]) -> Recognition:
+def function_fingerprint(function: Callable[..., Any]) -> FunctionIdentity:
     """Identifies a function by what it does.
 
     Comments, docstrings, formatting, names of the function and its file, moved lines and the hash
     seed do not matter; code, defaults, captured values and globals, helpers of the user and
     versions of installed packages do.
 
-    Returns: a `Recognition` without fingerprint if something captured is outside the closed list,
+    Returns: a `FunctionIdentity` without fingerprint if something captured is outside the closed
+    list,
         a global is not yet defined, or the code looks up names that cannot be known (`eval`).
 
     Cost: milliseconds for code met first, plus O(size) of what is captured.
     """
-    walk = Walk()
+    walk = FingerprintWriter()
     try:
         walk.value(function)
-    except Unlisted as verdict:
+    except UnsupportedValue as verdict:
         subject = f"'{'.'.join(walk.path)}'" if walk.path else "it"
-        return Recognition(None, f"{subject} {verdict}")
+        return FunctionIdentity(None, f"{subject} {verdict}")
     except RecursionError:
-        return Recognition(None, f"'{'.'.join(walk.path[:1])}' is nested too deeply")
-    return Recognition(
-        digest(b"".join(walk.out)),
+        return FunctionIdentity(None, f"'{'.'.join(walk.path[:1])}' is nested too deeply")
+    return FunctionIdentity(
+        definition_digest(b"".join(walk.out)),
         None,
         dict(sorted(walk.versions.items())),
         tuple(sorted(walk.modules - {"__main__"})),
     )
 
 
-class Walk:
+class FingerprintWriter:
     """One traversal; `out` is the text, `path` where it is."""
 
     def __init__(self) -> None:
@@ -109,7 +114,7 @@ class Walk:
 
     def write(self, tag: str, text: str = "") -> None:
         """Appends one piece."""
-        self.out.append(frame(tag, text.encode("utf-8", "surrogatepass")))
+        self.out.append(framed_bytes(tag, text.encode("utf-8", "surrogatepass")))
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
@@ -125,9 +130,9 @@ class Walk:
         Raises:
             Unlisted: if it is not of the list.
         """
-        piece = canonical_values.scalar(value)
+        piece = canonical_values.scalar_bytes(value)
         if piece is None:
-            piece = canonical_values.array(value)
+            piece = canonical_values.array_bytes(value)
         if piece is not None:
             self.out.append(piece)
         elif not (self._container(value) or self._callable(value) or self._object(value)):
@@ -135,7 +140,9 @@ class Walk:
             name = kind.__qualname__
             if kind.__module__ not in ("builtins", "__main__"):
                 name = f"{kind.__module__}.{name}"
-            raise Unlisted(f"is an object of type '{name}', which is not known in another kernel")
+            raise UnsupportedValue(
+                f"is an object of type '{name}', which is not known in another kernel"
+            )
 
     def _container(self, value: Any) -> bool:
         """Writes containers of Python and Arrow."""
@@ -162,7 +169,7 @@ class Walk:
         else:
             return False
         if id(value) in self._open:
-            raise Unlisted("is a container that holds itself")
+            raise UnsupportedValue("is a container that holds itself")
         self._open.add(id(value))
         self.write("(" + kind.__name__)
         for part in parts:
@@ -173,7 +180,7 @@ class Walk:
 
     def _alone(self, value: Any) -> bytes:
         """The text of an element of a set, which must not depend on the elements before it."""
-        walk = Walk()
+        walk = FingerprintWriter()
         walk.value(value)
         self.versions |= walk.versions
         self.modules |= walk.modules
@@ -184,7 +191,7 @@ class Walk:
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, type):
-            code__classes.write_class(self, value)
+            code__classes.write_class_fingerprint(self, value)
         elif isinstance(value, types.ModuleType):
             self._module(value)
         elif isinstance(value, types.MethodType):
@@ -226,14 +233,14 @@ class Walk:
         if not isinstance(name, str) or not isinstance(module, str):
             return False
         for home in (module, module.partition(".")[0]):
-            if getattr(sys.modules.get(home), name, None) is value and modules.version(home):
+            if getattr(sys.modules.get(home), name, None) is value and modules.code_version(home):
                 self.installed(home, name)
                 return True
         return False
 
     def _object(self, value: Any, *, called: bool = False) -> bool:
         """Writes enums, named tuples, dataclasses, our own functions, objects that are called."""
-        ours = own.identity_of(value)
+        ours = own.library_identity_of(value)
         if ours is not None:
             identity, parts = ours
             self.write("own", identity)
@@ -244,7 +251,7 @@ class Walk:
             self.value(type(value))
             self.value(value.value)
             return True
-        state = code__classes.state(value, called=called)
+        state = code__classes.object_fields(value, called=called)
         if state is None:
             return False
         if self.seen(value):
@@ -270,13 +277,15 @@ class Walk:
 
     def installed(self, module: str, name: str) -> None:
         """Writes a reference into installed code."""
-        version = modules.version(module)
+        version = modules.code_version(module)
         if version is None:
-            raise Unlisted(f"is '{name}' of module '{module}', whose code is not at hand")
+            raise UnsupportedValue(f"is '{name}' of module '{module}', whose code is not at hand")
         if version == "engine":
             public = own.public_name(module, name)
             if public is None:
-                raise Unlisted(f"is '{name}' of module '{module}', which is not offered to users")
+                raise UnsupportedValue(
+                    f"is '{name}' of module '{module}', which is not offered to users"
+                )
             self.write("own", public)
             return
         if version != "python":
@@ -287,7 +296,7 @@ class Walk:
         """Writes a function written in Python."""
         if self.seen(function):
             return
-        module, version = modules.of_globals(function.__globals__)
+        module, version = modules.version_of_globals(function.__globals__)
         if version is not None:
             if self._named(function):
                 return
@@ -327,9 +336,9 @@ class Walk:
 
     def _globals(self, function: types.FunctionType) -> None:
         """Writes the globals and imports that a function's code names."""
-        used = canonical_code.uses(function.__code__)
+        used = canonical_code.external_names(function.__code__)
         for name in sorted(used.assigned):
-            raise Unlisted(f"assigns the global '{name}'")
+            raise UnsupportedValue(f"assigns the global '{name}'")
         for path in sorted(used.names):
             self.write("global", ".".join(path))
             with self.at(path[0]):
@@ -346,9 +355,9 @@ class Walk:
         if name not in space:
             own = function.__builtins__  # type: ignore[attr-defined, unused-ignore]
             if name in _HIDDEN:
-                raise Unlisted("looks up names that cannot be known")
+                raise UnsupportedValue("looks up names that cannot be known")
             if name not in own:
-                raise Unlisted("is not defined yet")
+                raise UnsupportedValue("is not defined yet")
             if own[name] is getattr(builtins, name, None):
                 return
             self.value(own[name])
@@ -358,12 +367,15 @@ class Walk:
     def _attribute(self, value: Any, attributes: list[str]) -> None:
         """Writes an attribute of a user's module; of anything else, the whole value."""
         for name in attributes:
-            if not isinstance(value, types.ModuleType) or modules.of_module(value) is not None:
+            if (
+                not isinstance(value, types.ModuleType)
+                or modules.version_of_module(value) is not None
+            ):
                 break
             self.modules.add(value.__name__)
             self.path.append(name)
             if not hasattr(value, name):
-                raise Unlisted("is not defined yet")
+                raise UnsupportedValue("is not defined yet")
             value = getattr(value, name)
         self.value(value)
 
@@ -374,7 +386,7 @@ class Walk:
         if level:
             package = function.__globals__.get("__package__") or ""
             name = importlib.util.resolve_name("." * level + name, package)
-        version = modules.version(name)
+        version = modules.code_version(name)
         if version == "engine":
             return  # its name is in the code that imports it
         if version is not None:
@@ -396,7 +408,7 @@ class Walk:
 
     def _module(self, module: types.ModuleType) -> None:
         """Writes a module that is used as a value: installed ones by version, others whole."""
-        version = modules.of_module(module)
+        version = modules.version_of_module(module)
         if version is not None:
             self.installed(module.__name__, "")
             return

@@ -11,10 +11,10 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions.fingerprint import code_origin
-from nosync_nb.collections.functions.fingerprint.canonical_values import Unlisted
+from nosync_nb.collections.functions.fingerprint.canonical_values import UnsupportedValue
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.functions.fingerprint.code import Walk
+    from nosync_nb.collections.functions.fingerprint.code import FingerprintWriter
 
 _PLAIN_BASES = frozenset({object, tuple, ABC, typing.Generic, typing.Protocol})
 _PLAIN_METACLASSES = frozenset({"abc", "builtins", "enum", "typing"})
@@ -31,22 +31,22 @@ _BOOKKEEPING = frozenset(  # what Python keeps in a class, beside what the user 
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def write_class(walk: Walk, cls: type) -> None:
+def write_class_fingerprint(walk: FingerprintWriter, cls: type) -> None:
     """Writes a class: installed ones by name and version, the user's with all they define.
 
     Raises:
         Unlisted: if an attribute or the metaclass is outside the closed list.
     """
-    version = code_origin.version(cls.__module__)
+    version = code_origin.code_version(cls.__module__)
     if version is not None and cls.__module__ != "__main__":
         walk.installed(cls.__module__, cls.__qualname__)
         if "<locals>" in cls.__qualname__:
-            raise Unlisted(f"is a class made by {cls.__module__}")
+            raise UnsupportedValue(f"is a class made by {cls.__module__}")
         return
     if walk.seen(cls):
         return
     if type(cls).__module__ not in _PLAIN_METACLASSES:
-        raise Unlisted(f"is a class whose metaclass is {type(cls).__qualname__!r}")
+        raise UnsupportedValue(f"is a class whose metaclass is {type(cls).__qualname__!r}")
     walk.modules.add(cls.__module__)
     walk.write("class", cls.__name__)
     for base in cls.__bases__:
@@ -70,7 +70,7 @@ def write_class(walk: Walk, cls: type) -> None:
     walk.write("end")
 
 
-def _write_fields(walk: Walk, cls: Any) -> None:
+def _write_fields(walk: FingerprintWriter, cls: Any) -> None:
     """Writes what the generated methods of a dataclass depend on."""
     walk.write("dataclass", repr(cls.__dataclass_params__))
     for field in dataclasses.fields(cls):
@@ -82,7 +82,7 @@ def _write_fields(walk: Walk, cls: Any) -> None:
                     walk.value(given)
 
 
-def _write_attribute(walk: Walk, value: Any) -> None:
+def _write_attribute(walk: FingerprintWriter, value: Any) -> None:
     """Writes an attribute of a class, looking into descriptors."""
     parts: tuple[Any, ...]
     if isinstance(value, property):
@@ -121,7 +121,7 @@ def _written(function: Any) -> bool:
     """Whether a function of a class was written by the user."""
     if not isinstance(function, types.FunctionType):
         return False
-    name, version = code_origin.of_globals(function.__globals__)
+    name, version = code_origin.version_of_globals(function.__globals__)
     return version is None and not name.startswith("namedtuple_")
 
 
@@ -130,7 +130,7 @@ def _hint(note: Any) -> str:
     return note if isinstance(note, str) else getattr(note, "__qualname__", repr(note))
 
 
-def state(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
+def object_fields(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
     """The fields of an object that is nothing but its fields; None for any other object.
 
     These are named tuples and dataclasses of the user's classes, and objects of the user's
@@ -138,7 +138,7 @@ def state(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
     """
     cls = type(value)
     own = [c for c in cls.__mro__ if c not in _PLAIN_BASES]
-    if not own or any(code_origin.version(c.__module__) is not None for c in own):
+    if not own or any(code_origin.code_version(c.__module__) is not None for c in own):
         return None
     if isinstance(value, tuple):
         if not hasattr(cls, "_fields"):

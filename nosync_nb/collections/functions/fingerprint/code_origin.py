@@ -19,7 +19,7 @@ from typing import Any
 _ENGINE = frozenset({"nosync", "nosync_nb", "nosync_widgets"})
 
 
-def version(module: str, file: str | None = None) -> str | None:
+def code_version(module: str, file: str | None = None) -> str | None:
     """The version that identifies a module's code; None if the code is the user's.
 
     Returns: "python" for the standard library, "engine" for this project (what it computes is
@@ -42,17 +42,17 @@ def version(module: str, file: str | None = None) -> str | None:
     return None
 
 
-def of_globals(namespace: Mapping[str, Any]) -> tuple[str, str | None]:
+def version_of_globals(namespace: Mapping[str, Any]) -> tuple[str, str | None]:
     """The name and the version of the module whose globals these are."""
     name = str(namespace.get("__name__") or "__main__")
     file = namespace.get("__file__")
-    return name, version(name, file if isinstance(file, str) else None)
+    return name, code_version(name, file if isinstance(file, str) else None)
 
 
-def of_module(module: ModuleType) -> str | None:
+def version_of_module(module: ModuleType) -> str | None:
     """The version of a module object."""
     file = getattr(module, "__file__", None)
-    return version(module.__name__, file if isinstance(file, str) else None)
+    return code_version(module.__name__, file if isinstance(file, str) else None)
 
 
 def _file(module: str) -> str | None:

@@ -22,10 +22,10 @@ def definition_fingerprint(definition: Any) -> str:
     text = json.dumps(
         definition, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
-    return digest(text.encode())
+    return definition_digest(text.encode())
 
 
-def digest(data: bytes) -> str:
+def definition_digest(data: bytes) -> str:
     """The short hexadecimal digest that fingerprints are."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 

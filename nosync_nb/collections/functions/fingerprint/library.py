@@ -23,7 +23,7 @@ _T = TypeVar("_T", bound=type)
 _PACKAGE = __name__.partition(".")[0]
 
 
-def identified(identity: str) -> Callable[[_T], _T]:
+def library_identity(identity: str) -> Callable[[_T], _T]:
     """Gives a frozen dataclass of this project its identity, e.g. "back_from/1"."""
 
     def given(cls: _T) -> _T:
@@ -33,7 +33,7 @@ def identified(identity: str) -> Callable[[_T], _T]:
     return given
 
 
-def identity_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
+def library_identity_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
     """The identity of an object's class, and the object's fields; None if it has none."""
     identity = vars(type(value)).get("__own_identity__")
     if identity is None:

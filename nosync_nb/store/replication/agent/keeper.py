@@ -28,17 +28,27 @@ from typing import Any
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner
-from nosync_nb.store.log.owner__machine import Machine
-from nosync_nb.store.replication import config as stored
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.agent.log_source import Source, log_id
-from nosync_nb.store.replication.agent.offloaded_merges import Merger, Requests
-from nosync_nb.store.replication.agent.progress import Condition, Progress, Tell, Teller
+from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.replication import config
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.agent.log_source import LogSource, log_id
+from nosync_nb.store.replication.agent.offloaded_merges import KeeperMerger, MergeRequests
+from nosync_nb.store.replication.agent.progress import (
+    Condition,
+    ProgressWriter,
+    ReplicaProgress,
+    Tell,
+)
 from nosync_nb.store.replication.agent.scrub import Scrubber
-from nosync_nb.store.replication.agent.shipper import Acknowledged, Shipper
-from nosync_nb.store.replication.agent.takeover import AheadError, Claims, Poll, Vote
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.protocol import Name, Replica
+from nosync_nb.store.replication.agent.shipper import Acknowledgement, Shipper
+from nosync_nb.store.replication.agent.takeover import (
+    CopyClaims,
+    ReplicaAheadError,
+    TakeoverPoll,
+    TakeoverVote,
+)
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.protocol import LogName, Replica
 from nosync_nb.store.replication.remote_call import SILENT_S
 
 LINGER_S = 600.0
@@ -51,7 +61,7 @@ NICE = 10
 _LOOK_S = 2.0
 
 
-class Lane:
+class ReplicaWorker:
     """One replica's thread: ships when there is news, tries again after a failure.
 
     Owns, under `_news`, whether there is any and whether the owner has ended.
@@ -60,13 +70,13 @@ class Lane:
     def __init__(
         self,
         number: int,
-        address: Address,
+        address: ReplicaAddress,
         folder: str,
         generation: int,
-        name: Name,
-        poll: Poll,
-        claims: Claims,
-        tell: Callable[[Progress], None],
+        name: LogName,
+        poll: TakeoverPoll,
+        claims: CopyClaims,
+        tell: Callable[[ReplicaProgress], None],
         files: Files,
     ) -> None:
         self._number, self._address = number, address
@@ -77,7 +87,7 @@ class Lane:
         self._waiting = True
         self._ended: float | None = None
         self._doubted: set[str] = set()
-        self._said = Progress(number, "starting")
+        self._said = ReplicaProgress(number, "starting")
         self._shipper: Shipper | None = None
         self._busy = False
         self._failing = ""  # since when; empty: it is not
@@ -146,8 +156,8 @@ class Lane:
                 self._waiting = False
             try:
                 if source is None:
-                    source = Source(self._folder, self._generation, files=self._files)
-                    replica = connect(self._address, self._files).replica(source.log_id)
+                    source = LogSource(self._folder, self._generation, files=self._files)
+                    replica = connect_site(self._address, self._files).replica(source.log_id)
                     shipper = Shipper(
                         source, replica, self._name, self._ask, self._level, self._claim
                     )
@@ -164,7 +174,7 @@ class Lane:
                 delay = _RETRY_S[0]
                 if written:
                     break
-            except AheadError as error:
+            except ReplicaAheadError as error:
                 self._say("ahead", _with_remedy(error))
                 break
             except FencedError as error:
@@ -208,7 +218,7 @@ class Lane:
             self._news.wait_for(lambda: False, delay)
             return True
 
-    def _ask(self, vote: Vote) -> None:
+    def _ask(self, vote: TakeoverVote) -> None:
         self._poll.ask(self._number, vote)
 
     def _claim(self, incarnation: str) -> None:
@@ -217,7 +227,7 @@ class Lane:
     def _level(self, shipper: Shipper) -> None:
         known = shipper.acknowledged
         seq, epoch = (0, 0) if known is None else (known.seq, known.epoch)
-        begins = known is None or known == Acknowledged()
+        begins = known is None or known == Acknowledgement()
         self._tell_of("starting" if begins else "level", "", seq, epoch)
 
     def _say(self, condition: Condition, why: str, obeys: int = 0) -> None:
@@ -230,7 +240,7 @@ class Lane:
         self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0
     ) -> None:
         """Tells of the replica, if there is anything new; any thread may."""
-        said = Progress(self._number, condition, seq, epoch, why, obeys=obeys)
+        said = ReplicaProgress(self._number, condition, seq, epoch, why, obeys=obeys)
         shipper = self._shipper
         if shipper is not None:
             said = said._replace(
@@ -239,7 +249,7 @@ class Lane:
                 backlog_bytes=shipper.backlog_bytes,
                 last_bytes=shipper.last_bytes,
                 incarnation=shipper.incarnation,
-                void=shipper.acknowledged == Acknowledged(),
+                void=shipper.acknowledged == Acknowledgement(),
             )
         with self._news:
             if said != self._said:
@@ -261,7 +271,7 @@ def _with_remedy(error: Exception) -> str:
     return "; ".join(filter(None, (str(error) or type(error).__name__, hint)))
 
 
-def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
+def run_keeper(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     """Ships a log until its owner has ended, or another one has taken over.
 
     Args:
@@ -269,23 +279,25 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
         news: a byte for each time that there is something to ship; its end is the owner's.
     """
     disk = Files()
-    settings = stored.read(disk, folder, log_id(disk, folder))
+    settings = config.read_config(disk, folder, log_id(disk, folder))
     count, needed = len(settings.replicas), settings.promised
-    name = Name(folder, stored.signer(disk), count, needed)
-    poll, claims = Poll(count, needed), Claims([each.url for each in settings.replicas])
+    name = LogName(folder, config.config_signer(disk), count, needed)
+    poll, claims = TakeoverPoll(count, needed), CopyClaims([each.url for each in settings.replicas])
     lanes = [
-        Lane(number, address, folder, generation, name, poll, claims, tell, disk)
+        ReplicaWorker(number, address, folder, generation, name, poll, claims, tell, disk)
         for number, address in enumerate(settings.replicas)
     ]
     doubts = [lane.doubt for lane in lanes]
     replicas = list(zip(settings.replicas, doubts, strict=True))
     scrubber = Scrubber(folder, generation, replicas, tell, disk)
-    merger, requests = Merger(folder, generation, tell, disk), Requests()
+    merger, requests = KeeperMerger(folder, generation, tell, disk), MergeRequests()
     for lane in lanes:
         lane.start()
     scrubber.start()
     try:
-        while lives(disk, folder, generation, news, lanes, lambda r: merger.ask(requests.take(r))):
+        while owner_is_alive(
+            disk, folder, generation, news, lanes, lambda r: merger.ask(requests.take(r))
+        ):
             scrubber.news()
             for lane in lanes:
                 lane.wake()
@@ -299,12 +311,12 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
             lanes = [lane for lane in lanes if lane.works(_LOOK_S)]
 
 
-def lives(
+def owner_is_alive(
     files: Files,
     folder: str,
     generation: int,
     news: FileIO,
-    lanes: Sequence[Lane] = (),
+    lanes: Sequence[ReplicaWorker] = (),
     hear: Callable[[bytes], object] = len,
 ) -> bool:
     """Waits for news of an owner, and watches lanes; returns whether he is there to give more.
@@ -317,17 +329,17 @@ def lives(
     while not select.select([news], [], [], _LOOK_S)[0]:
         for lane in lanes:
             lane.watch()
-        said = owner.read(files, folder)
+        said = owner.read_owner(files, folder)
         if said is None or said.generation != generation or said.released:
             return False
-        if Machine().alive(said.identity) is False:
+        if HostIdentity().alive(said.identity) is False:
             return False
     told = news.read(1 << 12) or b""
     hear(told)
     return bool(told)
 
 
-def step_back() -> None:
+def lower_priority() -> None:
     """Lets an owner go before this process, which is in a session of its own.
 
     Linux may share its processors among sessions first and among their processes then
@@ -351,11 +363,11 @@ def step_back() -> None:
 def main(arguments: Sequence[str]) -> Any:
     """Runs a keeper; returns what the process exits with."""
     folder, generation = arguments
-    step_back()
-    keep(
+    lower_priority()
+    run_keeper(
         folder,
         int(generation),
         FileIO(sys.stdin.fileno(), closefd=False),
-        Teller(sys.stdout.buffer),
+        ProgressWriter(sys.stdout.buffer),
     )
     return 0

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.files.os_errors import if_there
+from nosync_nb.files.os_errors import suppress_missing
 from nosync_nb.store import ownership_history
 from nosync_nb.store.log import checkpoint, frames, owner, recovery, segments, tail
-from nosync_nb.store.log.fencing import Words
+from nosync_nb.store.log.fencing import ControlBlock
 from nosync_nb.store.log.frames import Mark
-from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.log.owner import LogOwner
 from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
 from nosync_nb.store.records import (
     file_references,
@@ -28,16 +28,16 @@ from nosync_nb.store.records import (
     file_references__owed,
     payloads,
 )
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.records.file_references__owed import Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.backends import folder as folders
-from nosync_nb.store.replication.protocol import Term
+from nosync_nb.store.replication.protocol import OwnerTerm
 
 _READ_BYTES = 1 << 20
 
 
-class Increment(NamedTuple):
+class ShippedFrame(NamedTuple):
     """A frame: where it ends, the last epoch then, the files that it names, and for whom.
 
     `said` is what it says of what is owed last; None if nothing.
@@ -45,12 +45,12 @@ class Increment(NamedTuple):
 
     end: Mark
     epoch: int
-    files: Mapping[str, Wanted]
+    files: Mapping[str, FileReference]
     namers: Namers
-    said: file_references__owed.Owing | None
+    said: file_references__owed.ReplicationRequirement | None
 
 
-class Anchor(NamedTuple):
+class ShippedCheckpoint(NamedTuple):
     """A checkpoint: its file, what it was made after, the files that its state lies in, owners.
 
     Another one may take its name, if it is made after the same frame: then `stamp` differs.
@@ -60,20 +60,20 @@ class Anchor(NamedTuple):
     stamp: tuple[int, int, int]
     mark: Mark
     epoch: int
-    files: Mapping[str, Wanted]
+    files: Mapping[str, FileReference]
     namers: Namers
-    said: file_references__owed.Owing | None
+    said: file_references__owed.ReplicationRequirement | None
     reigns: ownership_history.Reigns
 
 
-class Extent(NamedTuple):
+class SegmentExtent(NamedTuple):
     """A segment, and how many bytes of its file are part of the log as far as it is on disk."""
 
     segment: Segment
     size: int
 
 
-class View(NamedTuple):
+class LogView(NamedTuple):
     """A log as of one moment.
 
     Attributes:
@@ -84,15 +84,15 @@ class View(NamedTuple):
         end, epoch: the last frame that is on disk, and the last epoch then.
     """
 
-    state: Anchor | None
-    extents: Sequence[Extent]
-    files: Mapping[str, Wanted]
+    state: ShippedCheckpoint | None
+    extents: Sequence[SegmentExtent]
+    files: Mapping[str, FileReference]
     last: frozenset[str]
     end: Mark
     epoch: int
 
 
-class Source:
+class LogSource:
     """The files of one log under one owner, who has begun.
 
     Args:
@@ -108,24 +108,24 @@ class Source:
         self.generation = generation
         self._word = os.path.join(folder, "generation")  # who owns the log that lies here
         self._place = self._found()
-        self._words = Words(self._files.mapped(self._word))
+        self._words = ControlBlock(self._files.mapped(self._word))
         try:
             self.check()
-            said = owner.read(self._files, folder)
+            said = owner.read_owner(self._files, folder)
             if said is None or said.generation != generation:
                 raise _fenced(folder)
-            self.term = Term(generation, _token(said))
+            self.term = OwnerTerm(generation, _token(said))
             self.log_id = log_id(self._files, folder)
         except BaseException:
             self._words.close()
             raise
         self._names: Sequence[tuple[int, int]] = ()
         self._chain: list[Segment] = []
-        self._state: Anchor | None = None
-        self._steps: list[Increment] = []
+        self._state: ShippedCheckpoint | None = None
+        self._steps: list[ShippedFrame] = []
         self._end: Mark | None = None
         self._epoch = 0
-        self._view: View | None = None  # of all that was read, unless more was since
+        self._view: LogView | None = None  # of all that was read, unless more was since
 
     @property
     def files(self) -> Files:
@@ -150,7 +150,7 @@ class Source:
         status = self._files.status(self._word)
         return status.st_dev, status.st_ino
 
-    def look(self, *, written: bool = False) -> View | None:
+    def look(self, *, written: bool = False) -> LogView | None:
         """What there is to ship now; None before the owner has begun.
 
         Args:
@@ -172,7 +172,7 @@ class Source:
         for step in steps:
             files.update(step.files)
         epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
-        self._view = View(self._state, self._extents(end), files, self._last(), end, epoch)
+        self._view = LogView(self._state, self._extents(end), files, self._last(), end, epoch)
         return self._view
 
     def _last(self) -> frozenset[str]:
@@ -182,16 +182,16 @@ class Source:
             (each.said for each in reversed(every) if each.said is not None),
             file_references__owed.NOTHING,
         )
-        return file_references__owed.last(word.numbers, (each.namers for each in every))
+        return file_references__owed.ships_last(word.numbers, (each.namers for each in every))
 
     def size(self, name: str) -> int | None:
         """The size of a file; None if it is not there any more."""
-        status = if_there(self._files.status, file_layout.path_of(self.folder, name))
+        status = suppress_missing(self._files.status, file_layout.file_path(self.folder, name))
         return None if status is None else status.st_size
 
     def open(self, name: str) -> File:
         """A file of the log, for reading; who closes it is the caller."""
-        return self._files.open(file_layout.path_of(self.folder, name))
+        return self._files.open(file_layout.file_path(self.folder, name))
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Some bytes of a file; fewer only at its end."""
@@ -211,7 +211,7 @@ class Source:
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file, as a replica gives it."""
-        return folders.digest(self._files, file_layout.path_of(self.folder, name), size)
+        return folders.digest(self._files, file_layout.file_path(self.folder, name), size)
 
     def holds(self, mark: Mark, head: Segment | None) -> bool:
         """Whether the log has come to a mark.
@@ -230,19 +230,21 @@ class Source:
         if not self._chain or mark.offset < self._chain[0].start.offset:
             if self._state is None or self._keeps(mark):
                 return True
-            return ownership_history.has(self._state.reigns, head, mark.seq)
+            return ownership_history.includes_owner(self._state.reigns, head, mark.seq)
         end = self._steps[-1].end if self._steps else self._state.mark if self._state else None
         if end is None or mark.offset >= end.offset:
             return mark == end or (end is None and mark == self._chain[0].start)
-        return tail.holds(self._files, self.folder, Chain(self._chain, [], None), mark)
+        return tail.tail_holds(self._files, self.folder, Chain(self._chain, [], None), mark)
 
     def _keeps(self, mark: Mark) -> bool:
         """Whether a mark lies in segments that lead to those which count."""
         if not self._chain:
             return False
         start, before = self._chain[0].start, self._chain[0].before
-        older = Chain(segments.back(self._files, self.folder, before, mark.offset)[0], [], None)
-        return all(tail.holds(self._files, self.folder, older, each) for each in (mark, start))
+        older = Chain(
+            segments.previous_segments(self._files, self.folder, before, mark.offset)[0], [], None
+        )
+        return all(tail.tail_holds(self._files, self.folder, older, each) for each in (mark, start))
 
     def mark(self, segment: Segment, size: int) -> Mark:
         """The last mark that is known in the first bytes of a segment."""
@@ -259,15 +261,15 @@ class Source:
     def _follow(self) -> None:
         """Finds the newest checkpoint and the segments since, if the folder has changed."""
         names = self._files.names(self.folder)
-        listed = segments.listed(names)
-        newest = checkpoint.listed(names)[:1]
+        listed = segments.segment_names(names)
+        newest = checkpoint.checkpoint_names(names)[:1]
         stamp = self.stamp(newest[0]) if newest else None
         known = self._state
         was = None if known is None else known.stamp
         if listed == self._names and len(newest) == (known is not None) and stamp == was:
             return
         self._view = None
-        state, chain, _, _ = recovery.newest(self._files, self.folder, names)
+        state, chain, _, _ = recovery.newest_checkpoint(self._files, self.folder, names)
         if known is not None and (state is None or state.mark.seq < known.mark.seq):
             raise CorruptLogError(
                 f"'{known.name}' cannot be read any more", hint="restore the file from a copy"
@@ -286,11 +288,11 @@ class Source:
     def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
         """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
         kept, packs = (
-            file_references__framed.of_checkpoint(state.payload),
+            file_references__framed.files_of_checkpoint(state.payload),
             os.path.join(self.folder, "history"),
         )
-        file_references.check_history(payloads.unpack(state.payload), packs, self._files)
-        self._state = Anchor(name, stamp, state.mark, *kept)
+        file_references.check_history(payloads.decode_payload(state.payload), packs, self._files)
+        self._state = ShippedCheckpoint(name, stamp, state.mark, *kept)
         if self._end is None or self._end.seq < state.mark.seq:
             self._end, self._epoch = state.mark, kept.epoch
         self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
@@ -310,7 +312,7 @@ class Source:
             stop = after[0].start.offset if after else published
             most = size if stop is None else min(size, stop - end.offset)
             data = self.read(segment.name, segment.local(end.offset), most) if most > 0 else b""
-            complete, damage = file_references__framed.scan(data, end.offset, end)
+            complete, damage = file_references__framed.scan_frames(data, end.offset, end)
             if published is None:
                 complete = [frame for frame in complete if frame.position.seq <= durable]
             for frame in complete:
@@ -326,27 +328,29 @@ class Source:
 
     def _note(self, frame: frames.Frame) -> None:
         self._view = None
-        epoch, files, namers, said = file_references__framed.of_frame(frame.payload)
+        epoch, files, namers, said = file_references__framed.files_of_frame(frame.payload)
         if frame.kind in (payloads.EPOCH, payloads.REWIND):
             self._epoch = epoch
-        self._steps.append(Increment(frame.end, self._epoch, files, namers, said))
+        self._steps.append(ShippedFrame(frame.end, self._epoch, files, namers, said))
         self._end = frame.end
 
-    def _extents(self, end: Mark) -> list[Extent]:
+    def _extents(self, end: Mark) -> list[SegmentExtent]:
         """The segments from the checkpoint to a mark."""
         extents = []
         for index, segment in enumerate(self._chain):
             after = self._chain[index + 1 : index + 2]
             stop = min(end.offset, after[0].start.offset) if after else end.offset
             if segment.start.offset <= end.offset:
-                extents.append(Extent(segment, segment.local(max(stop, segment.start.offset))))
+                extents.append(
+                    SegmentExtent(segment, segment.local(max(stop, segment.start.offset)))
+                )
         return extents
 
 
 def log_id(files: Files, folder: str) -> bytes:
     """What tells a log from every other; empty if no segment is there, or none can be read."""
-    for key in reversed(segments.listed(files.names(folder))):
-        segment = segments.header_of(files, folder, key)
+    for key in reversed(segments.segment_names(files.names(folder))):
+        segment = segments.read_header(files, folder, key)
         if segment is not None:
             return segment.log_id
     return b""
@@ -356,7 +360,7 @@ def _fenced(folder: str) -> FencedError:
     return FencedError(f"'{folder}' has another owner", hint="he ships it now")
 
 
-def _token(said: Owner) -> str:
+def _token(said: LogOwner) -> str:
     """What tells an owner from another one that calls himself of the same generation."""
     identity = "\0".join(map(str, (*said.identity, said.since_ms, said.generation)))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.safe_names import FOLDERS, PART, plain, within
+from nosync_nb.files.safe_names import FOLDERS, PART, checked_file_name, checked_path_within
 from nosync_nb.rows import parallel
-from nosync_nb.store.replication.agent.log_source import Source
+from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.merge import each_range
 from nosync_nb.trace.parts.part_file import PartRef, open_part, refs_from_json, write_parts
@@ -39,7 +39,7 @@ LINE_MAX = 1 << 15
 _NEWS = b"."
 
 
-class Asked(NamedTuple):
+class MergeRequest(NamedTuple):
     """A merge that an owner asks for.
 
     Attributes:
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
         return b"\n" + json.dumps(self).encode() + b"\n"
 
     @classmethod
-    def told_in(cls, line: bytes) -> Asked:
+    def told_in(cls, line: bytes) -> MergeRequest:
         """What stands in a line of an owner.
 
         Raises:
@@ -67,10 +67,10 @@ class Asked(NamedTuple):
         """
         merge, stem, layout, layers = json.loads(line)
         every = tuple(refs_from_json(refs) for refs in layers)
-        return cls(int(merge), plain(stem), Layout.from_json(layout), every)
+        return cls(int(merge), checked_file_name(stem), Layout.from_json(layout), every)
 
 
-class Proposal(NamedTuple):
+class MergeProposal(NamedTuple):
     """What a keeper says of a merge.
 
     Attributes:
@@ -86,7 +86,7 @@ class Proposal(NamedTuple):
     why: str = ""
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Proposal:
+    def of(cls, said: dict[str, Any]) -> MergeProposal:
         """A proposal as JSON has it.
 
         Raises:
@@ -96,13 +96,13 @@ class Proposal(NamedTuple):
         return made._replace(files=refs_from_json(made.files))
 
 
-class Requests:
+class MergeRequests:
     """What an owner writes to his keeper, taken apart: lines are merges, all else is only news."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def take(self, data: bytes) -> list[Asked]:
+    def take(self, data: bytes) -> list[MergeRequest]:
         """Takes bytes as they come; returns the merges that have been asked for in full."""
         *lines, rest = (self._rest + data).split(b"\n")
         rest = rest.lstrip(_NEWS)
@@ -111,11 +111,11 @@ class Requests:
         for line in (each.strip(_NEWS) for each in lines):
             # What was cut short is no merge: who asked for it knows, and does it himself.
             with suppress(ValueError, TypeError, CorruptLogError):
-                asked += [Asked.told_in(line)] if line else []
+                asked += [MergeRequest.told_in(line)] if line else []
         return asked
 
 
-class Merger:
+class KeeperMerger:
     """Merges for the owner of a log, in a thread that begins when he asks for the first time.
 
     Args:
@@ -124,17 +124,17 @@ class Merger:
     """
 
     def __init__(
-        self, folder: str, generation: int, tell: Callable[[Proposal], None], files: Files
+        self, folder: str, generation: int, tell: Callable[[MergeProposal], None], files: Files
     ) -> None:
         self._folder, self._generation = folder, generation
         self._parts = os.path.join(folder, FOLDERS[PART])
         self._tell, self._files = tell, files
         self._news = threading.Condition()
-        self._asked: deque[Asked] = deque()  # with `_news`, as what follows
+        self._asked: deque[MergeRequest] = deque()  # with `_news`, as what follows
         self._ended = False
         self._thread: threading.Thread | None = None
 
-    def ask(self, asked: Iterable[Asked]) -> None:
+    def ask(self, asked: Iterable[MergeRequest]) -> None:
         """Has merges done, one after the other."""
         with self._news:
             self._asked.extend(asked)
@@ -152,7 +152,7 @@ class Merger:
             self._thread.join(wait_s)
 
     def _run(self) -> None:
-        parallel.alone()  # the other ones are for who commits
+        parallel.single_threaded()  # the other ones are for who commits
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._asked or self._ended)
@@ -161,14 +161,14 @@ class Merger:
                 asked = self._asked.popleft()
             self._tell(self.merged(asked))
 
-    def merged(self, asked: Asked) -> Proposal:
+    def merged(self, asked: MergeRequest) -> MergeProposal:
         """Merges files, and says which hold the result, or why there is none.
 
         Nothing that it meets is raised: the owner does without.
         """
         written: list[PartRef] = []
         try:
-            source = Source(self._folder, self._generation, files=self._files)
+            source = LogSource(self._folder, self._generation, files=self._files)
             try:
                 self._merge(asked, source, written)
             finally:
@@ -176,11 +176,11 @@ class Merger:
         except Exception as error:
             for ref in written:  # he was never told of them
                 with suppress(DurabilityError):
-                    self._files.unlink(within(self._parts, ref.path, PART))
-            return Proposal(asked.merge, done=True, why=str(error) or type(error).__name__)
-        return Proposal(asked.merge, done=True, files=tuple(written))
+                    self._files.unlink(checked_path_within(self._parts, ref.path, PART))
+            return MergeProposal(asked.merge, done=True, why=str(error) or type(error).__name__)
+        return MergeProposal(asked.merge, done=True, files=tuple(written))
 
-    def _merge(self, asked: Asked, source: Source, written: list[PartRef]) -> None:
+    def _merge(self, asked: MergeRequest, source: LogSource, written: list[PartRef]) -> None:
         """Adds to what was written range by range, while the owner is one and wants it.
 
         The files are compared with their checksums: what went bad would be proven good for ever.
@@ -197,5 +197,5 @@ class Merger:
             if self._ended:
                 raise DurabilityError("whom it was merged for has ended")
             written += write_parts(self._parts, [batch], asked.stem, files=self._files)
-            self._tell(Proposal(asked.merge))
+            self._tell(MergeProposal(asked.merge))
         source.check()

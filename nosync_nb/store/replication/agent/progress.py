@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO, Literal, NamedTuple
 
-from nosync_nb.store.replication.agent.offloaded_merges import Proposal
-from nosync_nb.store.replication.agent.scrub import Scrubbed
+from nosync_nb.store.replication.agent.offloaded_merges import MergeProposal
+from nosync_nb.store.replication.agent.scrub import ScrubReport
 
 Condition = Literal["starting", "level", "failing", "fenced", "ahead"]
 
 
-class Progress(NamedTuple):
+class ReplicaProgress(NamedTuple):
     """What a keeper says of a replica.
 
     Attributes:
@@ -48,11 +48,11 @@ class Progress(NamedTuple):
     void: bool = False
 
 
-Told = Progress | Scrubbed | Proposal
+Told = ReplicaProgress | ScrubReport | MergeProposal
 Tell = Callable[[Told], None]
 
 
-def told_in(line: bytes) -> Told:
+def parse_progress(line: bytes) -> Told:
     """What stands in a line of a keeper.
 
     Raises:
@@ -60,11 +60,11 @@ def told_in(line: bytes) -> Told:
     """
     said = json.loads(line)
     if "merge" in said:
-        return Proposal.of(said)
-    return Progress(**said) if "replica" in said else Scrubbed(**said)
+        return MergeProposal.of(said)
+    return ReplicaProgress(**said) if "replica" in said else ScrubReport(**said)
 
 
-class Teller:
+class ProgressWriter:
     """Writes lines to an owner; what he does not hear any more is dropped."""
 
     def __init__(self, out: BinaryIO) -> None:

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from nosync_nb.errors import FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log.owner__machine import Machine
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.agent.log_source import Source
-from nosync_nb.store.replication.comparison import Own, compare
+from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.agent.log_source import LogSource
+from nosync_nb.store.replication.comparison import LocalFiles, compare_replicas
 from nosync_nb.store.replication.restore import repair
-from nosync_nb.store.verification.inventory import Item, items
-from nosync_nb.store.verification.survey import Survey, survey
-from nosync_nb.store.verification.verify import completed
+from nosync_nb.store.verification.inventory import ImmutableFile, immutable_files
+from nosync_nb.store.verification.survey import LogSurvey, survey_log
+from nosync_nb.store.verification.verify import completed_report
 
 BYTES_PER_S = 8 << 20
 FIRST_S = 60.0
@@ -37,7 +37,7 @@ QUIET_S = 1.0
 """How long the owner has to say nothing; no longer is waited for that before each piece."""
 
 
-class Scrubbed(NamedTuple):
+class ScrubReport(NamedTuple):
     """What a keeper says of its scrubbing.
 
     Attributes:
@@ -68,8 +68,8 @@ class Scrubber:
         self,
         folder: str,
         generation: int,
-        replicas: Sequence[tuple[Address, Callable[[Iterable[str]], None]]],
-        tell: Callable[[Scrubbed], None],
+        replicas: Sequence[tuple[ReplicaAddress, Callable[[Iterable[str]], None]]],
+        tell: Callable[[ScrubReport], None],
         files: Files,
         *,
         rate: float | None = BYTES_PER_S,
@@ -78,7 +78,7 @@ class Scrubber:
         self._tell, self._files, self._rate = tell, files, rate
         self._ended = threading.Event()
         self._heard = float("-inf")
-        self._said = Scrubbed()
+        self._said = ScrubReport()
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
 
     def start(self) -> None:
@@ -111,13 +111,13 @@ class Scrubber:
             FencedError: the log has another owner.
             DurabilityError: the disk cannot be read or written.
         """
-        source = Source(self._folder, self._generation, files=self._files)
+        source = LogSource(self._folder, self._generation, files=self._files)
         try:
             surveyed = self._survey()
-            bad = [item for item in items(surveyed).values() if self._flaw(item)]
+            bad = [item for item in immutable_files(surveyed).values() if self._flaw(item)]
             if bad:
                 surveyed = self._survey()
-                now = items(surveyed)
+                now = immutable_files(surveyed)
                 for item in bad:
                     if item.name in now:
                         self._mend(now[item.name], source)
@@ -128,21 +128,21 @@ class Scrubber:
         self._said = self._said._replace(rounds=self._said.rounds + 1)
         self._note("")
 
-    def _survey(self) -> Survey:
-        surveyed = survey(self._files, self._folder, Machine(), self._pace)
-        return completed(self._files, self._folder, surveyed, self._pace)
+    def _survey(self) -> LogSurvey:
+        surveyed = survey_log(self._files, self._folder, HostIdentity(), self._pace)
+        return completed_report(self._files, self._folder, surveyed, self._pace)
 
-    def _flaw(self, item: Item) -> str:
+    def _flaw(self, item: ImmutableFile) -> str:
         self._said = self._said._replace(files=self._said.files + 1)
-        return repair.flaw(self._files, self._folder, item, self._pace)
+        return repair.damage_reason(self._files, self._folder, item, self._pace)
 
-    def _mend(self, item: Item, source: Source) -> None:
+    def _mend(self, item: ImmutableFile, source: LogSource) -> None:
         """Replaces a file that is still bad, after another look at the log."""
-        why = repair.flaw(self._files, self._folder, item, self._pace)
+        why = repair.damage_reason(self._files, self._folder, item, self._pace)
         if not why:
             return
         addresses = [address for address, _ in self._replicas]
-        mended = repair.mend(
+        mended = repair.repair_file(
             self._files,
             self._folder,
             item,
@@ -158,16 +158,16 @@ class Scrubber:
             self._note(str(mended))
 
     def _compare(
-        self, surveyed: Survey, address: Address, doubt: Callable[[Iterable[str]], None]
+        self, surveyed: LogSurvey, address: ReplicaAddress, doubt: Callable[[Iterable[str]], None]
     ) -> None:
         """Has files sent anew to a replica that are other there, if they are whole here."""
         hurt = frozenset(each.file for each in surveyed.damage)
-        own = Own(self._files, self._folder, surveyed, hurt, self._pace)
-        copy = compare(own, address, self._survey)
+        own = LocalFiles(self._files, self._folder, surveyed, hurt, self._pace)
+        copy = compare_replicas(own, address, self._survey)
         if not copy.damage:
             return
         fresh = self._survey()  # what has gone bad here meanwhile is no fault of the replica
-        known, hurt = items(fresh), frozenset(each.file for each in fresh.damage)
+        known, hurt = immutable_files(fresh), frozenset(each.file for each in fresh.damage)
         names = [
             name
             for name in (each.file for each in copy.damage)

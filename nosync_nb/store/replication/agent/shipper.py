@@ -16,7 +16,7 @@ What a replica holds of a segment is compared by digest when it is promised, the
 Failure: the log's disk comes back from an old copy, and its owner goes on from there. Replicas hold
 later frames, of which people were told. What he ships is of a later generation, and would be taken
 for the better copy. Hence nothing of an owner is shipped until it is known that he lacks nothing
-(see `Poll` and voting.py); but for the first of all, before whom there was nothing.
+(see `TakeoverPoll` and voting.py); but for the first of all, before whom there was nothing.
 """
 
 from __future__ import annotations
@@ -30,16 +30,21 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import File
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.agent import shipper__vouching, takeover__voting
-from nosync_nb.store.replication.agent.log_source import Anchor, Extent, Source, View
+from nosync_nb.store.replication.agent.log_source import (
+    LogSource,
+    LogView,
+    SegmentExtent,
+    ShippedCheckpoint,
+)
 from nosync_nb.store.replication.agent.shipper__vouching import Put
-from nosync_nb.store.replication.agent.takeover import Vote
-from nosync_nb.store.replication.protocol import Name, Replica
+from nosync_nb.store.replication.agent.takeover import TakeoverVote
+from nosync_nb.store.replication.protocol import LogName, Replica
 
 _ROUNDS_MAX = 8
 _TOLD_BYTES = 8 << 20
 
 
-class Acknowledged(NamedTuple):
+class Acknowledgement(NamedTuple):
     """How far the log can be read back from a replica: a frame, the last epoch then, its end."""
 
     seq: int = 0
@@ -57,10 +62,10 @@ class Shipper:
     Args:
         name: what people call the log.
         ask: is told what the replica says of the log, and raises if it may not be shipped to; see
-            `Poll.ask`.
+            `TakeoverPoll.ask`.
         tell: called when anything is known anew that the attributes say.
         claim: is told which copy the replica keeps, and raises if another one keeps it; see
-            `Claims.claim`.
+            `CopyClaims.claim`.
 
     Attributes:
         incarnation: of its copy; empty before it was reached.
@@ -73,10 +78,10 @@ class Shipper:
 
     def __init__(
         self,
-        source: Source,
+        source: LogSource,
         replica: Replica,
-        name: Name,
-        ask: Callable[[Vote], None],
+        name: LogName,
+        ask: Callable[[TakeoverVote], None],
         tell: Callable[[Shipper], None] = lambda shipper: None,
         claim: Callable[[str], None] = lambda incarnation: None,
     ) -> None:
@@ -88,7 +93,7 @@ class Shipper:
         self._known: dict[str, int] = {}  # what it held when it was last reached
         self._said = 0  # of what was sent, when it was last told
         self._doubted: set[str] = set()  # files of the replica that are not what was sent
-        self.acknowledged: Acknowledged | None = None
+        self.acknowledged: Acknowledgement | None = None
         self.bytes_sent = 0
         self.counted, self.backlog_bytes, self.last_bytes = -1, 0, 0
 
@@ -96,14 +101,14 @@ class Shipper:
         """Sends files anew that are bad at the replica, which has nothing for sure until then."""
         self._doubted.update(names)
         if self._doubted:
-            self._held, self.acknowledged = None, Acknowledged()
+            self._held, self.acknowledged = None, Acknowledgement()
             self._tell(self)
 
     def ship(self, *, written: bool = False) -> bool:
         """Sends what is missing; returns whether the replica was behind.
 
         Args:
-            written: see `Source.look`.
+            written: see `LogSource.look`.
 
         Raises:
             FencedError: somebody else has taken over, here or there.
@@ -131,8 +136,8 @@ class Shipper:
             hint="it is shipped when it was brought from another replica, or restored from a copy",
         )
 
-    def _pass(self, view: View) -> bool:
-        goal = Acknowledged(view.end.seq, view.epoch, view.end.offset)
+    def _pass(self, view: LogView) -> bool:
+        goal = Acknowledgement(view.end.seq, view.epoch, view.end.offset)
         if self._held is None:
             self._begin(view)
             self._count(view)
@@ -170,7 +175,7 @@ class Shipper:
                 del held[name]
         return True
 
-    def _send_last(self, view: View) -> bool:
+    def _send_last(self, view: LogView) -> bool:
         """Sends one of the files that are owed last; whether there was one."""
         assert self._held is not None
         lacks = sorted(view.last - self._held.keys())
@@ -179,13 +184,15 @@ class Shipper:
             self._send(view, lacks[0])
         return bool(lacks)
 
-    def _send(self, view: View, name: str) -> None:
+    def _send(self, view: LogView, name: str) -> None:
         """Sends a file of rows."""
         assert self._held is not None
         with closing(self._opened(name)) as file:
-            self._held[name] = shipper__vouching.rows(file, view.files[name], self._storing(name))
+            self._held[name] = shipper__vouching.verified_rows(
+                file, view.files[name], self._storing(name)
+            )
 
-    def _count(self, view: View) -> None:
+    def _count(self, view: LogView) -> None:
         """Sees what there is to send: of one that was never reached, all that the log has now."""
         known = self._known
         lacks = [name for name in view.files if name not in known or name in self._doubted]
@@ -197,16 +204,16 @@ class Shipper:
         self.counted = view.end.offset
         self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in lacks)
 
-    def _has(self, state: Anchor) -> bool:
+    def _has(self, state: ShippedCheckpoint) -> bool:
         """Whether the checkpoint that it has of this name is the one that is here."""
         return self._stamp is None or self._stamp == state.stamp
 
-    def _checkpointed(self, view: View) -> bool:
+    def _checkpointed(self, view: LogView) -> bool:
         assert self._held is not None
         state = view.state
         return state is None or (state.name in self._held and state.stamp == self._stamp)
 
-    def _kept(self, view: View) -> set[str]:
+    def _kept(self, view: LogView) -> set[str]:
         kept = {extent.segment.name for extent in view.extents}.union(view.files)
         if view.state is not None:
             kept.add(view.state.name)
@@ -214,7 +221,7 @@ class Shipper:
 
     # -- the first look at a replica ---------------------------------------------------------
 
-    def _begin(self, view: View) -> None:
+    def _begin(self, view: LogView) -> None:
         """Has it promise itself, and sees how much of what it holds is this log's."""
         promised = self._replica.promise(self._source.term, self._name)
         held = dict(promised.files)
@@ -222,19 +229,19 @@ class Shipper:
             self.incarnation, self.acknowledged = promised.incarnation, None
             self._tell(self)  # what another copy acknowledged in its place is gone
         elif self.acknowledged is not None and self._replica.acknowledged() < self.acknowledged.seq:
-            self.acknowledged = Acknowledged()  # an old version of the copy was put back
+            self.acknowledged = Acknowledgement()  # an old version of the copy was put back
             self._tell(self)
         self._claim(promised.incarnation)
         begun = view.extents[0].segment if view.extents else None
         # Only a log that its first owner has just made cannot lack anything: also one that is empty
         # may be an old copy.
         if begun is None or begun.before is not None or self._source.generation > 1:
-            vote = takeover__voting.vote(self._source, self._replica, view, held)
+            vote = takeover__voting.vote_of_replica(self._source, self._replica, view, held)
             self._ask(vote)
             if vote.ahead:
                 # What it acknowledged of another history counts no more, but that it ever did.
                 self._replica.sync(self._source.term, min(1, self._replica.acknowledged()))
-                self.acknowledged = Acknowledged()
+                self.acknowledged = Acknowledgement()
         self._stamp = None
         for name, size in list(held.items()):
             if file_layout.is_frames(name):
@@ -258,7 +265,7 @@ class Shipper:
             self._stamp = view.state.stamp
         self._held = self._known = held
 
-    def _level_with(self, state: Anchor, held: Mapping[str, int]) -> bool:
+    def _level_with(self, state: ShippedCheckpoint, held: Mapping[str, int]) -> bool:
         """Whether the replica has a checkpoint as it is here: it may be larger than all since."""
         size = held.get(state.name)
         return (
@@ -282,18 +289,18 @@ class Shipper:
 
         return put
 
-    def _store_state(self, state: Anchor) -> None:
+    def _store_state(self, state: ShippedCheckpoint) -> None:
         """Sends a checkpoint, if it is still the one that was looked at."""
         assert self._held is not None
         with closing(self._opened(state.name)) as file:
             if file.stamp() != state.stamp:
                 raise _GoneError(state.name)
-            self._held[state.name] = shipper__vouching.state(
+            self._held[state.name] = shipper__vouching.verified_checkpoint(
                 file, state.name, self._storing(state.name)
             )
         self._stamp = state.stamp
 
-    def _extend(self, extent: Extent) -> None:
+    def _extend(self, extent: SegmentExtent) -> None:
         """Sends what is missing of a segment."""
         assert self._held is not None
         held, (segment, size) = self._held, extent
@@ -315,7 +322,9 @@ class Shipper:
             self.bytes_sent += len(data)
 
         with closing(self._opened(name)) as file:
-            shipper__vouching.grown(file, segment, self._source.mark(segment, has), has, size, put)
+            shipper__vouching.verified_growth(
+                file, segment, self._source.mark(segment, has), has, size, put
+            )
 
     def _opened(self, name: str) -> File:
         try:

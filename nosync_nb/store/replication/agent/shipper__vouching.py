@@ -16,8 +16,8 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import File
 from nosync_nb.store.log import checkpoint, frames
 from nosync_nb.store.log.frames import Mark
-from nosync_nb.store.log.segments import HEADER_BYTES, Segment, encode
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.log.segments import HEADER_BYTES, Segment, encode_header
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.trace import checksums
 
 PIECE_BYTES = 1 << 20
@@ -26,7 +26,7 @@ Put = Callable[[int, bytes, bool], None]
 """Takes a piece: where it begins, its bytes, whether it is the last one."""
 
 
-def rows(file: File, wanted: Wanted, put: Put) -> int:
+def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
     """Gives away a file of rows; returns its size.
 
     Raises:
@@ -36,20 +36,20 @@ def rows(file: File, wanted: Wanted, put: Put) -> int:
     if wanted.size is not None and size != wanted.size:
         raise _hurt(wanted.name, f"it has {size} bytes, not {wanted.size}")
     pieces = _Pieces(put)
-    for flaw in checksums.flaws(wanted.name, file.read_at, size, wanted.digest, pieces.take):
+    for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest, pieces.take):
         raise _hurt(wanted.name, flaw.why)
     pieces.end()
     return size
 
 
-def state(file: File, name: str, put: Put) -> int:
+def verified_checkpoint(file: File, name: str, put: Put) -> int:
     """Gives away a checkpoint; returns its size.
 
     Raises:
         CorruptLogError: it is damaged; nothing is given away.
     """
     data = file.read_at(0, file.size())
-    said = checkpoint.decode(data, name, file.path)
+    said = checkpoint.decode_checkpoint(data, name, file.path)
     if isinstance(said, str):
         raise _hurt(name, said)
     for start in range(0, len(data), PIECE_BYTES):
@@ -65,7 +65,7 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
         CorruptLogError: they are damaged; the last piece is not given away.
     """
     header = file.read_at(0, HEADER_BYTES)
-    if header != encode(segment):
+    if header != encode_header(segment):
         raise _hurt(segment.name, "its header is not what was written")
     pieces = _Pieces(put)
     pieces.take(header)
@@ -74,7 +74,9 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
     pieces.end()
 
 
-def grown(file: File, segment: Segment, known: Mark, has: int, size: int, put: Put) -> None:
+def verified_growth(
+    file: File, segment: Segment, known: Mark, has: int, size: int, put: Put
+) -> None:
     """Gives away the bytes of a segment from `has` to `size`, where a frame ends.
 
     Args:
@@ -123,12 +125,12 @@ def _proven(file: File, segment: Segment, known: Mark, size: int) -> Iterator[by
     end, most = known, PIECE_BYTES
     while (at := segment.local(end.offset)) < size:
         data = file.read_at(at, min(most, size - at))
-        complete, damage = frames.scan(data, end.offset, end)
+        complete, damage = frames.scan_buffer(data, end.offset, end)
         if complete:
             yield data[: complete[-1].end.offset - end.offset]
             end, most = complete[-1].end, PIECE_BYTES
             continue
-        need = frames.needed(data, end)
+        need = frames.bytes_needed(data, end)
         if not len(data) < need <= size - at or len(data) < min(most, size - at):
             reason = damage.reason if damage and data else "the file ends here"
             raise _hurt(segment.name, f"frame {end.seq + 1}: {reason}")

@@ -11,28 +11,28 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.store.replication.config import readers
+from nosync_nb.store.replication.config import read_quorum
 
 
-class AheadError(FencedError):
+class ReplicaAheadError(FencedError):
     """Replicas hold frames that this log does not, and that may have been told to be safe."""
 
     kind = "ahead"
 
 
-class UndecidedError(DurabilityError):
+class QuorumPendingError(DurabilityError):
     """Too few replicas have told yet whether they hold frames that this log does not."""
 
     kind = "undecided"
 
 
-class TwiceError(DurabilityError):
+class DuplicateReplicaError(DurabilityError):
     """Two URLs lead to one copy, which is one replica and not two."""
 
     kind = "twice"
 
 
-class Claims:
+class CopyClaims:
     """To which copy each replica's URL leads. Any thread may ask.
 
     Failure: a folder is named as one replica, and a server that keeps its copies there as another.
@@ -54,7 +54,7 @@ class Claims:
             self._known.pop(replica, None)
             for other, known in self._known.items():
                 if known == incarnation:
-                    raise TwiceError(
+                    raise DuplicateReplicaError(
                         f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
                         " a second time",
                         hint=f"`%dd replicas remove` one of the two; if somebody has copied the"
@@ -64,7 +64,7 @@ class Claims:
             self._known[replica] = incarnation
 
 
-class Vote(NamedTuple):
+class TakeoverVote(NamedTuple):
     """What a replica says to an owner who begins.
 
     Attributes:
@@ -81,7 +81,7 @@ class Vote(NamedTuple):
     torn: bool = False
 
 
-class Poll:
+class TakeoverPoll:
     """Whether an owner has all that was ever on a quorum of replicas. Any thread may ask.
 
     He has if so many replicas hold nothing that he lacks that a quorum cannot be among the others;
@@ -110,9 +110,9 @@ class Poll:
     def __init__(self, replicas: int, needed: int) -> None:
         self._replicas, self._quorum = replicas, needed
         self._lock = threading.Lock()
-        self._votes: dict[int, Vote] = {}
+        self._votes: dict[int, TakeoverVote] = {}
 
-    def ask(self, replica: int, vote: Vote) -> None:
+    def ask(self, replica: int, vote: TakeoverVote) -> None:
         """Takes the vote of a replica; returns if it may be shipped to.
 
         Raises:
@@ -122,7 +122,7 @@ class Poll:
         with self._lock:
             self._votes[replica] = vote
             votes = list(self._votes.values())
-        needed, every = readers(self._replicas, self._quorum), len(votes) == self._replicas
+        needed, every = read_quorum(self._replicas, self._quorum), len(votes) == self._replicas
         level = [each for each in votes if each.generation and not each.ahead]
         sound = [each for each in level if not each.torn]
         latest = max((each.generation for each in sound), default=0)
@@ -131,19 +131,19 @@ class Poll:
         if len(sound) >= needed or (not ahead and (every or told >= needed)):
             return
         if vote in ahead and (every or len(ahead) >= self._quorum):
-            raise AheadError(vote.ahead, hint=_remedy(ahead))
+            raise ReplicaAheadError(vote.ahead, hint=_remedy(ahead))
         why = f"{len(sound)} of {needed} replicas have told that this log lacks nothing"
         silent = self._replicas - len(votes)
         if silent and not vote.generation:
             why += f"; it is empty itself, which tells nothing while {silent} do not answer"
-        raise UndecidedError(
+        raise QuorumPendingError(
             vote.ahead or why,
             hint="it goes on when more of the replicas answer; if this log's disk is no old copy,"
             " those that do not can be removed (%dd replicas remove URL), and added again later",
         )
 
 
-def _remedy(ahead: Sequence[Vote]) -> str:
+def _remedy(ahead: Sequence[TakeoverVote]) -> str:
     """What people can do whose log lacks what replicas have."""
     if all(each.damage for each in ahead):
         return (

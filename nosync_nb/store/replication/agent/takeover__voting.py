@@ -23,16 +23,18 @@ from nosync_nb.store.log import checkpoint, frames, segments
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.agent.log_source import Source, View
-from nosync_nb.store.replication.agent.takeover import Vote
-from nosync_nb.store.replication.consistency import examined, foreign_frames
+from nosync_nb.store.replication.agent.log_source import LogSource, LogView
+from nosync_nb.store.replication.agent.takeover import TakeoverVote
+from nosync_nb.store.replication.consistency import examine_copy, foreign_frames
 from nosync_nb.store.replication.protocol import Replica
 
 Own = Sequence[tuple[Segment, int]]
 """Segments of a replica, and how much of each counts."""
 
 
-def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) -> Vote:
+def vote_of_replica(
+    source: LogSource, replica: Replica, view: LogView, held: Mapping[str, int]
+) -> TakeoverVote:
     """What the replica has of a log, and beyond it.
 
     What lies before the log's checkpoint is told by who wrote it (succession.py).
@@ -51,7 +53,7 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
     generation, damage = own[0][0].generation if own else 0, ""
     if why:
         try:
-            copy = examined(source.files, "the replica", replica)
+            copy = examine_copy(source.files, "the replica", replica)
         except CorruptLogError as error:
             # Damaged below what was acknowledged it cannot tell how much that was: it is ahead.
             damage = str(error)
@@ -59,10 +61,10 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
             heads = (one for one, _ in own if one.generation == copy.generation)
             here = source.holds(copy.end, next(heads, None))
             why, generation = "" if here else why, copy.generation
-    return Vote(why, generation if why or replica.acknowledged() else 0, damage, torn)
+    return TakeoverVote(why, generation if why or replica.acknowledged() else 0, damage, torn)
 
 
-def _ahead(source: Source, replica: Replica, own: Own) -> tuple[str, bool]:
+def _ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
     """What a replica's own log has that this one lacks, in words, empty if nothing; and if torn."""
     torn = False
     for segment, size in own:
@@ -75,7 +77,7 @@ def _ahead(source: Source, replica: Replica, own: Own) -> tuple[str, bool]:
         if here is not None and here >= size and not _differs(source, replica, segment.name, size):
             continue
         data = replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
-        theirs, damage = frames.scan(data, segment.start.offset, segment.start)
+        theirs, damage = frames.scan_buffer(data, segment.start.offset, segment.start)
         torn = torn or damage is not None
         if theirs and not source.holds(theirs[-1].end, segment):
             why = (
@@ -86,11 +88,11 @@ def _ahead(source: Source, replica: Replica, own: Own) -> tuple[str, bool]:
     return "", torn
 
 
-def _differs(source: Source, replica: Replica, name: str, size: int) -> bool:
+def _differs(source: LogSource, replica: Replica, name: str, size: int) -> bool:
     return source.digest(name, size) != replica.digest(name, size)
 
 
-def _own(source: Source, replica: Replica, held: Mapping[str, int]) -> Own:
+def _own(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
     """The segments of the newest log that the replica has whole.
 
     What it got in the middle of catching up it never acknowledged: of segments that lead back
@@ -126,12 +128,12 @@ def _between(mark: Mark, chain: Own) -> bool:
 
 
 def _headers(
-    source: Source, replica: Replica, held: Mapping[str, int]
+    source: LogSource, replica: Replica, held: Mapping[str, int]
 ) -> dict[tuple[int, int], Segment]:
     """The segments of a replica by their keys, as far as their headers can be read."""
     headers = {}
     for name in filter(file_layout.is_segment, held):
-        segment = segments.decode(replica.read(name, 0, HEADER_BYTES))
+        segment = segments.decode_header(replica.read(name, 0, HEADER_BYTES))
         if segment is None or segment.name != name:
             continue
         if segment.log_id != source.log_id:

@@ -18,16 +18,16 @@ from typing import Any
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.replication import fencing_grant
-from nosync_nb.store.replication.address import Address, is_loopback
+from nosync_nb.store.replication.address import ReplicaAddress, is_loopback
 from nosync_nb.store.replication.backends import flight_protocol
 from nosync_nb.store.replication.backends.flight_protocol__wire import (
     PIECE_BYTES,
-    ForeignError,
-    Greeting,
-    joined,
+    ClientHandshake,
+    UnauthenticatedError,
+    joined_bytes,
 )
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
 
 CALL_S = 5.0
@@ -58,13 +58,13 @@ _JARGON = re.compile(r"Flight [a-z ]+ error, with message: |\b[A-Z_]{3,}: |ipv[4
 _TLS = "grpc+tls"
 
 
-class Line:
+class ServerConnection:
     """A connection to a server, made by the first call; all calls come from one thread."""
 
-    def __init__(self, address: Address, files: Files) -> None:
+    def __init__(self, address: ReplicaAddress, files: Files) -> None:
         self._address, self._files = address, files
         self._client: Any = None
-        self._greeting: Greeting | None = None
+        self._greeting: ClientHandshake | None = None
 
     def call(self, header: dict[str, Any], data: bytes = b"", *, more_s: float = 0.0) -> bytes:
         """Returns what the server answers.
@@ -84,7 +84,7 @@ class Line:
             greeting = self._greeting or self._opened()
             body = greeting.call(header, data)
             return greeting.read(body, self._asked("call", body, seconds))
-        except (flight.FlightError, pa.ArrowException, ForeignError) as error:
+        except (flight.FlightError, pa.ArrowException, UnauthenticatedError) as error:
             self.close()
             raise self._failure(error, seconds) from error
 
@@ -95,14 +95,14 @@ class Line:
             with suppress(Exception):
                 client.close()
 
-    def _opened(self) -> Greeting:
+    def _opened(self) -> ClientHandshake:
         """Connects, and sees that the server has the token."""
         import pyarrow.flight as flight
 
         kind, host = self._address.kind, self._address.host
         try:
-            token = flight_protocol.of(self._files, self._address)
-            roots = flight_protocol.roots(self._files) if kind == _TLS else None
+            token = flight_protocol.token_for(self._files, self._address)
+            roots = flight_protocol.root_certificates(self._files) if kind == _TLS else None
         except TrustError as error:
             raise DurabilityError(str(error), hint=error.hint) from error
         options: list[tuple[str, int]] = [("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
@@ -111,7 +111,7 @@ class Line:
         self._client = flight.FlightClient(
             f"{kind}://{host}", tls_root_certs=roots, generic_options=options
         )
-        greeting = Greeting(token)
+        greeting = ClientHandshake(token)
         if not greeting.proved(self._asked("hello", greeting.nonce, CALL_S)):
             self.close()
             raise DurabilityError(
@@ -127,7 +127,7 @@ class Line:
 
         action = flight.Action(what, body)
         found = self._client.do_action(action, flight.FlightCallOptions(timeout=seconds))
-        return joined(each.body.to_pybytes() for each in found)
+        return joined_bytes(each.body.to_pybytes() for each in found)
 
     def _failure(self, error: Exception, seconds: float) -> DurabilityError:
         """What a broken call is to people."""
@@ -139,7 +139,7 @@ class Line:
                 f"'{url}' did not answer within {seconds:.3g} s",
                 hint="see whether the server runs and the network leads there",
             )
-        if isinstance(error, flight.FlightUnauthenticatedError | ForeignError):
+        if isinstance(error, flight.FlightUnauthenticatedError | UnauthenticatedError):
             return DurabilityError(
                 f"'{url}' was started again, or is no replica server with this token",
                 hint="it is asked anew; see what listens there if this stays",
@@ -156,37 +156,39 @@ class Line:
         )
 
 
-class ServedSite:
-    """A replica server; see `Site`."""
+class FlightSite:
+    """A replica server; see `ReplicaSite`."""
 
-    def __init__(self, address: Address, files: Files) -> None:
+    def __init__(self, address: ReplicaAddress, files: Files) -> None:
         self._address, self._files = address, files
 
     def prepare(self) -> bool:
         """Does nothing: the server made its folder when it was started."""
         return True
 
-    def logs(self, _beat: Beat = lambda: None) -> dict[bytes, Promise]:
+    def logs(self, _beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
         """The logs of which it holds something, by their ids."""
-        line = Line(self._address, self._files)
+        line = ServerConnection(self._address, self._files)
         try:
             said = decoded(line.call({"do": "logs"}), self._address.url)
         finally:
             line.close()
         try:
             return {
-                bytes.fromhex(log_id): fencing_grant.decode(text.encode(), self._address.url)
+                bytes.fromhex(log_id): fencing_grant.decode_grant(text.encode(), self._address.url)
                 for log_id, text in said.items()
             }
         except (ValueError, AttributeError, TypeError) as error:
-            raise senseless(self._address.url) from error
+            raise malformed_reply_error(self._address.url) from error
 
-    def replica(self, log_id: bytes) -> ServedReplica:
+    def replica(self, log_id: bytes) -> FlightReplica:
         """The copy of one log, whether there is one yet or not."""
-        return ServedReplica(Line(self._address, self._files), self._address.url, log_id)
+        return FlightReplica(
+            ServerConnection(self._address, self._files), self._address.url, log_id
+        )
 
 
-class ServedReplica:
+class FlightReplica:
     """The copy of one log at a server; see `Replica`.
 
     Args:
@@ -194,38 +196,38 @@ class ServedReplica:
         url: of the server, for errors.
     """
 
-    def __init__(self, line: Line, url: str, log_id: bytes) -> None:
+    def __init__(self, line: ServerConnection, url: str, log_id: bytes) -> None:
         self._line, self._url, self._log = line, url, log_id.hex()
-        self._late: tuple[Term, str, int, bytes] | None = None  # to be appended
+        self._late: tuple[OwnerTerm, str, int, bytes] | None = None  # to be appended
 
     @property
     def folder(self) -> None:
         """Its files do not lie on this machine, or are another's all the same."""
         return None
 
-    def promised(self) -> Term | None:
+    def promised(self) -> OwnerTerm | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
         said = self._ask("promised")
-        return fencing_grant.decode(said, self._url).term if said else None
+        return fencing_grant.decode_grant(said, self._url).term if said else None
 
-    def promise(self, term: Term, name: Name) -> Holdings:
+    def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Takes nothing of an earlier term from now on, which is on its disk."""
         self._late = None
-        made = fencing_grant.encode(Promise(term, "", name))
+        made = fencing_grant.encode_grant(FencingGrant(term, "", name))
         more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # what it holds is told as well
         return self._holdings(self._ask("promise", made, more_s=more_s))
 
-    def held(self) -> Holdings:
+    def held(self) -> ReplicaHoldings:
         """What it holds."""
         self._flush()
         return self._holdings(self._ask("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
         self._flush()
         self._ask("store", data, term=term, name=name, offset=offset, last=last)
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Goes on with a segment from its end; on disk with the next `sync`."""
         late = self._late
         if late is not None and late[:2] == (term, name):
@@ -236,7 +238,7 @@ class ServedReplica:
         self._flush()
         self._late = term, name, offset, data
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Brings to disk what was appended; then it is known that the term still holds."""
         if self._late is not None and self._late[0] == term:
             _, name, offset, data = self._late
@@ -250,7 +252,7 @@ class ServedReplica:
         """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
         said = decoded(self._ask("acknowledged"), self._url)
         if type(said) is not int or said < 0:
-            raise senseless(self._url)
+            raise malformed_reply_error(self._url)
         return said
 
     def digest(self, name: str, size: int) -> bytes:
@@ -268,13 +270,13 @@ class ServedReplica:
             at = offset + len(whole)
             data = self._ask("read", name=name, offset=at, size=piece, more_s=more_s)
             if len(data) > piece:
-                raise senseless(self._url)
+                raise malformed_reply_error(self._url)
             whole += data
             if len(data) < piece:
                 break
         return bytes(whole)
 
-    def discard(self, term: Term, names: Iterable[str]) -> None:
+    def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
         self._flush()
         all_ = list(names)
@@ -299,12 +301,12 @@ class ServedReplica:
             self._late = None  # whoever appended it begins anew
             raise
 
-    def _holdings(self, said: bytes) -> Holdings:
+    def _holdings(self, said: bytes) -> ReplicaHoldings:
         match decoded(said, self._url):
             case [str(incarnation), dict(files)]:
                 if all(type(size) is int and size >= 0 for size in files.values()):
-                    return Holdings(incarnation, files)
-        raise senseless(self._url)
+                    return ReplicaHoldings(incarnation, files)
+        raise malformed_reply_error(self._url)
 
 
 def plain(message: str) -> str:
@@ -325,9 +327,9 @@ def decoded(said: bytes, url: str) -> Any:
     try:
         return json.loads(said)
     except (ValueError, RecursionError) as error:
-        raise senseless(url) from error
+        raise malformed_reply_error(url) from error
 
 
-def senseless(url: str) -> CorruptLogError:
+def malformed_reply_error(url: str) -> CorruptLogError:
     """The error of an answer that makes no sense."""
     return CorruptLogError(f"'{url}' answers what makes no sense", hint="update the server")

@@ -17,14 +17,14 @@ from nosync_nb.collections.functions import signing
 from nosync_nb.errors import DurabilityError, TrustError
 from nosync_nb.files import secret_files
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication.address import Address, is_loopback
+from nosync_nb.store.replication.address import ReplicaAddress, is_loopback
 
 OWN, KNOWN, ROOTS = "replica-token", "replica-tokens", "replica-roots.pem"
 _BYTES_MAX = 1 << 20
 _REMEDY = "set NOSYNC_KEY_FILE to a file of yours: tokens lie beside it"
 
 
-def own(files: Files) -> bytes:
+def server_token(files: Files) -> bytes:
     """Returns the token of this user on this machine; the first call ever makes it.
 
     Raises:
@@ -32,24 +32,24 @@ def own(files: Files) -> bytes:
     """
     path = _beside(OWN)
     if not files.exists(path):
-        secret_files.made(files, path, "token", _REMEDY)
+        secret_files.create_secret_file(files, path, "token", _REMEDY)
     secret_files.check_folder(files, os.path.dirname(path), "token", _REMEDY)
-    return given(files, path)
+    return client_token(files, path)
 
 
-def given(files: Files, path: str) -> bytes:
+def client_token(files: Files, path: str) -> bytes:
     """Returns the token in a file that holds nothing else.
 
     Raises:
         TrustError: others can read it, or it is none.
         DurabilityError: it cannot be read.
     """
-    return secret_files.read(
+    return secret_files.read_secret(
         files, path, "token", "write 64 hex digits: `openssl rand -hex 32`; the clients need them"
     )
 
 
-def of(files: Files, address: Address) -> bytes:
+def token_for(files: Files, address: ReplicaAddress) -> bytes:
     """Returns the token of a server.
 
     Raises:
@@ -58,11 +58,11 @@ def of(files: Files, address: Address) -> bytes:
     """
     path = _beside(KNOWN)
     if files.exists(path):
-        secret_files.check(files, path, "tokens")
+        secret_files.check_secret_file(files, path, "tokens")
         for line in files.read(path, most=_BYTES_MAX).splitlines():
             server, _, token = line.strip().partition(b" ")
             if server == address.host.encode():
-                known = secret_files.decode(token.strip())
+                known = secret_files.decode_secret(token.strip())
                 if not known:
                     raise TrustError(
                         f"'{path}': what stands behind '{address.host}' is no token",
@@ -70,14 +70,14 @@ def of(files: Files, address: Address) -> bytes:
                     )
                 return known
     if is_loopback(address.host):
-        return own(files)
+        return server_token(files)
     raise DurabilityError(
         f"no token is known for '{address.host}'",
         hint=f"write a line into '{path}' (mode 600): {address.host} TOKEN",
     )
 
 
-def roots(files: Files) -> bytes:
+def root_certificates(files: Files) -> bytes:
     """Returns the certificates, as PEM, by one of which a server's must be signed.
 
     Raises:

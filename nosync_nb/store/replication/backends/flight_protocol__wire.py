@@ -48,11 +48,11 @@ _ERRORS: dict[str, type[NosyncError]] = {
 }
 
 
-class ForeignError(Exception):
+class UnauthenticatedError(Exception):
     """Bytes that were not made by who has the token, for this session."""
 
 
-class Call(NamedTuple):
+class ClientCall(NamedTuple):
     """What a client asks, after its digest was found right."""
 
     nonce: bytes
@@ -62,7 +62,7 @@ class Call(NamedTuple):
     data: bytes
 
 
-class Greeter:
+class ServerHandshake:
     """The server's part in a session's beginning. It remembers nothing of any client."""
 
     def __init__(self, token: bytes) -> None:
@@ -75,11 +75,11 @@ class Greeter:
             ForeignError: it is none.
         """
         if len(nonce) != NONCE_BYTES:
-            raise ForeignError("no nonce")
+            raise UnauthenticatedError("no nonce")
         own = self._nonce(nonce)
         return own + _proof(self._token, nonce, own)
 
-    def opened(self, body: bytes) -> Call:
+    def opened(self, body: bytes) -> ClientCall:
         """Takes a call apart.
 
         Raises:
@@ -87,30 +87,30 @@ class Greeter:
                 is no call.
         """
         if not MAC_BYTES + NONCE_BYTES + 4 <= len(body) <= CALL_BYTES_MAX:
-            raise ForeignError("a call of no size of one")
+            raise UnauthenticatedError("a call of no size of one")
         mac, rest = body[:MAC_BYTES], memoryview(body)[MAC_BYTES:]
         nonce = bytes(rest[:NONCE_BYTES])
         key = _session_key(self._token, nonce, self._nonce(nonce))
         if not hmac.compare_digest(mac, _mac(key, b"call", rest)):
-            raise ForeignError("a digest that the token does not make")
+            raise UnauthenticatedError("a digest that the token does not make")
         start = NONCE_BYTES + 4
         size = int.from_bytes(rest[NONCE_BYTES:start], "big")
         if size > min(HEADER_BYTES_MAX, len(rest) - start):
-            raise ForeignError("a header beyond the call")
+            raise UnauthenticatedError("a header beyond the call")
         try:
             header = json.loads(bytes(rest[start : start + size]))
         except (ValueError, RecursionError) as error:
-            raise ForeignError("a header that is no JSON") from error
+            raise UnauthenticatedError("a header that is no JSON") from error
         if not isinstance(header, dict):
-            raise ForeignError("a header of no names")
-        return Call(nonce, key, mac, header, bytes(rest[start + size :]))
+            raise UnauthenticatedError("a header of no names")
+        return ClientCall(nonce, key, mac, header, bytes(rest[start + size :]))
 
     def _nonce(self, theirs: bytes) -> bytes:
         """The server's nonce for a client's; another one after each start."""
         return hashlib.blake2b(theirs, key=self._start, digest_size=NONCE_BYTES).digest()
 
 
-class Greeting:
+class ClientHandshake:
     """A client's part: its nonce, and the key after the server has proved itself."""
 
     def __init__(self, token: bytes) -> None:
@@ -143,14 +143,14 @@ class Greeting:
         """
         mac, said = answer[:MAC_BYTES], answer[MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(self._key, b"answer", call[:MAC_BYTES] + said)):
-            raise ForeignError("an answer that the token does not make")
+            raise UnauthenticatedError("an answer that the token does not make")
         if said[:1] == _DONE:
             return said[1:]
         kind, message, hint = json.loads(said[1:])
         raise _ERRORS.get(kind, DurabilityError)(message, hint=hint)
 
 
-def answered(call: Call, said: bytes | NosyncError) -> list[bytes]:
+def check_answer(call: ClientCall, said: bytes | NosyncError) -> list[bytes]:
     """Returns the bytes of an answer, in pieces that a message can carry."""
     if isinstance(said, NosyncError):
         texts = [said.kind, str(said), said.hint]
@@ -162,7 +162,7 @@ def answered(call: Call, said: bytes | NosyncError) -> list[bytes]:
     return [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
 
 
-def joined(pieces: Iterable[bytes]) -> bytes:
+def joined_bytes(pieces: Iterable[bytes]) -> bytes:
     """Puts an answer together; takes no more than one may have.
 
     Raises:
@@ -172,7 +172,7 @@ def joined(pieces: Iterable[bytes]) -> bytes:
     for piece in pieces:
         whole += piece
         if len(whole) > ANSWER_BYTES_MAX:
-            raise ForeignError("an answer without end")
+            raise UnauthenticatedError("an answer without end")
     return bytes(whole)
 
 

@@ -37,11 +37,11 @@ from nosync_nb.store.replication.backends.flight_connections import Connections
 from nosync_nb.store.replication.backends.flight_protocol__wire import (
     CALL_BYTES_MAX,
     NONCE_BYTES,
-    ForeignError,
-    Greeter,
-    answered,
+    ServerHandshake,
+    UnauthenticatedError,
+    check_answer,
 )
-from nosync_nb.store.replication.backends.flight_server__copies import Copies
+from nosync_nb.store.replication.backends.flight_server__copies import ServerCopies
 
 CALLS_MAX = 64
 """How many calls are answered at a time."""
@@ -52,7 +52,7 @@ _IDLE_LOOKS = 100
 _PORT_MAX = 65535
 
 
-class Service(flight.FlightServerBase):  # type: ignore[misc]
+class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
     """Flight's face of the copies: `hello` and `call` are its actions, and there is nothing else.
 
     Args:
@@ -61,9 +61,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(
-        self, where: str, copies: Copies, token: bytes, tls: tuple[bytes, bytes] | None
+        self, where: str, copies: ServerCopies, token: bytes, tls: tuple[bytes, bytes] | None
     ) -> None:
-        self._copies, self._greeter = copies, Greeter(token)
+        self._copies, self._greeter = copies, ServerHandshake(token)
         self._places = threading.BoundedSemaphore(CALLS_MAX)
         super().__init__(where, tls_certificates=[tls] if tls else None)
         self.connections = Connections(self.port)
@@ -74,15 +74,15 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             if action.type == "hello" and action.body.size == NONCE_BYTES:
                 return [_result(self._greeter.hello(action.body.to_pybytes()))]
             if action.type != "call" or action.body.size > CALL_BYTES_MAX:
-                raise ForeignError("no call")
+                raise UnauthenticatedError("no call")
             call = self._greeter.opened(action.body.to_pybytes())
             self.connections.prove(context.peer())
-        except ForeignError as error:
+        except UnauthenticatedError as error:
             raise flight.FlightUnauthenticatedError(str(error)) from None
         said: bytes | NosyncError
         if not self._places.acquire(blocking=False):
             said = DurabilityError("the server is busy", hint="it is tried again")
-            return [_result(piece) for piece in answered(call, said)]
+            return [_result(piece) for piece in check_answer(call, said)]
         try:
             said = self._copies.call(call.nonce, call.header, call.data)
         except NosyncError as error:
@@ -91,7 +91,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             said = DurabilityError(f"the server failed: {type(error).__name__}: {error}")
         finally:
             self._places.release()
-        return [_result(piece) for piece in answered(call, said)]
+        return [_result(piece) for piece in check_answer(call, said)]
 
 
 def _result(data: bytes) -> Any:
@@ -114,14 +114,14 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
     """Listens until it is told to end."""
     tls = _identity(files, options)
     token = (
-        flight_protocol.given(files, options.token_file)
+        flight_protocol.client_token(files, options.token_file)
         if options.token_file
-        else flight_protocol.own(files)
+        else flight_protocol.server_token(files)
     )
     with ExitStack() as ends:
         lock = _claimed(files, options.dir)
         ends.callback(lock.release)
-        copies = Copies(options.dir, files)
+        copies = ServerCopies(options.dir, files)
         ends.callback(copies.close)
         service = _listening(options, copies, token, tls)
         ends.callback(service.shutdown)
@@ -186,7 +186,7 @@ def _identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] 
         )
     if not options.tls_cert:
         return None
-    secret_files.check(files, options.tls_key, "TLS key")
+    secret_files.check_secret_file(files, options.tls_key, "TLS key")
     return files.read(options.tls_cert), files.read(options.tls_key)
 
 
@@ -203,7 +203,7 @@ def _claimed(files: Files, folder: str) -> Lock:
                 f"'{os.path.dirname(folder)}' is not there", hint="mount its disk, or make it"
             )
         files.make_folder(folder)
-    log_folder.owned(files, folder, write=True)
+    log_folder.is_owned_by_user(files, folder, write=True)
     lock = files.lock(os.path.join(folder, "server.lock"))
     if lock is None:
         raise DurabilityError(
@@ -213,12 +213,12 @@ def _claimed(files: Files, folder: str) -> Lock:
 
 
 def _listening(
-    options: argparse.Namespace, copies: Copies, token: bytes, tls: tuple[bytes, bytes] | None
-) -> Service:
+    options: argparse.Namespace, copies: ServerCopies, token: bytes, tls: tuple[bytes, bytes] | None
+) -> ReplicaService:
     host = _bracketed(options.host)
     where = f"{'grpc+tls' if tls else 'grpc'}://{host}:{options.port}"
     try:
-        return Service(where, copies, token, tls)
+        return ReplicaService(where, copies, token, tls)
     except (pa.ArrowException, flight.FlightError, OSError) as error:
         raise DurabilityError(
             f"cannot listen at {host}:{options.port}: {error}",

@@ -26,8 +26,8 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.replication import fencing_grant
 from nosync_nb.store.replication.backends.flight_protocol__wire import PIECE_BYTES
 from nosync_nb.store.replication.backends.folder import FolderReplica, FolderSite
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 
 LOGS_MAX = 1024
 SESSIONS_MAX = 256
@@ -52,7 +52,7 @@ class _Held(NamedTuple):
     used: float
 
 
-class Copies:
+class ServerCopies:
     """Answers calls of sessions about the logs in a folder; any thread may.
 
     Owns, under `_lock`, which session has which copy. What is done with a copy is done under one
@@ -96,8 +96,8 @@ class Copies:
             try:
                 if "term" in header:  # an earlier owner is told who has come after him
                     said = replica.promised()
-                    if said is not None and fencing_grant.forbids(said, _term(header)):
-                        raise fencing_grant.refused(replica.folder, said)
+                    if said is not None and fencing_grant.conflicts(said, _term(header)):
+                        raise fencing_grant.grant_conflict_error(replica.folder, said)
                 return call(replica, header, data)
             finally:
                 replica.close()
@@ -129,7 +129,9 @@ class Copies:
 
     def _logs(self) -> bytes:
         said = FolderSite(self._folder, self._files).logs()
-        known = {log_id.hex(): fencing_grant.encode(one).decode() for log_id, one in said.items()}
+        known = {
+            log_id.hex(): fencing_grant.encode_grant(one).decode() for log_id, one in said.items()
+        }
         return json.dumps(known).encode()
 
     def _promise(self, session: bytes, log_id: bytes, header: dict[str, Any], data: bytes) -> bytes:
@@ -137,7 +139,7 @@ class Copies:
         if len(data) > _PROMISE_BYTES_MAX:  # what cannot be read again is not kept
             raise _senseless("name")
         self._room(log_id)
-        asked = fencing_grant.decode(data, "the call")
+        asked = fencing_grant.decode_grant(data, "the call")
         replica = self._replica(log_id)
         try:
             holdings = replica.promise(asked.term, asked.name)
@@ -182,7 +184,9 @@ class Copies:
 
 def _promised(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> bytes:
     term = replica.promised()
-    return b"" if term is None else fencing_grant.encode(Promise(term, "", Name("", "")))
+    return (
+        b"" if term is None else fencing_grant.encode_grant(FencingGrant(term, "", LogName("", "")))
+    )
 
 
 def _holdings(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> bytes:
@@ -243,7 +247,7 @@ _CALLS: dict[str, Callable[[FolderReplica, dict[str, Any], bytes], bytes]] = {
 }
 
 
-def _told(holdings: Holdings) -> bytes:
+def _told(holdings: ReplicaHoldings) -> bytes:
     return json.dumps([holdings.incarnation, dict(holdings.files)]).encode()
 
 
@@ -254,10 +258,10 @@ def _log_id(header: dict[str, Any]) -> bytes:
     return bytes.fromhex(word)
 
 
-def _term(header: dict[str, Any]) -> Term:
+def _term(header: dict[str, Any]) -> OwnerTerm:
     match header.get("term"):
         case [int(generation), str(owner)]:
-            return Term(generation, owner)
+            return OwnerTerm(generation, owner)
     raise _senseless("term")
 
 

@@ -40,12 +40,12 @@ from contextlib import suppress
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.files.os_errors import if_there
+from nosync_nb.files.os_errors import suppress_missing
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replication import fencing_grant as promises
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
 
 _LOCK_WAIT_S = 10.0
@@ -62,7 +62,7 @@ _Stamps = tuple[tuple[int, int, int], ...]
 
 
 class FolderSite:
-    """A folder that is there already; see `Site`."""
+    """A folder that is there already; see `ReplicaSite`."""
 
     def __init__(self, folder: str, files: Files) -> None:
         self._folder, self._files = folder, files
@@ -77,15 +77,15 @@ class FolderSite:
             files.make_folder(self._folder)
         return files.exists(self._folder)
 
-    def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
+    def logs(self, beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
         """The logs of which it holds something, by their ids."""
-        present(self._files, self._folder)
+        present_files(self._files, self._folder)
         promises = {}
         for name in self._files.names(self._folder):
             if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
                 beat()
                 copy = os.path.join(self._folder, name)
-                log_folder.owned(self._files, copy, write=True)
+                log_folder.is_owned_by_user(self._files, copy, write=True)
                 said = read_promise(self._files, copy)
                 begun = any(map(file_layout.is_frames, self._files.names(copy)))
                 if said is not None and begun:
@@ -122,12 +122,12 @@ class FolderReplica:
         """Where the files of this log's copy lie."""
         return self._folder
 
-    def promised(self) -> Term | None:
+    def promised(self) -> OwnerTerm | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
         said = read_promise(self._files, self._folder)
         return said.term if said else None
 
-    def promise(self, term: Term, name: Name) -> Holdings:
+    def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Takes nothing of an earlier term from now on, which is on its disk."""
         self.close()
         self._make()
@@ -138,12 +138,14 @@ class FolderReplica:
             )
         try:
             said = read_promise(self._files, self._folder)
-            said = said or Promise(Term(0, ""), secrets.token_hex(8), name)
-            if promises.forbids(said.term, term):
-                raise promises.refused(self._folder, said.term)
+            said = said or FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
+            if promises.conflicts(said.term, term):
+                raise promises.grant_conflict_error(self._folder, said.term)
             if (said.term, said.name) != (term, name):
-                made = Promise(term, said.incarnation, name)
-                self._files.replace(os.path.join(self._folder, "promise"), promises.encode(made))
+                made = FencingGrant(term, said.incarnation, name)
+                self._files.replace(
+                    os.path.join(self._folder, "promise"), promises.encode_grant(made)
+                )
         finally:
             lock.release()
         self._incarnation, self._seq = said.incarnation, -1
@@ -154,33 +156,42 @@ class FolderReplica:
         self._written, self._compared = dict(held), None
         self._settle()  # afterwards: what an earlier owner adds meanwhile is not known to be synced
         doubtful = self._doubts()
-        return Holdings(said.incarnation, {n: s for n, s in held.items() if n not in doubtful})
+        return ReplicaHoldings(
+            said.incarnation, {n: s for n, s in held.items() if n not in doubtful}
+        )
 
-    def held(self) -> Holdings:
+    def held(self) -> ReplicaHoldings:
         """What it holds."""
         said = read_promise(self._files, self._folder)
-        return Holdings(said.incarnation, self._sizes(self._names())) if said else Holdings("", {})
+        return (
+            ReplicaHoldings(said.incarnation, self._sizes(self._names()))
+            if said
+            else ReplicaHoldings("", {})
+        )
 
     def _names(self) -> dict[str, list[str]]:
         """What is in its folder and in the inner ones, by their names."""
         paths = {
-            each: file_layout.beside(self._folder, each) for each in file_layout.FOLDERS.values()
+            each: file_layout.temporary_name(self._folder, each)
+            for each in file_layout.FOLDERS.values()
         }
-        inner = {each: if_there(self._files.names, path) or [] for each, path in paths.items()}
+        inner = {
+            each: suppress_missing(self._files.names, path) or [] for each, path in paths.items()
+        }
         return {"": self._files.names(self._folder), **inner}
 
     def _sizes(self, names: Mapping[str, Iterable[str]]) -> dict[str, int]:
         """The sizes of the files of the log, where `_names` found them."""
         return {
-            name: self._files.status(file_layout.path_of(self._folder, name)).st_size
+            name: self._files.status(file_layout.file_path(self._folder, name)).st_size
             for inner, each in names.items()
             for name in each
-            if file_layout.inner_of(name) == inner
+            if file_layout.branch_part(name) == inner
         }
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
-        path = file_layout.path_of(self._folder, name)
+        path = file_layout.file_path(self._folder, name)
         temporary = f"{path}.{os.getpid()}.tmp"
         try:
             if offset == 0:
@@ -204,13 +215,13 @@ class FolderReplica:
             self._drop_new()
             raise
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Goes on with a segment from its end; on disk with the next `sync`."""
         file = self._open.get(name)
         if file is None:
             self._check(term)
             file = self._open[name] = self._files.open(
-                file_layout.path_of(self._folder, name), write=True
+                file_layout.file_path(self._folder, name), write=True
             )
         if file.size() != offset:
             raise DurabilityError(
@@ -219,7 +230,7 @@ class FolderReplica:
         file.write_at(offset, data)
         self._written[name] = offset + len(data)
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Brings to disk what was appended; then it is known that the term still holds.
 
         A segment that cannot be synced is in doubt, as nobody knows how much of it is on the disk,
@@ -245,7 +256,7 @@ class FolderReplica:
         Nor none if there was one: it would be no witness of what it has (voting.py).
         """
         before = self._seq if self._seq >= 0 else self.acknowledged()
-        path = file_layout.beside(self._folder, "acknowledged")
+        path = file_layout.temporary_name(self._folder, "acknowledged")
         word = seq.to_bytes(8, "little")
         data = word + bytes(byte ^ 0xFF for byte in word)
         if not self._files.exists(path):
@@ -262,8 +273,8 @@ class FolderReplica:
 
     def acknowledged(self) -> int:
         """The frame up to which it can be read for sure, 1 if that is torn; 0 if it had none."""
-        path = file_layout.beside(self._folder, "acknowledged")
-        data = if_there(self._files.read, path, most=promises.BYTES_MAX)
+        path = file_layout.temporary_name(self._folder, "acknowledged")
+        data = suppress_missing(self._files.read, path, most=promises.BYTES_MAX)
         if data is None:
             return 0
         word = data[:8]
@@ -272,17 +283,17 @@ class FolderReplica:
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""
-        return digest(self._files, file_layout.path_of(self._folder, name), size)
+        return digest(self._files, file_layout.file_path(self._folder, name), size)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Some bytes of a file; fewer only at its end."""
-        file = self._files.open(file_layout.path_of(self._folder, name))
+        file = self._files.open(file_layout.file_path(self._folder, name))
         try:
             return file.read_at(offset, size)
         finally:
             file.close()
 
-    def discard(self, term: Term, names: Iterable[str]) -> None:
+    def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
         for name in names:
             self._check(term)
@@ -290,7 +301,7 @@ class FolderReplica:
             if open_ is not None:
                 open_.close()
             self._written.pop(name, None)
-            self._files.unlink(file_layout.path_of(self._folder, name))
+            self._files.unlink(file_layout.file_path(self._folder, name))
 
     def close(self) -> None:
         """Gives back what it holds open."""
@@ -300,18 +311,18 @@ class FolderReplica:
 
     def _make(self) -> None:
         """Makes the folder of the copy; that of all copies is the user's to make."""
-        present(self._files, self._root)
+        present_files(self._files, self._root)
         self._files.make_folder(self._folder)
-        log_folder.owned(self._files, self._folder, write=True)
+        log_folder.is_owned_by_user(self._files, self._folder, write=True)
         for inner in file_layout.FOLDERS.values():
-            self._files.make_folder(file_layout.beside(self._folder, inner))
+            self._files.make_folder(file_layout.temporary_name(self._folder, inner))
 
-    def _check(self, term: Term) -> None:
+    def _check(self, term: OwnerTerm) -> None:
         said = read_promise(self._files, self._folder)
         if said is None or said.incarnation != self._incarnation:
             raise self._replaced()
         if said.term != term:
-            raise promises.refused(self._folder, said.term)
+            raise promises.grant_conflict_error(self._folder, said.term)
 
     def _compare(self) -> None:
         """Checks that the paths lead to what was written.
@@ -336,7 +347,9 @@ class FolderReplica:
 
     def _stamps(self) -> _Stamps:
         """What changes when a folder of the copy is replaced, or a name in it."""
-        inner = (file_layout.beside(self._folder, each) for each in file_layout.FOLDERS.values())
+        inner = (
+            file_layout.temporary_name(self._folder, each) for each in file_layout.FOLDERS.values()
+        )
         statuses = map(self._files.status, (self._folder, *inner))
         return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in statuses)
 
@@ -361,11 +374,13 @@ class FolderReplica:
         Failure: 1. A file is renamed, and who shipped it dies before the folder is synced. 2. The
         next one sees that it is there, and acknowledges. 3. The power goes, and the name with it.
         """
-        inner = (file_layout.beside(self._folder, each) for each in file_layout.FOLDERS.values())
+        inner = (
+            file_layout.temporary_name(self._folder, each) for each in file_layout.FOLDERS.values()
+        )
         for folder in (os.path.dirname(self._root), self._root, self._folder, *inner):
             for name in self._files.names(folder) if folder == self._folder else ():
                 if file_layout.is_segment(name):
-                    file = self._files.open(file_layout.path_of(self._folder, name))
+                    file = self._files.open(file_layout.file_path(self._folder, name))
                     try:
                         self._bring(name, file)
                     finally:
@@ -389,7 +404,7 @@ class FolderReplica:
         except DurabilityError:
             self._doubtful.add(name)
             with suppress(DurabilityError):
-                self._files.unlink(file_layout.path_of(self._folder, name))
+                self._files.unlink(file_layout.file_path(self._folder, name))
 
     def _believe(self, name: str) -> None:
         """Takes a file out of doubt, which was stored anew."""
@@ -400,8 +415,8 @@ class FolderReplica:
 
     def _doubts(self) -> set[str]:
         """The segments in doubt; all, if the note of them is damaged."""
-        path = file_layout.beside(self._folder, _DOUBTFUL)
-        data = if_there(self._files.read, path, most=_NOTE_BYTES_MAX)
+        path = file_layout.temporary_name(self._folder, _DOUBTFUL)
+        data = suppress_missing(self._files.read, path, most=_NOTE_BYTES_MAX)
         names = (data or b"").decode("ascii", "replace").split()
         if not all(map(file_layout.is_segment, names)):
             names = list(filter(file_layout.is_segment, self._files.names(self._folder)))
@@ -409,7 +424,7 @@ class FolderReplica:
 
     def _note(self, names: Iterable[str]) -> None:
         """Writes down which segments are in doubt."""
-        path, text = file_layout.beside(self._folder, _DOUBTFUL), "\n".join(sorted(names))
+        path, text = file_layout.temporary_name(self._folder, _DOUBTFUL), "\n".join(sorted(names))
         self._files.replace(path, text.encode())
 
     def _drop_new(self) -> None:
@@ -418,7 +433,7 @@ class FolderReplica:
             new.close()
 
 
-def present(files: Files, folder: str) -> None:
+def present_files(files: Files, folder: str) -> None:
     """Raises DurabilityError unless the folder of copies is there."""
     if not files.exists(folder):
         raise DurabilityError(f"'{folder}' is not there", hint="mount its disk, or make it")
@@ -441,11 +456,13 @@ def digest(files: Files, path: str, size: int) -> bytes:
     return made.digest()
 
 
-def read_promise(files: Files, folder: str) -> Promise | None:
+def read_promise(files: Files, folder: str) -> FencingGrant | None:
     """Returns what a copy has promised; None if there is none.
 
     Raises:
         CorruptLogError: the file is damaged.
     """
-    data = if_there(files.read, file_layout.beside(folder, "promise"), most=promises.BYTES_MAX)
-    return None if data is None else promises.decode(data, folder)
+    data = suppress_missing(
+        files.read, file_layout.temporary_name(folder, "promise"), most=promises.BYTES_MAX
+    )
+    return None if data is None else promises.decode_grant(data, folder)

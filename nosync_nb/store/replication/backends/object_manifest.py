@@ -35,14 +35,14 @@ from nosync_nb.store.replication.backends import object_manifest__records
 from nosync_nb.store.replication.backends.object_manifest__records import (
     FAN,
     RECORD_BYTES_MAX,
-    Content,
     CopyRecord,
     CopyState,
     FileChange,
+    FileContent,
 )
-from nosync_nb.store.replication.backends.object_requests import Bucket, ObjectName
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.backends.object_requests import ObjectName, ObjectStoreClient
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 _TRIES_MAX = 64
 
@@ -51,7 +51,7 @@ class _PrunedError(Exception):
     """Records that were listed are not there any more: who goes on has deleted them."""
 
 
-class Account:
+class ManifestChain:
     """The chain of one copy; all calls from one thread.
 
     Args:
@@ -62,13 +62,13 @@ class Account:
         writer: the token of whoever extends the chain here.
     """
 
-    def __init__(self, bucket: Bucket, root: str) -> None:
+    def __init__(self, bucket: ObjectStoreClient, root: str) -> None:
         self._bucket, self._root = bucket, root
         self.where = f"{bucket.where}/{root}"
         self.writer = secrets.token_hex(8)
         self._known: tuple[ObjectName | None, CopyState | None] = (None, None)
         self._state: CopyState | None = None  # of the own reign, while nothing is in doubt
-        self._later: Term | None = None
+        self._later: OwnerTerm | None = None
         self._uses: Counter[str] = Counter()  # pieces of the state that lie in an object
         self._useless: set[str] = set()
         self._tried = False
@@ -89,7 +89,7 @@ class Account:
         """As `look`, as far as it was known before, if it was."""
         return self._state or self._known[1] or self._read()
 
-    def reign(self, term: Term) -> CopyState:
+    def reign(self, term: OwnerTerm) -> CopyState:
         """The state, if a term may go on with it.
 
         Raises:
@@ -97,16 +97,16 @@ class Account:
             DurabilityError: it is to be promised first, or again after a request failed.
         """
         if self._later is not None:
-            raise fencing_grant.refused(self.where, self._later)
+            raise fencing_grant.grant_conflict_error(self.where, self._later)
         if self._state is None:
             raise DurabilityError(
                 f"'{self.where}' is to be promised anew", hint="it is tried again"
             )
         if self._state.promise.term != term:
-            raise fencing_grant.refused(self.where, self._state.promise.term)
+            raise fencing_grant.grant_conflict_error(self.where, self._state.promise.term)
         return self._state
 
-    def begin(self, term: Term, name: Name) -> CopyState:
+    def begin(self, term: OwnerTerm, name: LogName) -> CopyState:
         """Has the copy promise itself; see `Replica.promise`."""
         was, self._state = self._state, None
         self._try()
@@ -115,17 +115,17 @@ class Account:
             if state is None:
                 state = CopyState(0, 0, _nobody(name), "", (), 0, {})
             said = state.promise
-            if fencing_grant.forbids(said.term, term):
+            if fencing_grant.conflicts(said.term, term):
                 self._later = said.term
-                raise fencing_grant.refused(self.where, said.term)
+                raise fencing_grant.grant_conflict_error(self.where, said.term)
             if (state.writer, said.term, said.name) == (self.writer, term, name):
                 return self._begun(state, swept=state is was)
-            made = Promise(term, said.incarnation, name)
+            made = FencingGrant(term, said.incarnation, name)
             slot = state.slot + 1
             first = CopyRecord(slot, self.writer, made, state.seq, {}, None, begins=True)
             if state.full == 0:  # nothing is known that it could go on with
                 first = first._replace(reigns=(*state.reigns, slot))
-            other = self._create(first, object_manifest__records.encode(first, b""), state)
+            other = self._create(first, object_manifest__records.encode_record(first, b""), state)
             if other is None:
                 assert self._known[1] is not None
                 return self._begun(self._known[1], swept=False)
@@ -134,7 +134,7 @@ class Account:
 
     def commit(
         self,
-        term: Term,
+        term: OwnerTerm,
         changes: Mapping[str, FileChange | None],
         data: bytes,
         seq: int | None = None,
@@ -150,7 +150,7 @@ class Account:
         record = CopyRecord(slot, self.writer, before.promise, seq, changes, None)
         if slot - before.full >= FAN - 1:
             record = _whole(before, record, self.where)
-        made = object_manifest__records.encode(record, data)
+        made = object_manifest__records.encode_record(record, data)
         self._state = None  # until the answer is there, it is not known what the state is
         other = self._create(record, made, before)
         if other is not None:
@@ -159,32 +159,32 @@ class Account:
         self._count(before, changes)
         self.clear()
 
-    def present(self, term: Term) -> CopyState:
+    def present(self, term: OwnerTerm) -> CopyState:
         """Returns the state of the copy, if it has the last record that is known.
 
         Raises:
             DurabilityError: it was deleted, or an old version of it was put back.
         """
         state = self.reign(term)
-        if not self._bucket.holds(self.path(object_manifest__records.key_of(state.slot))):
+        if not self._bucket.holds(self.path(object_manifest__records.record_key(state.slot))):
             self._state = None
             current = self._read()
-            if current is not None and fencing_grant.forbids(current.promise.term, term):
+            if current is not None and fencing_grant.conflicts(current.promise.term, term):
                 self._later = current.promise.term  # a later owner has deleted the record
-                raise fencing_grant.refused(self.where, self._later)
+                raise fencing_grant.grant_conflict_error(self.where, self._later)
             raise DurabilityError(
                 f"'{self.where}' is not the copy any more that it was",
                 hint="it is filled anew at the next try",
             )
         return state
 
-    def still(self, term: Term) -> None:
+    def still(self, term: OwnerTerm) -> None:
         """Raises if somebody else has gone on with the copy."""
-        path = self.path(object_manifest__records.key_of(self.reign(term).slot + 1))
+        path = self.path(object_manifest__records.record_key(self.reign(term).slot + 1))
         if self._bucket.holds(path):
             self._state = None
             raise self._refused(
-                object_manifest__records.decode(
+                object_manifest__records.decode_record(
                     self._bucket.get(path, most=RECORD_BYTES_MAX) or b"", self.where
                 ),
                 term,
@@ -219,7 +219,11 @@ class Account:
         return {
             slot: each
             for each in self._bucket.listed(self.path("state"))
-            if (slot := object_manifest__records.slot_of(each.key.removeprefix(f"{self._root}/")))
+            if (
+                slot := object_manifest__records.record_slot(
+                    each.key.removeprefix(f"{self._root}/")
+                )
+            )
             is not None
         }
 
@@ -245,7 +249,7 @@ class Account:
         whole = [i for i, record in enumerate(said) if record.reigns is not None]
         state: CopyState | None = None
         for record in said[whole[-1] :] if whole else ():
-            state = object_manifest__records.after(state, record, self.where)
+            state = object_manifest__records.state_after(state, record, self.where)
         if state is None and None in read:
             raise _PrunedError
         if state is None:
@@ -258,7 +262,7 @@ class Account:
         said: list[CopyRecord] = []
         for data in read:
             try:
-                said.append(object_manifest__records.decode(data or b"", self.where))
+                said.append(object_manifest__records.decode_record(data or b"", self.where))
             except CorruptLogError:
                 if data is read[-1]:
                     raise
@@ -268,7 +272,7 @@ class Account:
     def _follow(self, state: CopyState, other: CopyRecord) -> CopyState:
         """The state after a record that was made meanwhile."""
         try:
-            return object_manifest__records.after(state, other, self.where)
+            return object_manifest__records.state_after(state, other, self.where)
         except CorruptLogError:
             self._known = None, None
             known = self._read()
@@ -292,7 +296,7 @@ class Account:
 
     def _create(self, record: CopyRecord, data: bytes, before: CopyState) -> CopyRecord | None:
         """Makes a record; returns the one that has taken its place, if one has."""
-        path = self.path(object_manifest__records.key_of(record.slot))
+        path = self.path(object_manifest__records.record_key(record.slot))
         tag = self._bucket.create(path, data)
         if tag is None:
             there = self._bucket.get(path, most=RECORD_BYTES_MAX)
@@ -301,20 +305,20 @@ class Account:
                     f"'{self.where}': somebody else is making a record", hint="it is tried again"
                 )
             if there != data:
-                return object_manifest__records.decode(there, self.where)
+                return object_manifest__records.decode_record(there, self.where)
             tag = ""  # the request was made twice, for want of an answer
-        placed = object_manifest__records.decode(data, self.where)
+        placed = object_manifest__records.decode_record(data, self.where)
         self._known = (
             ObjectName(path, tag),
-            object_manifest__records.after(before, placed, self.where),
+            object_manifest__records.state_after(before, placed, self.where),
         )
         return None
 
-    def _refused(self, other: CopyRecord, term: Term) -> Exception:
+    def _refused(self, other: CopyRecord, term: OwnerTerm) -> Exception:
         """Why a record of somebody else keeps a term from going on."""
-        if fencing_grant.forbids(other.promise.term, term):
+        if fencing_grant.conflicts(other.promise.term, term):
             self._later = other.promise.term
-            return fencing_grant.refused(self.where, self._later)
+            return fencing_grant.grant_conflict_error(self.where, self._later)
         return DurabilityError(
             f"'{self.where}' is not as it was: a request that failed was done later",
             hint="it is tried again",
@@ -337,7 +341,7 @@ class Account:
         self._useless = set()
         for each in self._bucket.listed(self._root):
             key = each.key.removeprefix(f"{self._root}/")
-            slot = object_manifest__records.slot_of(key)
+            slot = object_manifest__records.record_slot(key)
             if slot is None or self._uses[key] or slot > state.slot:
                 continue
             if not object_manifest__records.is_record(key) or (
@@ -359,9 +363,9 @@ class Account:
             self._uses.update(piece.key for piece in new[keep:])
             gone.update(piece.key for piece in old[keep:])
         if now.full == now.slot:
-            gone.update(map(object_manifest__records.key_of, range(before.full, now.slot)))
+            gone.update(map(object_manifest__records.record_key, range(before.full, now.slot)))
         for key in gone:
-            slot = object_manifest__records.slot_of(key)
+            slot = object_manifest__records.record_slot(key)
             if self._uses[key] == 0 and slot is not None:
                 del self._uses[key]
                 record = object_manifest__records.is_record(key)
@@ -369,9 +373,9 @@ class Account:
                     self._useless.add(key)
 
 
-def _nobody(name: Name) -> Promise:
+def _nobody(name: LogName) -> FencingGrant:
     """The promise of a copy that is begun."""
-    return Promise(Term(0, ""), secrets.token_hex(8), name)
+    return FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
 
 
 def _lost(last: CopyRecord) -> CopyState:
@@ -380,11 +384,11 @@ def _lost(last: CopyRecord) -> CopyState:
     return CopyState(last.slot, 0, promise, "", (), 0, {})
 
 
-def _all(files: Mapping[str, Content]) -> dict[str, FileChange | None]:
+def _all(files: Mapping[str, FileContent]) -> dict[str, FileChange | None]:
     return {name: FileChange(0, each.pieces, each.digest) for name, each in files.items()}
 
 
 def _whole(before: CopyState, record: CopyRecord, where: str) -> CopyRecord:
     """The record, saying all: what is kept of a file is said as well."""
-    after = object_manifest__records.after(before, record, where)
+    after = object_manifest__records.state_after(before, record, where)
     return record._replace(changes=_all(after.files), reigns=before.reigns)

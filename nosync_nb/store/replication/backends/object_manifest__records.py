@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.store.replication import fencing_grant, file_layout
-from nosync_nb.store.replication.fencing_grant import Promise
+from nosync_nb.store.replication.fencing_grant import FencingGrant
 
 FAN = 16
 """So many pieces of a segment are merged into one; after so many records one says all."""
@@ -52,7 +52,7 @@ class ObjectPiece(NamedTuple):
     rank: int = 0
 
 
-class Content(NamedTuple):
+class FileContent(NamedTuple):
     """A file: its pieces in order, and the digest of all its bytes; empty if that is not known."""
 
     pieces: tuple[ObjectPiece, ...]
@@ -86,11 +86,11 @@ class CopyState(NamedTuple):
 
     slot: int
     full: int
-    promise: Promise
+    promise: FencingGrant
     writer: str
     reigns: tuple[int, ...]
     seq: int
-    files: Mapping[str, Content]
+    files: Mapping[str, FileContent]
 
 
 class CopyRecord(NamedTuple):
@@ -103,29 +103,29 @@ class CopyRecord(NamedTuple):
 
     slot: int
     writer: str
-    promise: Promise
+    promise: FencingGrant
     seq: int
     changes: Mapping[str, FileChange | None]
     reigns: tuple[int, ...] | None
     begins: bool = False
 
 
-def key_of(slot: int) -> str:
+def record_key(slot: int) -> str:
     """The key of a record."""
     return f"state/{slot:012d}"
 
 
-def slot_of(key: str) -> int | None:
+def record_slot(key: str) -> int | None:
     """The number that a key has; None if it is none of a record or of a piece."""
     return int(key.split("/")[1][:12]) if _KEY.fullmatch(key) else None
 
 
 def is_record(key: str) -> bool:
     """Tells whether a key is one of a record."""
-    return key.startswith("state/") and slot_of(key) is not None
+    return key.startswith("state/") and record_slot(key) is not None
 
 
-def to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]:
+def pieces_to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]:
     """Returns how many of the last pieces become one with what is appended, and its rank.
 
     As a counter carries: `FAN` of a rank become one of the next, so that of each rank there are
@@ -144,7 +144,7 @@ def to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]:
         count, rank = count + len(run), rank + 1
 
 
-def encode(record: CopyRecord, data: bytes) -> bytes:
+def encode_record(record: CopyRecord, data: bytes) -> bytes:
     """Returns a record as an object, with the bytes of those of its pieces that have no key.
 
     Raises:
@@ -153,7 +153,7 @@ def encode(record: CopyRecord, data: bytes) -> bytes:
     said = {
         "slot": record.slot,
         "writer": record.writer,
-        "promise": fencing_grant.encode(record.promise).decode(),
+        "promise": fencing_grant.encode_grant(record.promise).decode(),
         "seq": record.seq,
         "reigns": record.reigns,
         "begins": record.begins,
@@ -174,7 +174,7 @@ def encode(record: CopyRecord, data: bytes) -> bytes:
     return whole
 
 
-def decode(data: bytes, where: str) -> CopyRecord:
+def decode_record(data: bytes, where: str) -> CopyRecord:
     """Returns what a record says; its pieces have keys.
 
     Args:
@@ -194,12 +194,12 @@ def decode(data: bytes, where: str) -> CopyRecord:
             raise ValueError("size")
         if not _TOKEN.fullmatch(said["writer"]):
             raise ValueError("writer")
-        promise = fencing_grant.decode(said["promise"].encode(), where)
+        promise = fencing_grant.decode_grant(said["promise"].encode(), where)
         reigns = said["reigns"]
         if reigns is not None:
             reigns = tuple(_number(each, _SLOT_MAX) for each in reigns)
         changes = {
-            name: _change(name, each, key_of(slot), _HEAD + size)
+            name: _change(name, each, record_key(slot), _HEAD + size)
             for name, each in said["files"].items()
         }
         begins = said.get("begins", False) is True
@@ -232,13 +232,13 @@ def _number(said: Any, most: int) -> int:
     return said
 
 
-def after(state: CopyState | None, record: CopyRecord, where: str) -> CopyState:
+def state_after(state: CopyState | None, record: CopyRecord, where: str) -> CopyState:
     """Returns the state after a record.
 
     Raises:
         CorruptLogError: the record does not follow the state.
     """
-    files: dict[str, Content] = {}
+    files: dict[str, FileContent] = {}
     if record.reigns is not None:
         reigns, full = record.reigns, record.slot
     elif state is not None and state.slot + 1 == record.slot and record.begins:
@@ -256,5 +256,5 @@ def after(state: CopyState | None, record: CopyRecord, where: str) -> CopyState:
         kept = files[name].pieces[: change.keep] if change.keep and name in files else ()
         if len(kept) != change.keep:
             raise CorruptLogError(f"a record of '{where}' goes on with a file that is not there")
-        files[name] = Content(kept + change.more, change.digest)
+        files[name] = FileContent(kept + change.more, change.digest)
     return CopyState(record.slot, full, record.promise, record.writer, reigns, record.seq, files)

@@ -62,7 +62,7 @@ class ObjectName(NamedTuple):
     tag: str
 
 
-class Bucket:
+class ObjectStoreClient:
     """A folder of an object store. Any thread may call.
 
     Each call raises DurabilityError if the store cannot be reached or refuses; none waits for

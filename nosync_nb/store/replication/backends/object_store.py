@@ -23,15 +23,15 @@ from collections.abc import Iterable
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.backends import object_manifest__records
-from nosync_nb.store.replication.backends.object_manifest import Account
+from nosync_nb.store.replication.backends.object_manifest import ManifestChain
 from nosync_nb.store.replication.backends.object_manifest__records import (
-    Content,
     FileChange,
+    FileContent,
     ObjectPiece,
 )
-from nosync_nb.store.replication.backends.object_requests import Bucket
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Holdings, Name, Term
+from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
 
 EMBEDDED_BYTES = 1 << 16
@@ -44,9 +44,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class ObjectSite:
-    """A folder of an object store; see `Site`."""
+    """A folder of an object store; see `ReplicaSite`."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: ObjectStoreClient) -> None:
         self._bucket = bucket
 
     def prepare(self) -> bool:
@@ -54,13 +54,13 @@ class ObjectSite:
         self._bucket.check()
         return True
 
-    def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
+    def logs(self, beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
         """The logs of which it holds something, by their ids."""
         known = {}
         for name in self._bucket.folders():
             beat()
             if _ID.fullmatch(name):
-                state = Account(self._bucket, name).look()
+                state = ManifestChain(self._bucket, name).look()
                 if state is not None and any(map(file_layout.is_frames, state.files)):
                     known[bytes.fromhex(name)] = state.promise
         return known
@@ -94,9 +94,9 @@ class ObjectReplica:
         log_id: of this one.
     """
 
-    def __init__(self, bucket: Bucket, log_id: bytes) -> None:
+    def __init__(self, bucket: ObjectStoreClient, log_id: bytes) -> None:
         self._bucket = bucket
-        self._account = Account(bucket, log_id.hex())
+        self._account = ManifestChain(bucket, log_id.hex())
         self._grown: dict[str, _Growth] = {}
         self._new: _Growth | None = None
         self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, up to where
@@ -107,28 +107,28 @@ class ObjectReplica:
         """None: it is nowhere on this machine."""
         return None
 
-    def promised(self) -> Term | None:
+    def promised(self) -> OwnerTerm | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
         state = self._account.look()
         return state.promise.term if state else None
 
-    def promise(self, term: Term, name: Name) -> Holdings:
+    def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Takes nothing of an earlier term from now on."""
         self.close()
         self._account.begin(term, name)
         return self.held()
 
-    def held(self) -> Holdings:
+    def held(self) -> ReplicaHoldings:
         """What it holds."""
         state = self._account.look()
         if state is None:
-            return Holdings("", {})
+            return ReplicaHoldings("", {})
         sizes = {name: content.size for name, content in state.files.items()}
-        return Holdings(state.promise.incarnation, sizes)
+        return ReplicaHoldings(state.promise.incarnation, sizes)
 
-    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+    def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there as a whole."""
-        file_layout.path_of("", name)
+        file_layout.file_path("", name)
         self._account.reign(term)
         if offset == 0:
             self._new = _Growth(name, 0, hashlib.blake2b(digest_size=16))
@@ -148,7 +148,7 @@ class ObjectReplica:
         if last:
             self._new = None
 
-    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+    def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Goes on with a segment from its end; it is there with the next `sync`."""
         grown = self._grown.get(name)
         if grown is None:
@@ -164,7 +164,7 @@ class ObjectReplica:
             )
         self._add(term, grown, data)
 
-    def sync(self, term: Term, seq: int | None) -> None:
+    def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Makes a record of what was appended; then it is known that the term still holds."""
         state = self._account.reign(term)
         if self._grown or seq not in (None, state.seq):
@@ -182,7 +182,7 @@ class ObjectReplica:
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file; of one of which an object is lost, empty."""
-        file_layout.path_of("", name)
+        file_layout.file_path("", name)
         content = self._content(name)
         if content.digest and size >= content.size:
             if not self._whole(content):
@@ -199,7 +199,7 @@ class ObjectReplica:
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Some bytes of a file; fewer only at its end."""
-        file_layout.path_of("", name)
+        file_layout.file_path("", name)
         before = self._account.known()
         try:
             return self._cut(name, offset, size)
@@ -223,7 +223,7 @@ class ObjectReplica:
             data += grown.rest[max(0, offset - start) : stop - start]
         return data
 
-    def discard(self, term: Term, names: Iterable[str]) -> None:
+    def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
         state = self._account.reign(term)
         gone = {name: None for name in names if name in state.files}
@@ -244,7 +244,7 @@ class ObjectReplica:
 
     # -- pieces ------------------------------------------------------------------------------
 
-    def _content(self, name: str, *, fresh: bool = False) -> Content:
+    def _content(self, name: str, *, fresh: bool = False) -> FileContent:
         state = self._account.look() if fresh else self._account.known()
         if not fresh and (state is None or name not in state.files):
             state = self._account.look()
@@ -252,7 +252,7 @@ class ObjectReplica:
             raise DurabilityError(f"'{self._account.where}' holds nothing of '{name}'")
         return state.files[name]
 
-    def _whole(self, content: Content) -> bool:
+    def _whole(self, content: FileContent) -> bool:
         """Whether the objects of a file are there, with as many bytes as they had."""
         needed: dict[str, int] = {}
         for piece in content.pieces:
@@ -260,14 +260,14 @@ class ObjectReplica:
         sizes = self._bucket.sizes([self._account.path(key) for key in needed])
         return all(size >= least for size, least in zip(sizes, needed.values(), strict=True))
 
-    def _add(self, term: Term, growth: _Growth, data: bytes) -> None:
+    def _add(self, term: OwnerTerm, growth: _Growth, data: bytes) -> None:
         """Takes bytes; what is too much to be kept is sent."""
         growth.add(data)
         while len(growth.rest) >= _PART_BYTES:
             growth.parts.append(self._put(term, bytes(growth.rest[:_PART_BYTES]), 0))
             del growth.rest[:_PART_BYTES]
 
-    def _put(self, term: Term, data: bytes, rank: int) -> ObjectPiece:
+    def _put(self, term: OwnerTerm, data: bytes, rank: int) -> ObjectPiece:
         """Makes an object of bytes; by its name it belongs to the next record, which names it.
 
         Two files of one record that have the same bytes share it, as long as one of them is there.
@@ -279,7 +279,7 @@ class ObjectReplica:
         return ObjectPiece(key, 0, len(data), rank)
 
     def _commit(
-        self, term: Term, grown: list[_Growth], *, keep: bool, seq: int | None = None
+        self, term: OwnerTerm, grown: list[_Growth], *, keep: bool, seq: int | None = None
     ) -> None:
         """Makes a record of what is to follow what was held of the files, or takes its place."""
         files = self._account.reign(term).files
@@ -289,7 +289,7 @@ class ObjectReplica:
             held = files[growth.name].pieces if keep else ()
             more, rest, rank = growth.parts, bytes(growth.rest), 0
             if keep and rest and not more:
-                count, rank = object_manifest__records.to_merge(held, len(rest))
+                count, rank = object_manifest__records.pieces_to_merge(held, len(rest))
                 held, merged = held[: len(held) - count], held[len(held) - count :]
                 rest = self._read(merged) + rest
             if len(rest) > EMBEDDED_BYTES:

@@ -23,17 +23,17 @@ from contextlib import suppress
 from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Frame, frames, segments
-from nosync_nb.store.log.catch_up import Ask, Regained
+from nosync_nb.store.log.catch_up import Ask, CaughtUpFrames
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.records import file_references__framed, payloads
 from nosync_nb.store.replication import config, file_layout
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.config import Replicas
-from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import Replica
-from nosync_nb.store.replication.remote_call import Beat, ask_all
-from nosync_nb.store.safe_decoding import decoding
+from nosync_nb.store.replication.remote_call import Beat, call_all
+from nosync_nb.store.safe_decoding import guarded_decoding
 
 WAIT_S = 2.0
 """How long an opening waits for a replica that says nothing."""
@@ -42,50 +42,52 @@ BYTES_MAX = 64 << 20
 """The most that is taken; a checkpoint is due after much less."""
 
 
-def asking(files: Files, path: str, named: Replicas | None = None) -> Ask:
+def replicas_to_ask(files: Files, path: str, named: ReplicaConfig | None = None) -> Ask:
     """Asks the replicas that somebody names, or those that are kept with a log.
 
     A copy that was put back keeps none: its settings are those of the folder that it was made of.
     """
 
-    def ask(head: Segment, end: Mark) -> Regained | None:
+    def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
         with suppress(NosyncError):
-            known = named or config.read(files, path, head.log_id)
+            known = named or config.read_config(files, path, head.log_id)
             if known.replicas and not known.unprepared:
-                return furthest(files, known.replicas, head, end)
+                return furthest_replica(files, known.replicas, head, end)
         return None
 
     return ask
 
 
-def furthest(
-    files: Files, replicas: Sequence[Address], head: Segment, end: Mark
-) -> Regained | None:
+def furthest_replica(
+    files: Files, replicas: Sequence[ReplicaAddress], head: Segment, end: Mark
+) -> CaughtUpFrames | None:
     """What the replica gives that goes furthest; None if none goes beyond a mark.
 
     Args:
         head: of the newest segment that is here.
     """
     calls = [(each.url, _Beyond(files, each, head, end)) for each in replicas]
-    answers = zip(replicas, ask_all(calls, silent_s=WAIT_S), strict=True)
+    answers = zip(replicas, call_all(calls, silent_s=WAIT_S), strict=True)
     given = [(each.url, said) for each, said in answers if isinstance(said, bytes) and said]
     if not given:
         return None
     url, data = max(given, key=lambda one: len(one[1]))
-    return Regained(data, lambda taken: _told(url, taken))
+    return CaughtUpFrames(data, lambda taken: _told(url, taken))
 
 
 def _whole(frame: Frame, held: Mapping[str, int]) -> bool:
     """Whether a copy has the files that a frame names."""
-    with decoding(f"frame {frame.position.seq}"):
-        wanted = file_references__framed.of_frame(frame.payload).files.values()
+    with guarded_decoding(f"frame {frame.position.seq}"):
+        wanted = file_references__framed.files_of_frame(frame.payload).files.values()
     return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
 
 
 def _told(url: str, taken: list[Frame]) -> str:
     """What people are told of frames that were taken."""
     epochs = [
-        payloads.unpack(frame.payload).epoch for frame in taken if frame.kind == payloads.EPOCH
+        payloads.decode_payload(frame.payload).epoch
+        for frame in taken
+        if frame.kind == payloads.EPOCH
     ]
     what = f"epochs {epochs[0]} to {epochs[-1]}" if epochs[1:] else f"frame {taken[0].position.seq}"
     what = f"epoch {epochs[0]}" if len(epochs) == 1 else what
@@ -95,12 +97,12 @@ def _told(url: str, taken: list[Frame]) -> str:
 class _Beyond:
     """What one replica has after a mark, of the owner of a segment."""
 
-    def __init__(self, files: Files, address: Address, head: Segment, end: Mark) -> None:
+    def __init__(self, files: Files, address: ReplicaAddress, head: Segment, end: Mark) -> None:
         self._files, self._address = files, address
         self._head, self._end = head, end
 
     def __call__(self, beat: Beat) -> bytes:
-        replica = connect(self._address, self._files).replica(self._head.log_id)
+        replica = connect_site(self._address, self._files).replica(self._head.log_id)
         try:
             acknowledged = replica.acknowledged()
             beat()
@@ -115,7 +117,7 @@ class _Beyond:
         beat()
         stream = self._stream(replica, held, beat)
         sure = self._end
-        for frame in frames.scan(stream, self._end.offset, self._end)[0]:
+        for frame in frames.scan_buffer(stream, self._end.offset, self._end)[0]:
             if frame.position.seq > acknowledged or not _whole(frame, held):
                 break
             sure = frame.end
@@ -124,11 +126,15 @@ class _Beyond:
     def _stream(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> bytes:
         """The bytes after the mark; empty if it has them not, or not of this owner alone."""
         parts: list[bytes] = []
-        newest = segments.listed([*filter(file_layout.is_segment, held)])[-1:]
+        newest = segments.segment_names([*filter(file_layout.is_segment, held)])[-1:]
         which, stop, size = newest[0] if newest else None, None, 0
         while which is not None:
             name = segments.file_name(*which)
-            segment = segments.decode(replica.read(name, 0, HEADER_BYTES)) if name in held else None
+            segment = (
+                segments.decode_header(replica.read(name, 0, HEADER_BYTES))
+                if name in held
+                else None
+            )
             if segment is None or not self._same(segment):
                 return b""
             last = segment.start.offset + held[name] - HEADER_BYTES if stop is None else stop

@@ -24,11 +24,11 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.background_thread import SingleThread
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.restore.lazy_fetch__bringing import nowhere
-from nosync_nb.store.replication.restore.lazy_fetch__supply import Supply, closed
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.restore.lazy_fetch__bringing import unavailable_error
+from nosync_nb.store.replication.restore.lazy_fetch__supply import FetchWorker, closed_error
 
 STALL_S = 10.0
 """How long a replica may give nothing before the next one is asked."""
@@ -38,16 +38,16 @@ _GRACE_S = 0.5
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0
 
 
-class Elsewhere(Files):
+class FetchingFiles(Files):
     """A disk that asks who brings files, once there is somebody, for what it is to open and lacks.
 
     What is here costs nothing more.
     """
 
     def __init__(self) -> None:
-        self._fetcher: Fetcher | None = None
+        self._fetcher: LazyFetcher | None = None
 
-    def ask(self, fetcher: Fetcher) -> None:
+    def ask(self, fetcher: LazyFetcher) -> None:
         """Has files brought from now on."""
         self._fetcher = fetcher
 
@@ -74,7 +74,7 @@ class Elsewhere(Files):
         super().unlink(path)
 
     def complete(self) -> None:
-        """Has all files here, for who reads them in another process; see `Fetcher.fetch`."""
+        """Has all files here, for who reads them in another process; see `LazyFetcher.fetch`."""
         if self._fetcher is not None:
             self._fetcher.complete()
 
@@ -83,7 +83,7 @@ class Elsewhere(Files):
         return fetcher is not None and fetcher.fetch(os.path.basename(path))
 
 
-class Left(NamedTuple):
+class MissingSummary(NamedTuple):
     """Files that are not here yet, how many bytes they have as far as that is known, and why."""
 
     files: int
@@ -91,7 +91,7 @@ class Left(NamedTuple):
     why: str
 
 
-class Fetcher:
+class LazyFetcher:
     """Brings files of one log from its replicas. Any thread may ask.
 
     Owns, under `_lock`, what is not here; each file is brought by one thread at a time.
@@ -106,19 +106,19 @@ class Fetcher:
         files: Files,
         folder: str,
         log_id: bytes,
-        replicas: Callable[[], Sequence[Address]],
+        replicas: Callable[[], Sequence[ReplicaAddress]],
     ) -> None:
         self._files, self._folder, self._log_id = files, folder, log_id
         self._replicas = replicas
         self._lock = threading.Lock()
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, FileReference] = {}
         self._turns: dict[str, threading.Lock] = {}
         self._why = ""
         self._closing = threading.Event()
-        self._supplies: dict[Address, Supply] = {}
+        self._supplies: dict[ReplicaAddress, FetchWorker] = {}
         self._thread = SingleThread("nosync fetching")
 
-    def expect(self, wanted: Iterable[Wanted]) -> frozenset[str]:
+    def expect(self, wanted: Iterable[FileReference]) -> frozenset[str]:
         """Says which files are not here; returns those that no replica has.
 
         A replica that does not tell in time what it holds may have any of them; so may one that
@@ -140,11 +140,11 @@ class Fetcher:
         return nowhere_
 
     @property
-    def left(self) -> Left:
+    def left(self) -> MissingSummary:
         """What is not here yet."""
         with self._lock:
             sizes = [each.size or 0 for each in self._wanted.values()]
-            return Left(len(sizes), sum(sizes), self._why if sizes else "")
+            return MissingSummary(len(sizes), sum(sizes), self._why if sizes else "")
 
     @property
     def bytes_read(self) -> int:
@@ -192,42 +192,42 @@ class Fetcher:
             turn.release()
         return True
 
-    def _bring(self, wanted: Wanted, *, urgent: bool) -> None:
+    def _bring(self, wanted: FileReference, *, urgent: bool) -> None:
         """Asks one replica after the other."""
         why = []
         reached = False
         for supply in self._asked():
             if self._closing.is_set():
-                raise closed()
+                raise closed_error()
             try:
                 supply.bring(wanted, urgent=urgent, stall_s=STALL_S)
             except (NosyncError, OSError) as error:
                 if self._closing.is_set():  # what was cut off tells nothing of the replica
-                    raise closed() from error
+                    raise closed_error() from error
                 reached = reached or isinstance(error, CorruptLogError)
                 why.append(f"{supply.url}: {error}")
             else:
                 return
         if reached:
-            raise nowhere(wanted.name, why)
+            raise unavailable_error(wanted.name, why)
         raise DurabilityError(
             f"'{wanted.name}' is not here yet, and no replica answers: {'; '.join(why)}",
             hint="bring the replicas back and read again; what is here can be read",
             errno=errno.EHOSTUNREACH,
         )
 
-    def _asked(self) -> list[Supply]:
+    def _asked(self) -> list[FetchWorker]:
         """The replicas that the log has, those first that gave what they were asked for."""
         with self._lock:
             for address in self._replicas():
                 if address not in self._supplies:
-                    self._supplies[address] = Supply(
+                    self._supplies[address] = FetchWorker(
                         address, self._log_id, self._files, self._folder
                     )
             supplies = [self._supplies[address] for address in self._replicas()]
         return sorted(supplies, key=lambda supply: supply.trouble)
 
-    def _known(self) -> list[Supply]:
+    def _known(self) -> list[FetchWorker]:
         with self._lock:
             return list(self._supplies.values())
 
@@ -277,17 +277,17 @@ class Fetcher:
         self._thread.join(STALL_S)
 
 
-def complete(files: Files) -> None:
+def is_complete(files: Files) -> None:
     """Has all files of a log here that lie elsewhere, for who reads them in another process.
 
     Raises:
-        DurabilityError, CorruptLogError: some cannot be had; see `Fetcher.fetch`.
+        DurabilityError, CorruptLogError: some cannot be had; see `LazyFetcher.fetch`.
     """
-    if isinstance(files, Elsewhere):
+    if isinstance(files, FetchingFiles):
         files.complete()
 
 
-def unfinished(files: Files, folder: str) -> list[str]:
+def incomplete_restore(files: Files, folder: str) -> list[str]:
     """The files that who brought them was killed in the middle of; paths."""
     paths = []
     for inner in file_layout.FOLDERS.values():

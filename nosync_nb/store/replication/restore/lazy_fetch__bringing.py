@@ -16,7 +16,7 @@ from contextlib import closing
 
 from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.protocol import ReadableCopy
 from nosync_nb.trace import checksums
@@ -28,17 +28,17 @@ slow link sees it come."""
 _SOON_S = 1.0
 
 
-class NowhereError(CorruptLogError):
+class FileUnavailableError(CorruptLogError):
     """A file that a log names is not here, and nobody who answers has it whole."""
 
     kind = "nowhere"
 
 
-Prove = Callable[[Files, str, Wanted], None]
+Prove = Callable[[Files, str, FileReference], None]
 """Raises CorruptLogError unless a file at a path is the one that is wanted, and whole."""
 
 
-def prove(files: Files, path: str, wanted: Wanted) -> None:
+def check_fetched_file(files: Files, path: str, wanted: FileReference) -> None:
     """Compares a file with what the log has of it, and every byte with its checksums.
 
     Of a part that only a pack names the log has nothing: it is held against itself, and against
@@ -48,18 +48,18 @@ def prove(files: Files, path: str, wanted: Wanted) -> None:
         size = file.size()
         if wanted.size is not None and size != wanted.size:
             raise CorruptLogError(f"'{wanted.name}' has {size} bytes, not {wanted.size}")
-        for flaw in checksums.flaws(wanted.name, file.read_at, size, wanted.digest):
+        for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest):
             raise CorruptLogError(f"'{wanted.name}' is damaged: {flaw.why}")
 
 
-def bring(
+def fetch_file(
     files: Files,
     folder: str,
-    wanted: Wanted,
+    wanted: FileReference,
     replica: ReadableCopy,
     *,
     between: Callable[[int], None] = lambda size: None,
-    prove: Prove = prove,
+    prove: Prove = check_fetched_file,
 ) -> int:
     """Brings a file from a replica into a log's folder, over one of its name; returns its size.
 
@@ -70,7 +70,7 @@ def bring(
         CorruptLogError: the replica does not have it, or not whole.
         DurabilityError: the replica cannot be reached, or the file cannot be written here.
     """
-    path = file_layout.path_of(folder, wanted.name)
+    path = file_layout.file_path(folder, wanted.name)
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     try:
         size = copy(files, replica, wanted.name, wanted.size, temporary, between)
@@ -83,9 +83,9 @@ def bring(
     return size
 
 
-def nowhere(name: str, why: Iterable[str]) -> NowhereError:
+def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
     """The error of a file that no replica has whole."""
-    return NowhereError(
+    return FileUnavailableError(
         f"'{name}' is not here, and no replica has it whole: {'; '.join(why) or 'there is none'}",
         hint="it is asked for again when it is read again; bring more of the replicas back",
     )

@@ -16,9 +16,9 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store import interruptible_wait
 from nosync_nb.store.background_thread import SingleThread
-from nosync_nb.store.records.file_references import Wanted
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.endpoints import connect
+from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import Replica
 from nosync_nb.store.replication.restore import lazy_fetch__bringing
 
@@ -42,7 +42,7 @@ class _LeftError(Exception):
     """Nobody waits for this file any more."""
 
 
-class Supply:
+class FetchWorker:
     """Brings files from one replica, those first that a reader waits for.
 
     Owns, under `_news`, the tasks that wait.
@@ -53,7 +53,7 @@ class Supply:
         bytes_read, files_read: what it gave.
     """
 
-    def __init__(self, address: Address, log_id: bytes, files: Files, folder: str) -> None:
+    def __init__(self, address: ReplicaAddress, log_id: bytes, files: Files, folder: str) -> None:
         self._address, self._log_id = address, log_id
         self._files, self._folder = files, folder
         self._news = threading.Condition()
@@ -66,7 +66,7 @@ class Supply:
         self.trouble = 0
         self.bytes_read = self.files_read = 0
 
-    def bring(self, wanted: Wanted, *, urgent: bool, stall_s: float) -> None:
+    def bring(self, wanted: FileReference, *, urgent: bool, stall_s: float) -> None:
         """Has a file brought; waits as long as bytes come.
 
         Raises:
@@ -75,7 +75,9 @@ class Supply:
         """
 
         def work(replica: Replica, between: Between) -> None:
-            lazy_fetch__bringing.bring(self._files, self._folder, wanted, replica, between=between)
+            lazy_fetch__bringing.fetch_file(
+                self._files, self._folder, wanted, replica, between=between
+            )
             self.files_read += 1
 
         self._wait(self._asked(work, urgent=urgent), stall_s)
@@ -95,7 +97,7 @@ class Supply:
         task = _Task(work, urgent=urgent)
         with self._news:
             if self._closed:
-                raise closed()
+                raise closed_error()
             self._thread.start(self._run)
             (self._urgent if urgent else self._later).append(task)
             self._news.notify_all()
@@ -107,18 +109,18 @@ class Supply:
                 seen = -1
                 while not task.done and not self._closed and seen != self.bytes_read:
                     seen = self.bytes_read
-                    interruptible_wait.wait_for(
+                    interruptible_wait.wait_until(
                         self._news, lambda: task.done or self._closed, stall_s
                     )
             finally:
                 task.left = not task.done
         if task.left and self._closed:
-            raise closed()
+            raise closed_error()
         if task.left:
             self.trouble += 1
             raise DurabilityError(f"it gave nothing for {stall_s:g} s")
         if isinstance(task.error, _LeftError):
-            raise closed()
+            raise closed_error()
         if task.error is not None:
             self.trouble += 1
             raise task.error
@@ -149,7 +151,7 @@ class Supply:
             if task.left:
                 raise _LeftError
             if self._replica is None:
-                self._replica = connect(self._address, self._files).replica(self._log_id)
+                self._replica = connect_site(self._address, self._files).replica(self._log_id)
             task.work(self._replica, lambda size: self._between(task, size))
         except Exception as failed:  # told to who waits
             error = failed
@@ -171,6 +173,6 @@ class Supply:
             self._serve(other)
 
 
-def closed() -> DurabilityError:
+def closed_error() -> DurabilityError:
     """The error of who waits for a file in a session that is closed."""
     return DurabilityError("the session is closed", hint="open it again", errno=errno.ECANCELED)

@@ -22,11 +22,11 @@ from nosync_nb.errors import DurabilityError, NosyncError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.address import Address
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.remote_call import Beat, ask
+from nosync_nb.store.replication.address import ReplicaAddress
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.remote_call import Beat, call_remote
 from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
-from nosync_nb.store.verification.inventory import Item
+from nosync_nb.store.verification.inventory import ImmutableFile
 
 QUARANTINE = "quarantine"
 QUARANTINE_BYTES = 256 << 20
@@ -35,7 +35,7 @@ QUARANTINE_BYTES = 256 << 20
 _PIECE = 1 << 20
 
 
-class Mended(NamedTuple):
+class RepairedFile(NamedTuple):
     """A file that was put in place: from which replica, why, and where the bad one is, if kept."""
 
     name: str
@@ -48,24 +48,26 @@ class Mended(NamedTuple):
         return f"'{self.name}' was damaged ({self.why}): repaired from {self.url}{kept}"
 
 
-def flaw(files: Files, folder: str, item: Item, counted: Callable[[int], None]) -> str:
+def damage_reason(
+    files: Files, folder: str, item: ImmutableFile, counted: Callable[[int], None]
+) -> str:
     """What is wrong with a file of a log; empty: nothing."""
     try:
-        return item.prove(files, file_layout.path_of(folder, item.name), counted)
+        return item.prove(files, file_layout.file_path(folder, item.name), counted)
     except NosyncError as error:
         return str(error)
 
 
-def mend(
+def repair_file(
     files: Files,
     folder: str,
-    item: Item,
+    item: ImmutableFile,
     why: str,
-    replicas: Sequence[Address],
+    replicas: Sequence[ReplicaAddress],
     log_id: bytes,
     *,
     check: Callable[[], None] = lambda: None,
-) -> Mended | None:
+) -> RepairedFile | None:
     """Puts a proven copy in the place of a file; None if no replica that answers has one.
 
     Args:
@@ -75,28 +77,28 @@ def mend(
     Raises:
         DurabilityError: this disk refuses.
     """
-    path = file_layout.path_of(folder, item.name)
+    path = file_layout.file_path(folder, item.name)
     for address in replicas:
         temporary = f"{path}.{secrets.token_hex(4)}.tmp"
         try:
             try:
-                ask(address.url, _Fetch(files, address, log_id, item, temporary))
+                call_remote(address.url, _Fetch(files, address, log_id, item, temporary))
             except NosyncError:
                 continue
-            if flaw_at(files, temporary, item):
+            if damage_at(files, temporary, item):
                 continue
             check()
             kept = _kept(files, folder, item.name)
             files.rename(temporary, path)
             files.sync_folder(os.path.dirname(path))
-            return Mended(item.name, address.url, why, kept)
+            return RepairedFile(item.name, address.url, why, kept)
         finally:
             with suppress(DurabilityError):
                 files.unlink(temporary)
     return None
 
 
-def flaw_at(files: Files, path: str, item: Item) -> str:
+def damage_at(files: Files, path: str, item: ImmutableFile) -> str:
     """What is wrong with a copy of a file, which lies at a path."""
     try:
         return item.prove(files, path, lambda count: None)
@@ -108,13 +110,13 @@ class _Fetch:
     """Copies the bytes of a replica's file that count to a new one, and syncs it."""
 
     def __init__(
-        self, files: Files, address: Address, log_id: bytes, item: Item, path: str
+        self, files: Files, address: ReplicaAddress, log_id: bytes, item: ImmutableFile, path: str
     ) -> None:
         self._files, self._address, self._log_id = files, address, log_id
         self._item, self._path = item, path
 
     def __call__(self, beat: Beat) -> None:
-        replica = connect(self._address, self._files).replica(self._log_id)
+        replica = connect_site(self._address, self._files).replica(self._log_id)
         try:
             beat()
             copy(self._files, replica, self._item.name, self._item.size, self._path, beat)
@@ -127,12 +129,12 @@ class _Fetch:
 
 def _kept(files: Files, folder: str, name: str) -> str | None:
     """Keeps a copy of a bad file, as far as it can be read; returns its name, if it is kept."""
-    source = file_layout.path_of(folder, name)
+    source = file_layout.file_path(folder, name)
     where = os.path.join(folder, QUARANTINE)
     try:
         if not files.exists(source) or files.status(source).st_size > QUARANTINE_BYTES:
             return None
-        log_folder.inside(files, where, write=True)
+        log_folder.path_inside(files, where, write=True)
         _make_room(files, where, files.status(source).st_size)
         kept = f"{name}.{secrets.token_hex(4)}"
         with (

@@ -38,20 +38,25 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError, SchemaError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import fencing
-from nosync_nb.store.records.file_references import Wanted
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout, registry
-from nosync_nb.store.replication.address import Address, parse
-from nosync_nb.store.replication.agent.takeover import Claims
-from nosync_nb.store.replication.bounded_replica import Patient
-from nosync_nb.store.replication.config import Replicas, readers, signer, write
-from nosync_nb.store.replication.consistency import Copy, check_log, examined_in
-from nosync_nb.store.replication.endpoints import connect, prepare
-from nosync_nb.store.replication.protocol import Name, Term
-from nosync_nb.store.replication.remote_call import SilentError, ask_all
+from nosync_nb.store.replication.address import ReplicaAddress, parse_address
+from nosync_nb.store.replication.agent.takeover import CopyClaims
+from nosync_nb.store.replication.bounded_replica import BoundedReplica
+from nosync_nb.store.replication.config import (
+    ReplicaConfig,
+    config_signer,
+    read_quorum,
+    write_config,
+)
+from nosync_nb.store.replication.consistency import ReadableExtent, check_log, examine_folder
+from nosync_nb.store.replication.endpoints import connect_site, prepare_copy
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.remote_call import RemoteTimeoutError, call_all
 from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """From which replica a log was made anew, up to which frame.
 
     Attributes:
@@ -63,12 +68,12 @@ class Restored(NamedTuple):
 
     url: str
     seq: int
-    rows: tuple[Wanted, ...]
+    rows: tuple[FileReference, ...]
     doubts: tuple[str, ...] = ()
     uncertain: bool = False
 
 
-class MissingError(DurabilityError):
+class QuorumUnavailableError(DurabilityError):
     """Too few replicas can be read to be sure that nothing is lost."""
 
     kind = "missing"
@@ -77,13 +82,13 @@ class MissingError(DurabilityError):
 _PROMISE_S = 30.0
 """How long a promise may take: a bucket is asked for several things, one after the other."""
 
-Answers = list[tuple[Address, dict[bytes, Name]]]
+Answers = list[tuple[ReplicaAddress, dict[bytes, LogName]]]
 """Replicas that can be asked, each with the logs that it holds something of, by their ids."""
 
 
-def restore(
-    path: str, settings: Replicas, files: Files | None = None, *, gap: bool = False
-) -> Restored | None:
+def restore_log(
+    path: str, settings: ReplicaConfig, files: Files | None = None, *, gap: bool = False
+) -> RestoreResult | None:
     """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
 
     No new log takes the place of one that had replicas, as far as this user's home knows, before
@@ -104,7 +109,7 @@ def restore(
     files = files or Files()
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
-    name = Name(path, signer(files), len(settings.replicas), settings.quorum)
+    name = LogName(path, config_signer(files), len(settings.replicas), settings.quorum)
     former = _former(files, path)
     _prepare(files, settings.replicas, former)
     answers, silent = _answers(files, settings)
@@ -119,7 +124,9 @@ def restore(
     if not gap:
         _enough(path, strict, silent)
     having = [address for address, logs in answers if which in logs]
-    replicas = [Patient(each.url, connect(each, files).replica(which)) for each in having]
+    replicas = [
+        BoundedReplica(each.url, connect_site(each, files).replica(which)) for each in having
+    ]
     with ExitStack() as given_back:
         for replica in replicas:
             given_back.callback(replica.close)
@@ -135,7 +142,7 @@ def restore(
                 known = _following(settings, said, max(1, strict.quorum), best)
                 _copy(files, path, best, promised.generation, which, known)
                 return _told(best, strict, silent)
-            except (CorruptLogError, SilentError) as error:
+            except (CorruptLogError, RemoteTimeoutError) as error:
                 silent.append(f"{best.url}: {error}")
     if not gap:
         _enough(path, strict, silent)
@@ -144,12 +151,12 @@ def restore(
 
 def _former(files: Files, path: str) -> set[str]:
     """The URLs of the replicas that a log at this path had, as far as this user's home knows."""
-    known = registry.look(files, path)
-    return {parse(url).url for url in known[0]} if known is not None else set()
+    known = registry.registered_replicas(files, path)
+    return {parse_address(url).url for url in known[0]} if known is not None else set()
 
 
 def _prepare(
-    files: Files, replicas: Iterable[Address], but: AbstractSet[str] = frozenset()
+    files: Files, replicas: Iterable[ReplicaAddress], but: AbstractSet[str] = frozenset()
 ) -> None:
     """Makes the folders of copies that the user names for the first time.
 
@@ -161,12 +168,12 @@ def _prepare(
         but: URLs of replicas that held copies of the log.
     """
     with suppress(DurabilityError):  # the replica is asked next, and says why it does not answer
-        prepare([each for each in replicas if each.url not in but], files)
+        prepare_copy([each for each in replicas if each.url not in but], files)
 
 
 def _without_copy(
-    path: str, settings: Replicas, former: AbstractSet[str], silent: Sequence[str]
-) -> Restored | None:
+    path: str, settings: ReplicaConfig, former: AbstractSet[str], silent: Sequence[str]
+) -> RestoreResult | None:
     """Lets a new log begin, as no replica that answers has a copy; None if all of them answer.
 
     Args:
@@ -179,13 +186,13 @@ def _without_copy(
     if silent and (former or any(each.log_id for each in settings.replicas)):
         raise _unknown(path, settings, silent)
     _enough(path, settings, silent)
-    return Restored("", 0, (), tuple(silent)) if silent else None
+    return RestoreResult("", 0, (), tuple(silent)) if silent else None
 
 
-def _unknown(path: str, settings: Replicas, silent: Sequence[str]) -> MissingError:
+def _unknown(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> QuorumUnavailableError:
     """The error of a log that no replica has which answers, while others do not answer."""
     count = len(settings.replicas)
-    return MissingError(
+    return QuorumUnavailableError(
         f"'{path}' is empty, and no replica that answers has a copy of it; {len(silent)} of {count}"
         f" do not answer, and may have it: {'; '.join(silent)}",
         hint="reconnect these replicas and open the log again, or wait for them with"
@@ -201,7 +208,7 @@ def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
     )
 
 
-def _furthest(copies: list[Copy], silent: list[str]) -> Copy:
+def _furthest(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent:
     """The copy that has all that was safe, if one has; those that do not answer are left out."""
     best, *rest = sorted(copies, key=lambda copy: (copy.generation, copy.end.seq), reverse=True)
     for each in rest:
@@ -213,20 +220,22 @@ def _furthest(copies: list[Copy], silent: list[str]) -> Copy:
     return best
 
 
-def _told(best: Copy, settings: Replicas, silent: Sequence[str]) -> Restored:
+def _told(best: ReadableExtent, settings: ReplicaConfig, silent: Sequence[str]) -> RestoreResult:
     """What a log was made of."""
     count = len(settings.replicas)
-    uncertain = count - len(silent) < readers(count, settings.quorum)
-    return Restored(best.url, best.end.seq, tuple(best.rows.values()), tuple(silent), uncertain)
+    uncertain = count - len(silent) < read_quorum(count, settings.quorum)
+    return RestoreResult(
+        best.url, best.end.seq, tuple(best.rows.values()), tuple(silent), uncertain
+    )
 
 
-Held = tuple[Patient, Mapping[str, int]]
+Held = tuple[BoundedReplica, Mapping[str, int]]
 """A replica, and the sizes of what it holds."""
 
 
-def _apart(replicas: Sequence[Patient], promised: Term) -> tuple[list[Held], list[str]]:
+def _apart(replicas: Sequence[BoundedReplica], promised: OwnerTerm) -> tuple[list[Held], list[str]]:
     """Those that have promised, each copy once; and why some are left out."""
-    claims = Claims([each.url for each in replicas])
+    claims = CopyClaims([each.url for each in replicas])
     why, held = [], []
     for number, replica in enumerate(replicas):
         try:
@@ -240,8 +249,8 @@ def _apart(replicas: Sequence[Patient], promised: Term) -> tuple[list[Held], lis
 
 
 def _copies(
-    files: Files, replicas: Sequence[Patient], promised: Term, log_id: bytes
-) -> tuple[list[Copy], list[str]]:
+    files: Files, replicas: Sequence[BoundedReplica], promised: OwnerTerm, log_id: bytes
+) -> tuple[list[ReadableExtent], list[str]]:
     """The copies of a log at the replicas that have promised, and why some cannot be used."""
     copies = []
     held, why = _apart(replicas, promised)
@@ -264,12 +273,12 @@ def _reason(url: str, error: NosyncError) -> str:
     return f"{url}: {error}" + (f" ({error.hint})" if error.hint else "")
 
 
-def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
+def _answers(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]:
     """Asks the replicas which logs they hold; says also why some do not answer."""
     answers: Answers = []
     silent = []
-    sites = [(address.url, connect(address, files).logs) for address in settings.replicas]
-    for address, said in zip(settings.replicas, ask_all(sites), strict=True):
+    sites = [(address.url, connect_site(address, files).logs) for address in settings.replicas]
+    for address, said in zip(settings.replicas, call_all(sites), strict=True):
         if isinstance(said, NosyncError):
             silent.append(f"{address.url}: {said}")
         else:
@@ -277,14 +286,16 @@ def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
     return answers, silent
 
 
-def _strictest(settings: Replicas, said: Iterable[Name]) -> Replicas:
+def _strictest(settings: ReplicaConfig, said: Iterable[LogName]) -> ReplicaConfig:
     """The settings, or those under which copies were made if it takes more of these to be sure."""
-    by = max(said, key=lambda name: readers(name.replicas, name.quorum))
-    count, needed = len(settings.replicas), readers(by.replicas, by.quorum)
+    by = max(said, key=lambda name: read_quorum(name.replicas, name.quorum))
+    count, needed = len(settings.replicas), read_quorum(by.replicas, by.quorum)
     return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
 
 
-def _following(settings: Replicas, said: Iterable[Name], strict: int, best: Copy) -> Replicas:
+def _following(
+    settings: ReplicaConfig, said: Iterable[LogName], strict: int, best: ReadableExtent
+) -> ReplicaConfig:
     """The settings, as they follow those under which copies were made.
 
     Replicas promise the stricter of both rules of reading until they have what is restored.
@@ -298,7 +309,9 @@ def _following(settings: Replicas, said: Iterable[Name], strict: int, best: Copy
     return before.changed(settings, best.end.seq)
 
 
-def _which(name: Name, answers: Answers, settings: Replicas, silent: Sequence[str]) -> bytes | None:
+def _which(
+    name: LogName, answers: Answers, settings: ReplicaConfig, silent: Sequence[str]
+) -> bytes | None:
     """The id of the log that is meant; None if the replicas that answer do not have it.
 
     Raises:
@@ -333,12 +346,12 @@ def _which(name: Name, answers: Answers, settings: Replicas, silent: Sequence[st
     return None
 
 
-def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
+def _enough(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
     """Raises if what was safe may be with those alone that do not answer."""
     count = len(settings.replicas)
-    needed, answered = readers(count, settings.quorum), count - len(silent)
+    needed, answered = read_quorum(count, settings.quorum), count - len(silent)
     if answered < needed:
-        raise MissingError(
+        raise QuorumUnavailableError(
             f"'{path}' is empty, and {answered} of its {count} replicas can be read; it takes"
             f" {needed} to know what was safe: {'; '.join(silent)}",
             hint="bring the replicas back; on_loss='wait' waits for them, on_loss='gap' takes what"
@@ -346,17 +359,19 @@ def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
         )
 
 
-def _promise(replicas: Sequence[Patient], name: Name) -> tuple[Term, list[Patient], list[str]]:
+def _promise(
+    replicas: Sequence[BoundedReplica], name: LogName
+) -> tuple[OwnerTerm, list[BoundedReplica], list[str]]:
     """Has replicas promise themselves to a new term; which have, and why others have not.
 
     What those hold may be read then.
     """
     why, promised = [], []
-    said = ask_all([(each.url, lambda _, each=each: each.inner.promised()) for each in replicas])  # type: ignore[misc]
-    terms = [each for each in said if isinstance(each, Term)]
-    term = Term(max((each.generation for each in terms), default=0) + 1, secrets.token_hex(16))
+    said = call_all([(each.url, lambda _, each=each: each.inner.promised()) for each in replicas])  # type: ignore[misc]
+    terms = [each for each in said if isinstance(each, OwnerTerm)]
+    term = OwnerTerm(max((each.generation for each in terms), default=0) + 1, secrets.token_hex(16))
     calls = [(each.url, lambda _, each=each: each.inner.promise(term, name)) for each in replicas]
-    for replica, each in zip(replicas, ask_all(calls, silent_s=_PROMISE_S), strict=True):
+    for replica, each in zip(replicas, call_all(calls, silent_s=_PROMISE_S), strict=True):
         if isinstance(each, NosyncError):
             replica.leave(each)
             why.append(f"{replica.url}: {each}")
@@ -366,7 +381,12 @@ def _promise(replicas: Sequence[Patient], name: Name) -> tuple[Term, list[Patien
 
 
 def _copy(
-    files: Files, path: str, best: Copy, promised: int, log_id: bytes, settings: Replicas
+    files: Files,
+    path: str,
+    best: ReadableExtent,
+    promised: int,
+    log_id: bytes,
+    settings: ReplicaConfig,
 ) -> None:
     """Writes a copy's frames into a folder beside the log's, which takes its place.
 
@@ -382,14 +402,14 @@ def _copy(
         for inner in file_layout.FOLDERS.values():
             files.make_folder(os.path.join(beside, inner))
         for name, size in sorted(best.sizes.items()):
-            copy(files, best.replica, name, size, file_layout.path_of(beside, name))
+            copy(files, best.replica, name, size, file_layout.file_path(beside, name))
         rows = {each.name: each.size or 0 for each in best.rows.values()}
-        again = examined_in(files, best.url, best.replica, beside, best.sizes, [rows])
+        again = examine_folder(files, best.url, best.replica, beside, best.sizes, [rows])
         if again.end != best.end or again.rows.keys() != best.rows.keys():
             raise CorruptLogError(f"the copy at '{best.url}' has changed while it was read")
-        fencing.make(files, beside, promised)
+        fencing.create_control_block(files, beside, promised)
         # Who opens it asks these for files of rows. Last: it syncs the names of all that is there.
-        write(files, beside, log_id, settings)
+        write_config(files, beside, log_id, settings)
         if files.exists(path):
             for name in files.names(path):
                 raise FencedError(

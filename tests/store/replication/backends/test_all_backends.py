@@ -19,15 +19,15 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import fencing_grant
-from nosync_nb.store.replication.address import parse
-from nosync_nb.store.replication.backends.flight_server__copies import Copies
+from nosync_nb.store.replication.address import parse_address
+from nosync_nb.store.replication.backends.flight_server__copies import ServerCopies
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.endpoints import Site, connect
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Name, Replica, Term
+from nosync_nb.store.replication.endpoints import ReplicaSite, connect_site
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica
 
-NAME = Name("/logs/x.nosync", "me", 3, 2)
-TERM = Term(1, "me")
+NAME = LogName("/logs/x.nosync", "me", 3, 2)
+TERM = OwnerTerm(1, "me")
 PLAIN: Any = {"client_options": {"allow_http": True}}
 PART, PACK = "log1-1-g3-ab.arrow", "log1-1-g3-cd.pack"
 SEGMENT = segments.file_name(1, 1)
@@ -40,7 +40,7 @@ class Copy:
         folder: where its files lie in the end.
     """
 
-    def __init__(self, site: Site, folder: Path, log_id: bytes, closed: ExitStack) -> None:
+    def __init__(self, site: ReplicaSite, folder: Path, log_id: bytes, closed: ExitStack) -> None:
         self.site, self.log_id = site, log_id
         self.folder = folder / log_id.hex()
         self._closed = closed
@@ -140,7 +140,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copy]:
         folder, url = server.folder, server.url
     else:
         copy, url = StoredCopy, request.getfixturevalue("store")
-    site = connect(parse(url), Files())
+    site = connect_site(parse_address(url), Files())
     site.prepare()
     with ExitStack() as closed:
         yield copy(site, folder, os.urandom(16), closed)
@@ -154,15 +154,15 @@ def appended(replica: Replica, offset: int, data: bytes) -> None:
 
 @pytest.mark.fault(24)
 def test_a_copy_takes_nothing_of_an_earlier_owner(opened: Copy) -> None:
-    first = Term(3, "first")
+    first = OwnerTerm(3, "first")
     old, new = opened(), opened()
     assert new.promised() is None
     old.promise(first, NAME)
     assert new.promised() == first
     old.store(first, PART, 0, b"abc", last=False)
     with pytest.raises(FencedError, match="generation 3"):
-        new.promise(Term(3, "second"), NAME)
-    new.promise(Term(4, "second"), NAME)
+        new.promise(OwnerTerm(3, "second"), NAME)
+    new.promise(OwnerTerm(4, "second"), NAME)
     with pytest.raises((FencedError, DurabilityError)):
         old.store(first, PART, 3, b"def", last=True)
     for step in (
@@ -174,7 +174,7 @@ def test_a_copy_takes_nothing_of_an_earlier_owner(opened: Copy) -> None:
         with pytest.raises(FencedError, match="generation 4"):
             step()
     assert dict(new.held().files) == {}
-    assert new.promised() == Term(4, "second")
+    assert new.promised() == OwnerTerm(4, "second")
 
 
 @pytest.mark.fault(44)
@@ -300,9 +300,9 @@ class FailingFiles(Files):
         return FailingFile(path, os.O_RDWR if write else os.O_RDONLY, self.failing)
 
 
-def promised(copies: Copies, log_id: bytes) -> dict[str, int]:
+def promised(copies: ServerCopies, log_id: bytes) -> dict[str, int]:
     """What a server's copy is believed to hold."""
-    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
     header = {"do": "promise", "log": log_id.hex()}
     files: dict[str, int] = json.loads(copies.call(b"a session", header, said))[1]
     return files
@@ -327,7 +327,7 @@ def test_a_segment_that_could_not_be_synced_is_in_doubt_until_it_is_stored_anew(
     assert not disk.failing
     assert dict(replica.promise(TERM, NAME).files) == {}
     assert dict(again().promise(TERM, NAME).files) == {}
-    assert promised(Copies(str(tmp_path), disk), log_id) == {}
+    assert promised(ServerCopies(str(tmp_path), disk), log_id) == {}
     assert dict(again().held().files) == {SEGMENT: 9}, "what was acknowledged can be read"
     replica = again()
     replica.promise(TERM, NAME)

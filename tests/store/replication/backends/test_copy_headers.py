@@ -14,16 +14,18 @@ import pytest
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.replication import fencing_grant
 from nosync_nb.store.replication.backends import object_manifest__records
-from nosync_nb.store.replication.backends.flight_client import ServedReplica
+from nosync_nb.store.replication.backends.flight_client import FlightReplica
 from nosync_nb.store.replication.backends.object_manifest__records import (
     CopyRecord,
     FileChange,
     ObjectPiece,
 )
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
-PROMISE = Promise(Term(3, "me"), "0123456789abcdef", Name("/logs/x.nosync", "signer", 3, 2))
+PROMISE = FencingGrant(
+    OwnerTerm(3, "me"), "0123456789abcdef", LogName("/logs/x.nosync", "signer", 3, 2)
+)
 RECORD = CopyRecord(
     7,
     "0123456789abcdef",
@@ -31,7 +33,7 @@ RECORD = CopyRecord(
     5,
     {
         "log1-1-g3-ab.arrow": FileChange(
-            0, (ObjectPiece(object_manifest__records.key_of(7), 0, 4),), b"digest"
+            0, (ObjectPiece(object_manifest__records.record_key(7), 0, 4),), b"digest"
         )
     },
     (1, 7),
@@ -42,7 +44,7 @@ ONE_BIT = 1
 
 def changed(fields: dict[str, Any]) -> bytes:
     """A promise with other words, and the checksum of these."""
-    said = json.loads(fencing_grant.encode(PROMISE).split(b"\n")[0])
+    said = json.loads(fencing_grant.encode_grant(PROMISE).split(b"\n")[0])
     assert fields.keys() <= said.keys()
     text = json.dumps(said | fields).encode()
     return text + f"\n{zlib.crc32(text):08x}\n".encode()
@@ -50,12 +52,12 @@ def changed(fields: dict[str, Any]) -> bytes:
 
 @pytest.mark.fault(12)
 def test_a_flipped_bit_of_a_promise_is_told() -> None:
-    data = fencing_grant.encode(PROMISE)
-    assert fencing_grant.decode(data, "copy") == PROMISE
+    data = fencing_grant.encode_grant(PROMISE)
+    assert fencing_grant.decode_grant(data, "copy") == PROMISE
     for at in range(len(data) - 1):  # all but the end of the line
         flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="the promise of 'copy' is damaged"):
-            fencing_grant.decode(flipped, "copy")
+            fencing_grant.decode_grant(flipped, "copy")
 
 
 @pytest.mark.fault(43)
@@ -78,14 +80,14 @@ def test_a_flipped_bit_of_a_promise_is_told() -> None:
     ids=str,
 )
 def test_a_promise_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
-    assert fencing_grant.decode(changed({}), "copy") == PROMISE
+    assert fencing_grant.decode_grant(changed({}), "copy") == PROMISE
     with pytest.raises(CorruptLogError, match="the promise of 'copy' is damaged"):
-        fencing_grant.decode(changed(fields), "copy")
+        fencing_grant.decode_grant(changed(fields), "copy")
 
 
 def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
     """A record with other words, and the checksum of these."""
-    made = object_manifest__records.encode(RECORD, data)
+    made = object_manifest__records.encode_record(RECORD, data)
     head = len(made) - len(data)
     start = made.index(b"{")
     said = json.loads(made[start:head])
@@ -98,13 +100,13 @@ def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
 
 @pytest.mark.fault(12)
 def test_a_flipped_bit_of_a_record_is_told() -> None:
-    data = object_manifest__records.encode(RECORD, b"")
-    plain = RECORD._replace(changes=object_manifest__records.decode(data, "copy").changes)
-    assert object_manifest__records.decode(data, "copy") == plain
+    data = object_manifest__records.encode_record(RECORD, b"")
+    plain = RECORD._replace(changes=object_manifest__records.decode_record(data, "copy").changes)
+    assert object_manifest__records.decode_record(data, "copy") == plain
     for at in range(len(data)):
         flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
-            object_manifest__records.decode(flipped, "copy")
+            object_manifest__records.decode_record(flipped, "copy")
 
 
 @pytest.mark.fault(43)
@@ -124,9 +126,9 @@ def test_a_flipped_bit_of_a_record_is_told() -> None:
     ids=str,
 )
 def test_a_record_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
-    assert object_manifest__records.decode(record({}), "copy").writer == RECORD.writer
+    assert object_manifest__records.decode_record(record({}), "copy").writer == RECORD.writer
     with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
-        object_manifest__records.decode(record(fields), "copy")
+        object_manifest__records.decode_record(record(fields), "copy")
 
 
 class Saying:
@@ -143,7 +145,7 @@ class Saying:
 def test_no_server_is_believed_that_has_files_of_no_size(size: Any) -> None:
     def told(files: Any) -> Any:
         line: Any = Saying(["0123456789abcdef", files])
-        return ServedReplica(line, "grpc://here", bytes(16)).held().files
+        return FlightReplica(line, "grpc://here", bytes(16)).held().files
 
     assert told({"a": 0, "b": 7}) == {"a": 0, "b": 7}
     with pytest.raises(CorruptLogError, match="answers what makes no sense"):

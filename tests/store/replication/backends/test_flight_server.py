@@ -32,7 +32,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import consistency, fencing_grant
-from nosync_nb.store.replication.address import parse
+from nosync_nb.store.replication.address import parse_address
 from nosync_nb.store.replication.backends import (
     flight_client,
     flight_connections,
@@ -42,17 +42,17 @@ from nosync_nb.store.replication.backends import (
 from nosync_nb.store.replication.backends import (
     flight_server as server,
 )
-from nosync_nb.store.replication.backends.flight_client import Line, ServedReplica
+from nosync_nb.store.replication.backends.flight_client import FlightReplica, ServerConnection
 from nosync_nb.store.replication.backends.flight_connections import Connections
-from nosync_nb.store.replication.backends.flight_server__copies import LOGS_MAX, Copies
+from nosync_nb.store.replication.backends.flight_server__copies import LOGS_MAX, ServerCopies
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.fencing_grant import Promise
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.fencing_grant import FencingGrant
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 WAIT_S = 120.0
-NAME = Name("/logs/x.nosync", "me")
-TERM = Term(1, "me")
+NAME = LogName("/logs/x.nosync", "me")
+TERM = OwnerTerm(1, "me")
 ID = bytes(range(16))
 PART = "log1-1-g3-ab.arrow"
 SEGMENT = segments.file_name(1, 1)
@@ -87,10 +87,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_client, "CALL_S", 0.5)
 
 
-def replica_at(url: str, log_id: bytes | None = None) -> ServedReplica:
+def replica_at(url: str, log_id: bytes | None = None) -> FlightReplica:
     """The copy of some log at a server."""
-    replica = connect(parse(url), Files()).replica(log_id or os.urandom(16))
-    assert isinstance(replica, ServedReplica)
+    replica = connect_site(parse_address(url), Files()).replica(log_id or os.urandom(16))
+    assert isinstance(replica, FlightReplica)
     return replica
 
 
@@ -125,16 +125,19 @@ def failure(url: str) -> DurabilityError:
 )
 def test_what_is_no_server_is_refused_by_name(url: str, told: str) -> None:
     with pytest.raises(SchemaError, match=told) as caught:
-        parse(url)
+        parse_address(url)
     assert caught.value.hint
     assert "secret" not in str(caught.value)
 
 
 def test_one_server_has_one_address() -> None:
-    hosts = {parse(f"grpc://{name}:7461/").host for name in ("localhost", "LOCALHOST", "127.0.0.1")}
+    hosts = {
+        parse_address(f"grpc://{name}:7461/").host
+        for name in ("localhost", "LOCALHOST", "127.0.0.1")
+    }
     assert hosts == {"127.0.0.1:7461"}
-    assert parse("grpc://[::1]:7461").host == "[::1]:7461"
-    assert parse("grpc+tls://far.example:7461").host == "far.example:7461"
+    assert parse_address("grpc://[::1]:7461").host == "[::1]:7461"
+    assert parse_address("grpc+tls://far.example:7461").host == "far.example:7461"
     with pytest.raises(SchemaError, match="one place"):
         nosync_nb.open("/nowhere", replicas=["grpc://localhost:1", "grpc://127.0.0.1:1"])
 
@@ -155,20 +158,20 @@ def test_a_client_with_another_token_gets_and_gives_nothing(
     known = tmp_path / flight_protocol.KNOWN
     given_there = Path(os.environ["NOSYNC_KEY_FILE"]).parent
     assert given_there == tmp_path
-    known.write_bytes(b"# servers\n" + parse(running.url).host.encode() + b" nonsense\n")
+    known.write_bytes(b"# servers\n" + parse_address(running.url).host.encode() + b" nonsense\n")
     known.chmod(0o600)
     assert "is no token" in str(failure(running.url))
-    known.write_bytes(parse(running.url).host.encode() + b" " + own)
+    known.write_bytes(parse_address(running.url).host.encode() + b" " + own)
     assert "another token" in str(failure(running.url))
 
 
 def test_a_token_is_found_by_host_and_port(
     own_key: Path, running: ReplicaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = flight_protocol.own(Files())
+    token = flight_protocol.server_token(Files())
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     known = tmp_path / flight_protocol.KNOWN
-    known.write_text(f"other:1 {'00' * 32}\n{parse(running.url).host}  {token.hex()}\n")
+    known.write_text(f"other:1 {'00' * 32}\n{parse_address(running.url).host}  {token.hex()}\n")
     known.chmod(0o600)
     replica = replica_at(running.url)
     assert replica.promised() is None
@@ -178,7 +181,7 @@ def test_a_token_is_found_by_host_and_port(
     assert str(known) in str(error.hint)
     known.chmod(0o640)
     with pytest.raises(TrustError, match="others may use it"):
-        flight_protocol.of(Files(), parse(running.url))
+        flight_protocol.token_for(Files(), parse_address(running.url))
 
 
 class Squatter(flight.FlightServerBase):  # type: ignore[misc]
@@ -475,9 +478,9 @@ def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
 ) -> None:
     folder = tmp_path / "copies"
     folder.mkdir(exist_ok=True)
-    copies = Copies(str(folder))
+    copies = ServerCopies(str(folder))
     log = {"log": ID.hex(), "term": [1, "me"]}
-    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", **log}, said)
     header = data.draw(st.dictionaries(st.sampled_from(["name", "offset", "size", "seq"]), WORDS))
     other = data.draw(st.dictionaries(st.sampled_from(["log", "term", "last", "names"]), WORDS))
@@ -487,7 +490,7 @@ def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
         copies.call(b"session", {"do": asked, **log, **header, **other}, body)
     copies.close()
     assert os.listdir(tmp_path) == ["copies"]
-    assert len(Copies(str(folder)).call(b"other", {"do": "held", **log}, b"")) > 0
+    assert len(ServerCopies(str(folder)).call(b"other", {"do": "held", **log}, b"")) > 0
     mine = {"promise", "lock", "acknowledged", "layers", "history"}
     assert {name.split(".")[0] for name in os.listdir(folder / ID.hex())} <= {
         *mine,
@@ -498,9 +501,12 @@ def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
 @pytest.mark.fault(44)
 def test_what_was_changed_on_the_way_is_not_believed() -> None:
     token, other = bytes(range(32)), bytes(32)
-    greeter, greeting = flight_protocol__wire.Greeter(token), flight_protocol__wire.Greeting(token)
-    assert not flight_protocol__wire.Greeting(token).proved(
-        flight_protocol__wire.Greeter(other).hello(bytes(32))
+    greeter, greeting = (
+        flight_protocol__wire.ServerHandshake(token),
+        flight_protocol__wire.ClientHandshake(token),
+    )
+    assert not flight_protocol__wire.ClientHandshake(token).proved(
+        flight_protocol__wire.ServerHandshake(other).hello(bytes(32))
     )
     assert not greeting.proved(b"")
     assert greeting.proved(greeter.hello(greeting.nonce))
@@ -510,24 +516,26 @@ def test_what_was_changed_on_the_way_is_not_believed() -> None:
     for at in range(len(body)):
         changed = bytearray(body)
         changed[at] ^= 1
-        with pytest.raises(flight_protocol__wire.ForeignError):
+        with pytest.raises(flight_protocol__wire.UnauthenticatedError):
             greeter.opened(bytes(changed))
     for size in range(len(body)):
-        with pytest.raises(flight_protocol__wire.ForeignError):
+        with pytest.raises(flight_protocol__wire.UnauthenticatedError):
             greeter.opened(body[:size])
-    with pytest.raises(flight_protocol__wire.ForeignError):  # the server was started again
-        flight_protocol__wire.Greeter(token).opened(body)
-    answer = flight_protocol__wire.joined(flight_protocol__wire.answered(call, b"x" * 100))
+    with pytest.raises(flight_protocol__wire.UnauthenticatedError):  # the server was started again
+        flight_protocol__wire.ServerHandshake(token).opened(body)
+    answer = flight_protocol__wire.joined_bytes(
+        flight_protocol__wire.check_answer(call, b"x" * 100)
+    )
     assert greeting.read(body, answer) == b"x" * 100
     for at in range(len(answer)):
         changed = bytearray(answer)
         changed[at] ^= 1
-        with pytest.raises(flight_protocol__wire.ForeignError):
+        with pytest.raises(flight_protocol__wire.UnauthenticatedError):
             greeting.read(body, bytes(changed))
-    with pytest.raises(flight_protocol__wire.ForeignError):  # the answer to another call
+    with pytest.raises(flight_protocol__wire.UnauthenticatedError):  # the answer to another call
         greeting.read(greeting.call({"do": "held"}, b"date"), answer)
-    fenced = flight_protocol__wire.joined(
-        flight_protocol__wire.answered(call, FencedError("taken\x1b", hint="go"))
+    fenced = flight_protocol__wire.joined_bytes(
+        flight_protocol__wire.check_answer(call, FencedError("taken\x1b", hint="go"))
     )
     with pytest.raises(FencedError, match="taken") as caught:
         greeting.read(body, fenced)
@@ -538,14 +546,14 @@ def test_what_was_changed_on_the_way_is_not_believed() -> None:
 def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "copies"
     folder.mkdir()
-    copies = Copies(str(folder))
-    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    copies = ServerCopies(str(folder))
+    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
 
     def promise(number: int, data: bytes = said) -> bytes:
         log_id = number.to_bytes(16, "big").hex()
         return copies.call(b"session", {"do": "promise", "log": log_id}, data)
 
-    long = fencing_grant.encode(Promise(TERM, "", Name("/" * 40_000, "")))
+    long = fencing_grant.encode_grant(FencingGrant(TERM, "", LogName("/" * 40_000, "")))
     with pytest.raises(DurabilityError, match="'name'"):
         promise(1, long)
     for number in range(LOGS_MAX):
@@ -564,10 +572,10 @@ def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.fault(24)
 def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path: Path) -> None:
-    copies = Copies(str(tmp_path))
+    copies = ServerCopies(str(tmp_path))
     first, second = ({"log": ID.hex(), "term": [number, "me"]} for number in (3, 4))
     for said in (first, second):
-        word = fencing_grant.encode(Promise(Term(*said["term"]), "", NAME))
+        word = fencing_grant.encode_grant(FencingGrant(OwnerTerm(*said["term"]), "", NAME))
         copies.call(b"session", {"do": "promise", **said}, word)
     for session in (b"session", b"another"):
         with pytest.raises(FencedError, match="generation 4"):
@@ -578,9 +586,9 @@ def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path:
 
 
 def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
-    copies = Copies(str(tmp_path))
+    copies = ServerCopies(str(tmp_path))
     log = {"log": ID.hex(), "term": list(TERM)}
-    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", **log}, said)
     copies.call(b"session", {"do": "sync", **log}, b"")
     assert copies.drop_idle() == 0
@@ -594,8 +602,8 @@ def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
 
 @pytest.mark.fault(21)
 def test_who_asks_without_a_promise_leaves_nothing_open(tmp_path: Path) -> None:
-    copies, log = Copies(str(tmp_path)), {"log": ID.hex()}
-    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    copies, log = ServerCopies(str(tmp_path)), {"log": ID.hex()}
+    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, said)
     closed = []
     with pytest.MonkeyPatch.context() as patch:
@@ -622,9 +630,9 @@ class SlowFiles(Files):
 @pytest.mark.fault(30)
 def test_a_call_that_its_client_gave_up_is_over_before_the_next_session(tmp_path: Path) -> None:
     slow = SlowFiles()
-    copies = Copies(str(tmp_path), slow)
+    copies = ServerCopies(str(tmp_path), slow)
     log = {"log": ID.hex(), "term": list(TERM)}
-    said = fencing_grant.encode(Promise(TERM, "", NAME))
+    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"first", {"do": "promise", **log}, said)
     store = {"do": "store", **log, "name": PART, "offset": 0, "last": True}
     given_up = threading.Thread(target=copies.call, args=(b"first", store, b"abc"))
@@ -748,7 +756,7 @@ def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
             three[number].kill()
             copy = FolderReplica(str(three[number].folder), log_id)
             assert known <= copy.acknowledged()  # a frame each, and one for what is defined
-            consistency.examined(Files(), "killed", copy)
+            consistency.examine_copy(Files(), "killed", copy)
             copy.close()
             three[number].start()
         last = session.commit(wait="replicas", timeout=WAIT_S)
@@ -794,13 +802,15 @@ def test_what_is_small_takes_one_call_for_an_epoch(
     running: ReplicaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    call = Line.call
+    call = ServerConnection.call
 
-    def counted(line: Line, header: dict[str, Any], data: bytes = b"", **more: Any) -> bytes:
+    def counted(
+        line: ServerConnection, header: dict[str, Any], data: bytes = b"", **more: Any
+    ) -> bytes:
         calls.append(header["do"])
         return call(line, header, data, **more)
 
-    monkeypatch.setattr(Line, "call", counted)
+    monkeypatch.setattr(ServerConnection, "call", counted)
     replica = replica_at(running.url)
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -840,7 +850,7 @@ def test_idle_connections_without_a_token_keep_no_client_from_a_server_without_d
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     with ReplicaServer(tmp_path / "copies", program=FEW_DESCRIPTORS) as server:
-        known = connect(parse(server.url), Files()).replica(ID)
+        known = connect_site(parse_address(server.url), Files()).replica(ID)
         known.promise(TERM, NAME)
         known.store(TERM, SEGMENT, 0, b"begin", last=True)
         idle = idle_at(server.port, 400)
@@ -851,7 +861,7 @@ def test_idle_connections_without_a_token_keep_no_client_from_a_server_without_d
                     pass
             # The session that has made calls before goes on, on its connection.
             assert tried(lambda: known.sync(TERM, 1)) is None
-            other = connect(parse(server.url), Files()).replica(bytes(16))
+            other = connect_site(parse_address(server.url), Files()).replica(bytes(16))
             assert tried(lambda: other.promise(TERM, NAME)).files == {}
             other.close()
         finally:

@@ -15,10 +15,10 @@ from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication.backends.folder import FolderReplica
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
-NAME = Name("/logs/x.nosync", "me", 3, 2)
-FIRST, SECOND = Term(3, "first"), Term(4, "second")
+NAME = LogName("/logs/x.nosync", "me", 3, 2)
+FIRST, SECOND = OwnerTerm(3, "first"), OwnerTerm(4, "second")
 PART, SEGMENT = "log1-1-g3-ab.arrow", segments.file_name(1, 1)
 ID = bytes(range(16))
 SEEDS = range(20)

@@ -27,20 +27,19 @@ from nosync_nb.session.durability import replication as replicating
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import address
-from nosync_nb.store.replication.backends import object_manifest__records
-from nosync_nb.store.replication.backends import object_requests as buckets
-from nosync_nb.store.replication.backends.object_requests import Bucket
+from nosync_nb.store.replication.backends import object_manifest__records, object_requests
+from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
 from nosync_nb.store.replication.backends.object_store import (
     EMBEDDED_BYTES,
     ObjectReplica,
     ObjectSite,
 )
-from nosync_nb.store.replication.endpoints import connect
-from nosync_nb.store.replication.protocol import Name, Term
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 ID = bytes(range(16))
-NAME = Name("/logs/x.nosync", "me")
-TERM = Term(1, "me")
+NAME = LogName("/logs/x.nosync", "me")
+TERM = OwnerTerm(1, "me")
 SEGMENT, NEXT = segments.file_name(1, 1), segments.file_name(2, 1)
 PART, OTHER = "log1-1-g3-ab.arrow", "log1-2-g3-ab.arrow"
 WAIT_S = 120.0
@@ -56,12 +55,12 @@ def server() -> Iterator[ObjectServer]:
 
 
 @pytest.fixture
-def bucket(server: ObjectServer, tmp_path: Path) -> Bucket:
-    return Bucket("s3", "bucket", tmp_path.name)
+def bucket(server: ObjectServer, tmp_path: Path) -> ObjectStoreClient:
+    return ObjectStoreClient("s3", "bucket", tmp_path.name)
 
 
 def test_folders_are_listed_page_by_page_and_no_more_than_a_bucket_of_copies_has(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: ObjectStoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["a", "a!", "a!0", "a0", "a00", "b", "b0"]
     for name in names:
@@ -70,11 +69,11 @@ def test_folders_are_listed_page_by_page_and_no_more_than_a_bucket_of_copies_has
     for key in range(5):
         bucket.put(f"a{key}", b"1")
     assert bucket.folders() == sorted(names)
-    monkeypatch.setattr(buckets, "_PAGE", 3)
+    monkeypatch.setattr(object_requests, "_PAGE", 3)
     before = bucket.requests
     assert bucket.folders() == sorted(names)
     assert bucket.requests - before <= len(names) + 5
-    monkeypatch.setattr(buckets, "_FOLDERS_MAX", 4)
+    monkeypatch.setattr(object_requests, "_FOLDERS_MAX", 4)
     with pytest.raises(DurabilityError, match="more than 4 folders"):
         bucket.folders()
 
@@ -102,7 +101,7 @@ class Late:
                 request()
 
 
-class Failing(Bucket):
+class Failing(ObjectStoreClient):
     """A bucket in memory whose `at`th request is not answered.
 
     Args:
@@ -135,7 +134,7 @@ class Failing(Bucket):
         return super()._ask(request, large=large)
 
 
-def begun(bucket: Bucket, term: Term = TERM) -> ObjectReplica:
+def begun(bucket: ObjectStoreClient, term: OwnerTerm = TERM) -> ObjectReplica:
     replica = ObjectReplica(bucket, ID)
     replica.promise(term, NAME)
     return replica
@@ -157,7 +156,7 @@ def test_a_url_names_a_bucket_and_what_keys_begin_with() -> None:
         "gs://my.logs/a/b/": ("gs", "my.logs", "a/b"),
         "az://logs/a%2Db": ("az", "logs", "a-b"),
     }.items():
-        assert address.parse(url)[1:4] == place
+        assert address.parse_address(url)[1:4] == place
     for url, told in {
         "s3://key:secret@logs/a": "no user and no password",
         "s3://logs/a?X-Amz-Signature=secret": "behind a ?",
@@ -168,12 +167,12 @@ def test_a_url_names_a_bucket_and_what_keys_begin_with() -> None:
         "s3://logs/a%00b": "a prefix has",
     }.items():
         with pytest.raises(SchemaError, match=told.replace("?", r"\?")) as caught:
-            address.parse(url)
+            address.parse_address(url)
         assert "secret" not in str(caught.value)
         assert caught.value.hint
 
 
-def test_files_are_as_they_were_sent_however_they_are_cut(bucket: Bucket) -> None:
+def test_files_are_as_they_were_sent_however_they_are_cut(bucket: ObjectStoreClient) -> None:
     random = Random(3)
     replica = begun(bucket)
     model = {SEGMENT: b"begin", PART: random.randbytes(5 << 20), OTHER: b""}
@@ -205,7 +204,7 @@ def test_files_are_as_they_were_sent_however_they_are_cut(bucket: Bucket) -> Non
 def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer) -> None:
     del server  # the counts are the same on any store
     store = MemoryStore()
-    bucket = Bucket("s3", "bucket", "", client=store)
+    bucket = ObjectStoreClient("s3", "bucket", "", client=store)
     replica = begun(bucket)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     model, count = b"begin", 3000
@@ -225,7 +224,7 @@ def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer
 
 
 def test_a_sync_is_two_requests_and_none_of_them_lists(
-    bucket: Bucket, server: ObjectServer
+    bucket: ObjectStoreClient, server: ObjectServer
 ) -> None:
     replica = begun(bucket)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -296,7 +295,7 @@ def test_a_request_that_fails_anywhere_leaves_all_or_nothing_of_a_step(
             again(who)
             assert who.acknowledged() == 99
             assert contents(ObjectReplica(Failing(store), ID)) == goal
-        last = begun(Failing(store), Term(2, "next"))
+        last = begun(Failing(store), OwnerTerm(2, "next"))
         assert contents(last) == goal
         assert sum(shape.startswith("data/") for shape in shapes(store)) == 1  # that of the part
         assert len(shapes(store)) < 2 * object_manifest__records.FAN
@@ -310,7 +309,7 @@ def again(replica: ObjectReplica) -> None:
     raise AssertionError("it was stopped again and again")
 
 
-class Twice(Bucket):
+class Twice(ObjectStoreClient):
     """A bucket in memory whose client makes each request again, for want of an answer."""
 
     def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
@@ -330,7 +329,7 @@ def test_requests_that_are_made_twice_do_what_they_do_once() -> None:
         replica.sync(TERM, i)
     assert contents(ObjectReplica(Failing(store), ID)) == {SEGMENT: b"begin" + b"x" * 40}
     with pytest.raises(FencedError):
-        begun(Failing(store), Term(1, "another"))
+        begun(Failing(store), OwnerTerm(1, "another"))
 
 
 def test_after_a_request_that_failed_it_is_not_gone_on_without_a_look() -> None:
@@ -379,7 +378,7 @@ def test_an_owner_who_is_overtaken_at_any_request_changes_nothing_any_more() -> 
 
 def overtaken(at: int) -> bool:
     """Has a later owner come at a request of an earlier one; returns whether that was refused."""
-    store, term = MemoryStore(), Term(2, "later")
+    store, term = MemoryStore(), OwnerTerm(2, "later")
     later = ObjectReplica(Failing(store), ID)
     told: list[dict[str, bytes]] = []
     before: list[int] = []
@@ -423,10 +422,10 @@ def test_one_who_slept_finds_his_place_taken_though_records_were_deleted() -> No
     store = MemoryStore()
     sleeper = begun(Failing(store))
     sleeper.store(TERM, SEGMENT, 0, b"begin", last=True)
-    later = begun(Failing(store), Term(2, "later"))
+    later = begun(Failing(store), OwnerTerm(2, "later"))
     for i in range(100):
-        later.append(Term(2, "later"), SEGMENT, 5 + i, b"!")
-        later.sync(Term(2, "later"), i)
+        later.append(OwnerTerm(2, "later"), SEGMENT, 5 + i, b"!")
+        later.sync(OwnerTerm(2, "later"), i)
     there = contents(later)
     sleeper.append(TERM, SEGMENT, 5, b"?")
     with pytest.raises(FencedError, match="generation 2"):
@@ -443,7 +442,7 @@ def test_of_many_who_want_one_generation_one_has_it() -> None:
 
         def ask(who: int, generation: int = generation, ready: Any = ready) -> int | None:
             replica = ObjectReplica(bucket, ID)
-            term = Term(generation, f"owner {who}")
+            term = OwnerTerm(generation, f"owner {who}")
             ready.wait()
             try:
                 replica.promise(term, NAME)
@@ -456,7 +455,7 @@ def test_of_many_who_want_one_generation_one_has_it() -> None:
             won = [who for who in pool.map(ask, range(count)) if who is not None]
         assert len(won) == 1
         state = ObjectReplica(bucket, ID)
-        assert state.promised() == Term(generation, f"owner {won[0]}")
+        assert state.promised() == OwnerTerm(generation, f"owner {won[0]}")
         assert f"log{generation}-{won[0]}-g1-ab.arrow" in state.held().files
         assert len(state.held().files) == generation
 
@@ -479,7 +478,7 @@ def test_a_copy_that_was_deleted_is_begun_anew_and_acknowledges_nothing_meanwhil
 
 def test_who_promises_himself_a_copy_that_is_begun_anew_meanwhile_has_what_it_holds_then() -> None:
     """The place of his record is taken by one that follows nothing of what he has read."""
-    later = Term(2, "later")
+    later = OwnerTerm(2, "later")
 
     def old() -> MemoryStore:
         store = MemoryStore()
@@ -524,11 +523,11 @@ def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing(
             with pytest.raises(CorruptLogError, match="damaged"):
                 copy.held()
     store.put(path, whole)
-    missing = f"{ID.hex()}/{object_manifest__records.key_of(object_manifest__records.FAN)}"
+    missing = f"{ID.hex()}/{object_manifest__records.record_key(object_manifest__records.FAN)}"
     store.delete(missing)
     copy = ObjectReplica(Failing(store), ID)
     assert copy.held().files == {}
-    assert copy.promise(Term(2, "next"), NAME).incarnation != before.incarnation
+    assert copy.promise(OwnerTerm(2, "next"), NAME).incarnation != before.incarnation
     with pytest.raises(FencedError, match="generation 2"):
         begun(Failing(store), TERM)
 
@@ -626,7 +625,7 @@ def test_a_store_that_refuses_is_told_without_a_secret(
 ) -> None:
     answering.status, answering.code = status, code
     with pytest.raises(DurabilityError) as caught:
-        begun(Bucket("s3", "bucket", "logs"))
+        begun(ObjectStoreClient("s3", "bucket", "logs"))
     assert told in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
@@ -638,7 +637,7 @@ def test_a_store_that_refuses_is_told_without_a_secret(
 def test_a_store_that_makes_objects_twice_is_no_replica(answering: type[Answer]) -> None:
     answering.status = 200
     with pytest.raises(DurabilityError, match="no owner can be kept from writing") as caught:
-        begun(Bucket("s3", "bucket", "logs"))
+        begun(ObjectStoreClient("s3", "bucket", "logs"))
     assert caught.value.hint
 
 
@@ -651,7 +650,7 @@ def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        bucket = Bucket("s3", "bucket", "logs")
+        bucket = ObjectStoreClient("s3", "bucket", "logs")
         with pytest.raises(DurabilityError, match="cannot be reached"):
             begun(bucket)
         assert bucket.requests == 1
@@ -687,7 +686,7 @@ def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.Monke
         lambda bucket: bucket.listed(""),
         lambda bucket: ObjectSite(bucket).prepare(),
     ):
-        bucket = Bucket("s3", "bucket", "")
+        bucket = ObjectStoreClient("s3", "bucket", "")
         with pytest.raises(DurabilityError, match=r"pip install 'nosync\[cloud\]'"):
             step(bucket)
         assert bucket.requests == 0
@@ -697,7 +696,7 @@ def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.Monke
 def test_a_copy_that_is_promised_takes_nothing_of_an_earlier_term_of_its_own_either() -> None:
     store = MemoryStore()
     replica = begun(Failing(store), TERM)
-    replica.promise(Term(2, "me"), NAME)
+    replica.promise(OwnerTerm(2, "me"), NAME)
     before = contents(replica)
     for step in (
         lambda: replica.store(TERM, PART, 0, b"part", last=True),
@@ -751,7 +750,7 @@ def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
         assert session.recovery.recomputed == 0
     asked = Counter(method for method, _ in server.requests[told : server.settled()])
     assert sum(asked.values()) < 120, asked
-    site = connect(address.parse(urls[0]), Files())
+    site = connect_site(address.parse_address(urls[0]), Files())
     assert isinstance(site, ObjectSite)
     assert [said.name.path for said in site.logs().values()] == [str(path)]
 
@@ -794,13 +793,13 @@ def test_a_process_that_ships_leaves_no_list_of_all_files() -> None:
 
     start = kept()
     for generation in range(2, 66):
-        begun(bucket, Term(generation, "me"))
+        begun(bucket, OwnerTerm(generation, "me"))
     assert kept() - start < 64 * 600
     made = bucket.made
     assert contents(ObjectReplica(bucket, ID)).keys() == before.keys()
     bucket.made = made
-    last = begun(bucket, Term(66, "me"))
-    last.store(Term(66, "me"), OTHER, 0, b"more", last=True)
+    last = begun(bucket, OwnerTerm(66, "me"))
+    last.store(OwnerTerm(66, "me"), OTHER, 0, b"more", last=True)
     asked = bucket.made
     reader = ObjectReplica(bucket, ID)
     assert len(reader.held().files) == len(before)
@@ -847,7 +846,7 @@ def test_an_object_larger_than_it_may_be_is_not_taken(
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        bucket = Bucket("s3", "bucket", "logs")
+        bucket = ObjectStoreClient("s3", "bucket", "logs")
         if whole:
             assert bucket.get("state/1", most=1 << 20) == b""
         else:
@@ -904,8 +903,8 @@ def test_much_is_given_the_time_that_it_takes_on_a_slow_link(
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        monkeypatch.setattr(buckets, "TIMEOUT_S", 1)
-        bucket = Bucket("s3", "bucket", "logs")
+        monkeypatch.setattr(object_requests, "TIMEOUT_S", 1)
+        bucket = ObjectStoreClient("s3", "bucket", "logs")
         ended: list[BaseException | None] = []
 
         def send() -> None:
