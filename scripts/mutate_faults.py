@@ -33,7 +33,16 @@ from mutants import Mutant, Span
 TOP = mutate.TOP
 PLACES = ("nosync_nb/files/filesystem.py", "nosync_nb/store/log", "nosync_nb/store/replication")
 SYNCS = {"sync", "sync_folder", "_settle", "fsync", "fdatasync", "note_durable"}
-CHECKS = {"check", "_check", "check_format", "_later", "holds", "verify", "compare_digest"}
+CHECKS = {
+    "check",
+    "_check",
+    "check_format",
+    "check_secret_file",
+    "_later",
+    "holds",
+    "verify",
+    "compare_digest",
+}
 WRITES = {"append", "write_at", "rename", "replace", "store", "promise"}
 CLUES = ("crc", "digest", "checksum", "inverse", "generation", "term", "incarnation", "token")
 CLUES += ("promise", "acknowledged", "stamp", "magic", "log_id", "deleted", "nlink", "before")

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError, warn
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication import config, registry, remote_branches__dropping
+from nosync_nb.store.replication import config, registry
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
 from nosync_nb.store.replication.config import ReplicaConfig
-from nosync_nb.store.replication.remote_branches import RemoteBranch, remote_branches
+from nosync_nb.store.replication.remote_branches import RemoteBranch, drop_copies, remote_branches
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
 from nosync_nb.store.timetravel.branches__listing import BranchInfo
@@ -74,7 +74,7 @@ def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | Non
     """
     left: Mapping[str, str] = {}
     if copies.log_id is not None and copies.replicas:
-        left = remote_branches__dropping.drop_copies(
+        left = drop_copies(
             files, copies.path, copies.log_id, copies.replicas, generation=generation
         )
         kept = tuple(each for each in copies.replicas if each.url in left)

@@ -36,7 +36,7 @@ from nosync_nb.store.records.file_references__owed import Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.protocol import ReadableCopy
 from nosync_nb.store.replication.remote_call import Beat
-from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
+from nosync_nb.store.replication.restore.lazy_fetch import copy
 from nosync_nb.store.safe_decoding import guarded_decoding
 
 

@@ -20,7 +20,7 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
 from nosync_nb.store.replication.restore import lazy_fetch
-from nosync_nb.store.replication.restore.lazy_fetch__supply import FetchWorker
+from nosync_nb.store.replication.restore.lazy_fetch import FetchWorker
 
 WAIT_S = 120.0
 ROWS = 70_000
@@ -283,7 +283,12 @@ def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
             closing.set()
         return [nobody]
 
-    own = SimpleNamespace(Event=lambda: closing, Lock=threading.Lock, Thread=threading.Thread)
+    own = SimpleNamespace(
+        Event=lambda: closing,
+        Lock=threading.Lock,
+        Condition=threading.Condition,
+        Thread=threading.Thread,
+    )
     monkeypatch.setattr(lazy_fetch, "threading", own)
     for name, value in (("_GRACE_S", 1), ("_AGAIN_S", 2), ("_AGAIN_MOST_S", 10)):
         monkeypatch.setattr(lazy_fetch, name, value)

@@ -15,7 +15,7 @@ from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import parse_address
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
-from nosync_nb.store.replication.restore import lazy_fetch__bringing, repair
+from nosync_nb.store.replication.restore import lazy_fetch, repair
 from nosync_nb.store.replication.restore.repair import RepairedFile
 from nosync_nb.store.verification.inventory import ImmutableFile
 
@@ -83,9 +83,7 @@ def test_what_was_brought_is_there_after_a_loss_of_power(tmp_path: Path) -> None
         root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
         folder = damaged(root, files)
         replica = FolderReplica(str(root / "copies"), ID)
-        size = lazy_fetch__bringing.fetch_file(
-            files, folder, FileReference(PART, 5), replica, prove=whole
-        )
+        size = lazy_fetch.fetch_file(files, folder, FileReference(PART, 5), replica, prove=whole)
         assert size == 5
         files.lose_power(folder)
         assert Path(file_layout.file_path(folder, PART)).read_bytes() == b"whole"

@@ -41,7 +41,7 @@ from nosync_nb.store.replication.agent.takeover import (
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.config import ReplicaConfig, checked_config, quorum_index
 from nosync_nb.store.replication.protocol import LogName
-from nosync_nb.store.replication.restore import catch_up, lazy_fetch__bringing, restore
+from nosync_nb.store.replication.restore import catch_up, lazy_fetch, restore
 from nosync_nb.trace.parts.arrow_file import MAGIC, TAIL
 
 COUNT, QUORUM = 3, 2
@@ -700,7 +700,7 @@ class World:
         for address in self.replicas.replicas:
             replica = FolderReplica(address.path, self.log.id, files=files)
             with suppress(CorruptLogError):
-                lazy_fetch__bringing.fetch_file(files, self.path, wanted, replica, prove=prove)
+                lazy_fetch.fetch_file(files, self.path, wanted, replica, prove=prove)
                 return
         raise AssertionError(f"'{wanted.name}' is lost")
 

@@ -17,31 +17,49 @@ Failure: the log's disk comes back from an old copy, and its owner goes on from 
 later frames, of which people were told. What he ships is of a later generation, and would be taken
 for the better copy. Hence nothing of an owner is shipped until it is known that he lacks nothing
 (see `TakeoverPoll` and voting.py); but for the first of all, before whom there was nothing.
+
+Vouching: the bytes of a log's own file for who ships them, as far as they prove themselves.
+
+The disk of the log goes bad in silence, like any other. What was shipped from it then would take
+the place of a good copy, and be acknowledged. So each file proves itself while it is read: bytes
+of frames are given away when the frames that they are of fit each other; of any other file all but
+the last piece, which makes it a file at the replica, and that one when all of it has been proven.
+
+Memory: a piece of a file of rows, the largest frame, or a checkpoint.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
-from nosync_nb.errors import DurabilityError
+from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import File
+from nosync_nb.store.log import checkpoint, frames
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.segments import HEADER_BYTES, Segment, encode_header
+from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.agent import shipper__vouching, takeover__voting
+from nosync_nb.store.replication.agent import takeover
 from nosync_nb.store.replication.agent.log_source import (
     LogSource,
     LogView,
     SegmentExtent,
     ShippedCheckpoint,
 )
-from nosync_nb.store.replication.agent.shipper__vouching import Put
 from nosync_nb.store.replication.agent.takeover import TakeoverVote
 from nosync_nb.store.replication.protocol import LogName, Replica
+from nosync_nb.trace import checksums
 
 _ROUNDS_MAX = 8
 _TOLD_BYTES = 8 << 20
+
+PIECE_BYTES = 1 << 20
+
+Put = Callable[[int, bytes, bool], None]
+"""Takes a piece: where it begins, its bytes, whether it is the last one."""
 
 
 class Acknowledgement(NamedTuple):
@@ -188,9 +206,7 @@ class Shipper:
         """Sends a file of rows."""
         assert self._held is not None
         with closing(self._opened(name)) as file:
-            self._held[name] = shipper__vouching.verified_rows(
-                file, view.files[name], self._storing(name)
-            )
+            self._held[name] = verified_rows(file, view.files[name], self._storing(name))
 
     def _count(self, view: LogView) -> None:
         """Sees what there is to send: of one that was never reached, all that the log has now."""
@@ -236,7 +252,7 @@ class Shipper:
         # Only a log that its first owner has just made cannot lack anything: also one that is empty
         # may be an old copy.
         if begun is None or begun.before is not None or self._source.generation > 1:
-            vote = takeover__voting.vote_of_replica(self._source, self._replica, view, held)
+            vote = takeover.vote_of_replica(self._source, self._replica, view, held)
             self._ask(vote)
             if vote.ahead:
                 # What it acknowledged of another history counts no more, but that it ever did.
@@ -295,7 +311,7 @@ class Shipper:
         with closing(self._opened(state.name)) as file:
             if file.stamp() != state.stamp:
                 raise _GoneError(state.name)
-            self._held[state.name] = shipper__vouching.verified_checkpoint(
+            self._held[state.name] = verified_checkpoint(
                 file, state.name, self._storing(state.name)
             )
         self._stamp = state.stamp
@@ -312,7 +328,7 @@ class Shipper:
             # be lost behind it.
             self._replica.sync(self._source.term, None)
             with closing(self._opened(name)) as file:
-                shipper__vouching.whole_segment(file, segment, size, self._storing(name))
+                whole_segment(file, segment, size, self._storing(name))
             held[name] = size
             return
 
@@ -322,9 +338,7 @@ class Shipper:
             self.bytes_sent += len(data)
 
         with closing(self._opened(name)) as file:
-            shipper__vouching.verified_growth(
-                file, segment, self._source.mark(segment, has), has, size, put
-            )
+            verified_growth(file, segment, self._source.mark(segment, has), has, size, put)
 
     def _opened(self, name: str) -> File:
         try:
@@ -333,3 +347,121 @@ class Shipper:
             if error.errno == errno.ENOENT:
                 raise _GoneError(name) from None
             raise
+
+
+def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
+    """Gives away a file of rows; returns its size.
+
+    Raises:
+        CorruptLogError: it is not the one that the log names; the last piece is not given away.
+    """
+    size = file.size()
+    if wanted.size is not None and size != wanted.size:
+        raise _hurt(wanted.name, f"it has {size} bytes, not {wanted.size}")
+    pieces = _Pieces(put)
+    for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest, pieces.take):
+        raise _hurt(wanted.name, flaw.why)
+    pieces.end()
+    return size
+
+
+def verified_checkpoint(file: File, name: str, put: Put) -> int:
+    """Gives away a checkpoint; returns its size.
+
+    Raises:
+        CorruptLogError: it is damaged; nothing is given away.
+    """
+    data = file.read_at(0, file.size())
+    said = checkpoint.decode_checkpoint(data, name, file.path)
+    if isinstance(said, str):
+        raise _hurt(name, said)
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
+        put(start, piece, start + len(piece) == len(data))
+    return len(data)
+
+
+def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
+    """Gives away the first bytes of a segment, which end with a frame.
+
+    Raises:
+        CorruptLogError: they are damaged; the last piece is not given away.
+    """
+    header = file.read_at(0, HEADER_BYTES)
+    if header != encode_header(segment):
+        raise _hurt(segment.name, "its header is not what was written")
+    pieces = _Pieces(put)
+    pieces.take(header)
+    for data in _proven(file, segment, segment.start, size):
+        pieces.take(data)
+    pieces.end()
+
+
+def verified_growth(
+    file: File, segment: Segment, known: Mark, has: int, size: int, put: Put
+) -> None:
+    """Gives away the bytes of a segment from `has` to `size`, where a frame ends.
+
+    Args:
+        known: the mark of a frame of the segment that ends at `has` or before.
+
+    Raises:
+        CorruptLogError: they are damaged; what is before the damaged frame is given away.
+    """
+    at = segment.local(known.offset)
+    for data in _proven(file, segment, known, size):
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            end = at + len(piece)
+            if end > has:
+                more = piece[max(0, has - at) :]
+                put(end - len(more), more, end == size)
+            at = end
+
+
+class _Pieces:
+    """Puts a file piece by piece, each when it is known whether there is another one."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        self._at = 0
+        self._next = bytearray()
+
+    def take(self, data: bytes) -> None:
+        """Takes the next bytes."""
+        self._next += data
+        while len(self._next) > PIECE_BYTES:
+            self._give(bytes(self._next[:PIECE_BYTES]), last=False)
+
+    def end(self) -> None:
+        """Puts what is left: the file is whole."""
+        self._give(bytes(self._next), last=True)
+
+    def _give(self, data: bytes, *, last: bool) -> None:
+        self._put(self._at, data, last)
+        self._at += len(data)
+        del self._next[: len(data)]
+
+
+def _proven(file: File, segment: Segment, known: Mark, size: int) -> Iterator[bytes]:
+    """The bytes of the frames after a mark, up to where one ends in the file."""
+    end, most = known, PIECE_BYTES
+    while (at := segment.local(end.offset)) < size:
+        data = file.read_at(at, min(most, size - at))
+        complete, damage = frames.scan_buffer(data, end.offset, end)
+        if complete:
+            yield data[: complete[-1].end.offset - end.offset]
+            end, most = complete[-1].end, PIECE_BYTES
+            continue
+        need = frames.bytes_needed(data, end)
+        if not len(data) < need <= size - at or len(data) < min(most, size - at):
+            reason = damage.reason if damage and data else "the file ends here"
+            raise _hurt(segment.name, f"frame {end.seq + 1}: {reason}")
+        most = need
+
+
+def _hurt(name: str, why: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"'{name}' is damaged here, and is not shipped: {why}",
+        hint="it is repaired from a replica that has it whole; else restore it from a copy",
+    )

@@ -20,7 +20,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.replication import fencing_grant
 from nosync_nb.store.replication.address import ReplicaAddress, is_loopback
 from nosync_nb.store.replication.backends import flight_protocol
-from nosync_nb.store.replication.backends.flight_protocol__wire import (
+from nosync_nb.store.replication.backends.flight_protocol import (
     PIECE_BYTES,
     ClientHandshake,
     UnauthenticatedError,

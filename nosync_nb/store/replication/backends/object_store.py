@@ -22,11 +22,11 @@ from collections.abc import Iterable
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.backends import object_manifest__records
-from nosync_nb.store.replication.backends.object_manifest import ManifestChain
-from nosync_nb.store.replication.backends.object_manifest__records import (
+from nosync_nb.store.replication.backends import object_manifest
+from nosync_nb.store.replication.backends.object_manifest import (
     FileChange,
     FileContent,
+    ManifestChain,
     ObjectPiece,
 )
 from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
@@ -38,7 +38,7 @@ EMBEDDED_BYTES = 1 << 16
 """As many bytes at most lie in a record, of each file."""
 
 _PART_BYTES = 2 << 20
-_KEPT = 2 * object_manifest__records.FAN
+_KEPT = 2 * object_manifest.FAN
 _READ_BYTES = 8 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -289,7 +289,7 @@ class ObjectReplica:
             held = files[growth.name].pieces if keep else ()
             more, rest, rank = growth.parts, bytes(growth.rest), 0
             if keep and rest and not more:
-                count, rank = object_manifest__records.pieces_to_merge(held, len(rest))
+                count, rank = object_manifest.pieces_to_merge(held, len(rest))
                 held, merged = held[: len(held) - count], held[len(held) - count :]
                 rest = self._read(merged) + rest
             if len(rest) > EMBEDDED_BYTES:

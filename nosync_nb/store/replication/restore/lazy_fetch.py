@@ -11,24 +11,51 @@ A reader waits for his file as long as bytes of it come. A replica that gives no
 or another file than was written, is left for the next; if there is none the call fails, and the
 next one begins again. What nobody reads comes in the background, one file at a time, and makes way
 for what somebody waits for after each piece.
+
+Supply: one replica as who brings files from it sees it: a thread, and what it was asked for.
+
+A replica's calls come from one thread, and may hang as long as its mount does. So whoever waits for
+a file waits for news of this thread, and goes elsewhere if there is none; what the thread does
+afterwards is nobody's, and leaves at most a file that is whole.
+
+Bringing: a file that a log names, and that is not here or is not whole, from who has it whole.
+
+It is written under another name, held against the size and the digest that the log has of it and
+against its own checksums, synced, and renamed: under its name there is never anything else than
+what was written. Whoever brings a file names replicas that the log's settings have; which log it
+is, and which file, says the log, so a name is checked before a path is made of it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.filesystem import File, Files
+from nosync_nb.store import interruptible_wait
 from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
-from nosync_nb.store.replication.restore.lazy_fetch__bringing import unavailable_error
-from nosync_nb.store.replication.restore.lazy_fetch__supply import FetchWorker, closed_error
+from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.protocol import ReadableCopy, Replica
+from nosync_nb.trace import checksums
+
+PIECE_BYTES, FIRST_BYTES = 1 << 20, 1 << 16
+"""How much is asked for at once, and at first: more while it comes soon, so that who waits for a
+slow link sees it come."""
+
+_SOON_S = 1.0
+
+Between = Callable[[int], None]
 
 STALL_S = 10.0
 """How long a replica may give nothing before the next one is asked."""
@@ -36,6 +63,259 @@ STALL_S = 10.0
 _LOOK_S = 1.0
 _GRACE_S = 0.5
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0
+
+
+class FileUnavailableError(CorruptLogError):
+    """A file that a log names is not here, and nobody who answers has it whole."""
+
+    kind = "nowhere"
+
+
+Prove = Callable[[Files, str, FileReference], None]
+"""Raises CorruptLogError unless a file at a path is the one that is wanted, and whole."""
+
+
+def check_fetched_file(files: Files, path: str, wanted: FileReference) -> None:
+    """Compares a file with what the log has of it, and every byte with its checksums.
+
+    Of a part that only a pack names the log has nothing: it is held against itself, and against
+    the pack when it is read.
+    """
+    with closing(files.open(path)) as file:
+        size = file.size()
+        if wanted.size is not None and size != wanted.size:
+            raise CorruptLogError(f"'{wanted.name}' has {size} bytes, not {wanted.size}")
+        for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest):
+            raise CorruptLogError(f"'{wanted.name}' is damaged: {flaw.why}")
+
+
+def fetch_file(
+    files: Files,
+    folder: str,
+    wanted: FileReference,
+    replica: ReadableCopy,
+    *,
+    between: Callable[[int], None] = lambda size: None,
+    prove: Prove = check_fetched_file,
+) -> int:
+    """Brings a file from a replica into a log's folder, over one of its name; returns its size.
+
+    Args:
+        between: called with the size of each piece, when it is here; what it raises ends it.
+
+    Raises:
+        CorruptLogError: the replica does not have it, or not whole.
+        DurabilityError: the replica cannot be reached, or the file cannot be written here.
+    """
+    path = file_layout.file_path(folder, wanted.name)
+    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+    try:
+        size = copy(files, replica, wanted.name, wanted.size, temporary, between)
+        prove(files, temporary, wanted)
+        files.rename(temporary, path)
+    except BaseException:
+        files.unlink(temporary)
+        raise
+    files.sync_folder(os.path.dirname(path))
+    return size
+
+
+def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
+    """The error of a file that no replica has whole."""
+    return FileUnavailableError(
+        f"'{name}' is not here, and no replica has it whole: {'; '.join(why) or 'there is none'}",
+        hint="it is asked for again when it is read again; bring more of the replicas back",
+    )
+
+
+def copy(
+    files: Files,
+    replica: ReadableCopy,
+    name: str,
+    size: int | None,
+    path: str,
+    between: Callable[[int], None] = lambda size: None,
+) -> int:
+    """Copies the first bytes of a replica's file, None: all, to a new one and syncs it.
+
+    Raises:
+        CorruptLogError: it is not there, cannot be read or is shorter.
+        DurabilityError: it cannot be written.
+    """
+    file = files.create(path)
+    try:
+        done, most = 0, FIRST_BYTES
+        while size is None or done < size:
+            piece = most if size is None else min(most, size - done)
+            began = time.monotonic()
+            try:
+                data = replica.read(name, done, piece)
+            except NosyncError as error:
+                raise CorruptLogError(f"'{name}' cannot be read there: {error}") from error
+            if not data and size is None:
+                break
+            if not data:
+                raise CorruptLogError(f"the copy of '{name}' ends at byte {done}, before {size}")
+            file.append(data)
+            done += len(data)
+            soon = time.monotonic() - began < _SOON_S
+            most = min(2 * most, PIECE_BYTES) if soon else max(most // 2, FIRST_BYTES)
+            between(len(data))
+        file.sync()
+        return done
+    finally:
+        file.close()
+
+
+class _Task:
+    """Something that somebody waits for; `error` is set when it is `done` and did not come about.
+
+    Args:
+        work: is given the replica, and what is to be called between two pieces of a file.
+    """
+
+    def __init__(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> None:
+        self.work, self.urgent = work, urgent
+        self.done = self.left = False
+        self.error: BaseException | None = None
+
+
+class _LeftError(Exception):
+    """Nobody waits for this file any more."""
+
+
+class FetchWorker:
+    """Brings files from one replica, those first that a reader waits for.
+
+    Owns, under `_news`, the tasks that wait.
+
+    Attributes:
+        url: the replica's.
+        trouble: how often it had to be left, so that others are asked first.
+        bytes_read, files_read: what it gave.
+    """
+
+    def __init__(self, address: ReplicaAddress, log_id: bytes, files: Files, folder: str) -> None:
+        self._address, self._log_id = address, log_id
+        self._files, self._folder = files, folder
+        self._news = threading.Condition()
+        self._urgent: deque[_Task] = deque()
+        self._later: deque[_Task] = deque()
+        self._replica: Replica | None = None
+        self._thread = SingleThread(f"nosync fetch from {address.url}")
+        self._closed = False
+        self.url = address.url
+        self.trouble = 0
+        self.bytes_read = self.files_read = 0
+
+    def bring(self, wanted: FileReference, *, urgent: bool, stall_s: float) -> None:
+        """Has a file brought; waits as long as bytes come.
+
+        Raises:
+            DurabilityError: nothing came for `stall_s` seconds; or as `bringing.bring`.
+            CorruptLogError: see `bringing.bring`.
+        """
+
+        def work(replica: Replica, between: Between) -> None:
+            fetch_file(self._files, self._folder, wanted, replica, between=between)
+            self.files_read += 1
+
+        self._wait(self._asked(work, urgent=urgent), stall_s)
+
+    def held(self, stall_s: float) -> Mapping[str, int]:
+        """What the replica holds; raises as `bring`."""
+        files: dict[str, int] = {}
+
+        def work(replica: Replica, _between: Between) -> None:
+            files.update(replica.held().files)
+
+        self._wait(self._asked(work, urgent=True), stall_s)
+        return files
+
+    def _asked(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> _Task:
+        """A task of the thread, which is started with the first one."""
+        task = _Task(work, urgent=urgent)
+        with self._news:
+            if self._closed:
+                raise closed_error()
+            self._thread.start(self._run)
+            (self._urgent if urgent else self._later).append(task)
+            self._news.notify_all()
+        return task
+
+    def _wait(self, task: _Task, stall_s: float) -> None:
+        with self._news:
+            try:
+                seen = -1
+                while not task.done and not self._closed and seen != self.bytes_read:
+                    seen = self.bytes_read
+                    interruptible_wait.wait_until(
+                        self._news, lambda: task.done or self._closed, stall_s
+                    )
+            finally:
+                task.left = not task.done
+        if task.left and self._closed:
+            raise closed_error()
+        if task.left:
+            self.trouble += 1
+            raise DurabilityError(f"it gave nothing for {stall_s:g} s")
+        if isinstance(task.error, _LeftError):
+            raise closed_error()
+        if task.error is not None:
+            self.trouble += 1
+            raise task.error
+
+    def close(self) -> None:
+        """Ends the thread after the piece that it is reading."""
+        with self._news:
+            self._closed = True
+            for task in (*self._urgent, *self._later):
+                task.left = True
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._closed or self._urgent or self._later)
+                if self._closed:
+                    break
+                task = (self._urgent or self._later).popleft()
+            self._serve(task)
+        if self._replica is not None:
+            self._replica.close()
+
+    def _serve(self, task: _Task) -> None:
+        """Does what is asked for, and says how that ended."""
+        error: BaseException | None = None
+        try:
+            if task.left:
+                raise _LeftError
+            if self._replica is None:
+                self._replica = connect_site(self._address, self._files).replica(self._log_id)
+            task.work(self._replica, lambda size: self._between(task, size))
+        except Exception as failed:  # told to who waits
+            error = failed
+        with self._news:
+            task.error, task.done = error, True
+            self._news.notify_all()
+
+    def _between(self, task: _Task, size: int) -> None:
+        """After a piece of a file: what is urgent goes first, what nobody waits for is left."""
+        with self._news:
+            self.bytes_read += size
+            if self._closed or task.left:
+                raise _LeftError
+        while not task.urgent:
+            with self._news:
+                if not self._urgent:
+                    return
+                other = self._urgent.popleft()
+            self._serve(other)
+
+
+def closed_error() -> DurabilityError:
+    """The error of who waits for a file in a session that is closed."""
+    return DurabilityError("the session is closed", hint="open it again", errno=errno.ECANCELED)
 
 
 class FetchingFiles(Files):

@@ -25,7 +25,7 @@ from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.remote_call import Beat, call_remote
-from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
+from nosync_nb.store.replication.restore.lazy_fetch import copy
 from nosync_nb.store.verification.inventory import ImmutableFile
 
 QUARANTINE = "quarantine"

@@ -53,7 +53,7 @@ from nosync_nb.store.replication.consistency import ReadableExtent, check_log, e
 from nosync_nb.store.replication.endpoints import connect_site, prepare_copy
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.remote_call import RemoteTimeoutError, call_all
-from nosync_nb.store.replication.restore.lazy_fetch__bringing import copy
+from nosync_nb.store.replication.restore.lazy_fetch import copy
 
 
 class RestoreResult(NamedTuple):

@@ -20,7 +20,7 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import fencing_grant
 from nosync_nb.store.replication.address import parse_address
-from nosync_nb.store.replication.backends.flight_server__copies import ServerCopies
+from nosync_nb.store.replication.backends.flight_server import ServerCopies
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.endpoints import ReplicaSite, connect_site
 from nosync_nb.store.replication.fencing_grant import FencingGrant

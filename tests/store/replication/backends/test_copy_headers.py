@@ -13,9 +13,9 @@ import pytest
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.replication import fencing_grant
-from nosync_nb.store.replication.backends import object_manifest__records
+from nosync_nb.store.replication.backends import object_manifest
 from nosync_nb.store.replication.backends.flight_client import FlightReplica
-from nosync_nb.store.replication.backends.object_manifest__records import (
+from nosync_nb.store.replication.backends.object_manifest import (
     CopyRecord,
     FileChange,
     ObjectPiece,
@@ -33,7 +33,7 @@ RECORD = CopyRecord(
     5,
     {
         "log1-1-g3-ab.arrow": FileChange(
-            0, (ObjectPiece(object_manifest__records.record_key(7), 0, 4),), b"digest"
+            0, (ObjectPiece(object_manifest.record_key(7), 0, 4),), b"digest"
         )
     },
     (1, 7),
@@ -87,7 +87,7 @@ def test_a_promise_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
 
 def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
     """A record with other words, and the checksum of these."""
-    made = object_manifest__records.encode_record(RECORD, data)
+    made = object_manifest.encode_record(RECORD, data)
     head = len(made) - len(data)
     start = made.index(b"{")
     said = json.loads(made[start:head])
@@ -100,13 +100,13 @@ def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
 
 @pytest.mark.fault(12)
 def test_a_flipped_bit_of_a_record_is_told() -> None:
-    data = object_manifest__records.encode_record(RECORD, b"")
-    plain = RECORD._replace(changes=object_manifest__records.decode_record(data, "copy").changes)
-    assert object_manifest__records.decode_record(data, "copy") == plain
+    data = object_manifest.encode_record(RECORD, b"")
+    plain = RECORD._replace(changes=object_manifest.decode_record(data, "copy").changes)
+    assert object_manifest.decode_record(data, "copy") == plain
     for at in range(len(data)):
         flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
-            object_manifest__records.decode_record(flipped, "copy")
+            object_manifest.decode_record(flipped, "copy")
 
 
 @pytest.mark.fault(43)
@@ -126,9 +126,9 @@ def test_a_flipped_bit_of_a_record_is_told() -> None:
     ids=str,
 )
 def test_a_record_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
-    assert object_manifest__records.decode_record(record({}), "copy").writer == RECORD.writer
+    assert object_manifest.decode_record(record({}), "copy").writer == RECORD.writer
     with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
-        object_manifest__records.decode_record(record(fields), "copy")
+        object_manifest.decode_record(record(fields), "copy")
 
 
 class Saying:

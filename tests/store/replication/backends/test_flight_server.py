@@ -37,14 +37,13 @@ from nosync_nb.store.replication.backends import (
     flight_client,
     flight_connections,
     flight_protocol,
-    flight_protocol__wire,
 )
 from nosync_nb.store.replication.backends import (
     flight_server as server,
 )
 from nosync_nb.store.replication.backends.flight_client import FlightReplica, ServerConnection
 from nosync_nb.store.replication.backends.flight_connections import Connections
-from nosync_nb.store.replication.backends.flight_server__copies import LOGS_MAX, ServerCopies
+from nosync_nb.store.replication.backends.flight_server import LOGS_MAX, ServerCopies
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.fencing_grant import FencingGrant
@@ -204,7 +203,7 @@ def test_who_took_the_port_of_a_server_is_told_nothing() -> None:
             replica.promise(TERM, NAME)
         ((what, said),) = squatter.told
         assert what == "hello"
-        assert len(said) == flight_protocol__wire.NONCE_BYTES
+        assert len(said) == flight_protocol.NONCE_BYTES
 
 
 @pytest.mark.fault(29)
@@ -407,7 +406,7 @@ def test_flight_itself_gives_strangers_nothing(running: ReplicaServer) -> None:
         for what, body in (
             ("call", b""),
             ("call", bytes(200)),
-            ("call", bytes(flight_protocol__wire.CALL_BYTES_MAX + 1)),
+            ("call", bytes(flight_protocol.CALL_BYTES_MAX + 1)),
             ("hello", b""),
             ("hello", bytes(33)),
             ("other", bytes(32)),
@@ -502,11 +501,11 @@ def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
 def test_what_was_changed_on_the_way_is_not_believed() -> None:
     token, other = bytes(range(32)), bytes(32)
     greeter, greeting = (
-        flight_protocol__wire.ServerHandshake(token),
-        flight_protocol__wire.ClientHandshake(token),
+        flight_protocol.ServerHandshake(token),
+        flight_protocol.ClientHandshake(token),
     )
-    assert not flight_protocol__wire.ClientHandshake(token).proved(
-        flight_protocol__wire.ServerHandshake(other).hello(bytes(32))
+    assert not flight_protocol.ClientHandshake(token).proved(
+        flight_protocol.ServerHandshake(other).hello(bytes(32))
     )
     assert not greeting.proved(b"")
     assert greeting.proved(greeter.hello(greeting.nonce))
@@ -516,26 +515,24 @@ def test_what_was_changed_on_the_way_is_not_believed() -> None:
     for at in range(len(body)):
         changed = bytearray(body)
         changed[at] ^= 1
-        with pytest.raises(flight_protocol__wire.UnauthenticatedError):
+        with pytest.raises(flight_protocol.UnauthenticatedError):
             greeter.opened(bytes(changed))
     for size in range(len(body)):
-        with pytest.raises(flight_protocol__wire.UnauthenticatedError):
+        with pytest.raises(flight_protocol.UnauthenticatedError):
             greeter.opened(body[:size])
-    with pytest.raises(flight_protocol__wire.UnauthenticatedError):  # the server was started again
-        flight_protocol__wire.ServerHandshake(token).opened(body)
-    answer = flight_protocol__wire.joined_bytes(
-        flight_protocol__wire.check_answer(call, b"x" * 100)
-    )
+    with pytest.raises(flight_protocol.UnauthenticatedError):  # the server was started again
+        flight_protocol.ServerHandshake(token).opened(body)
+    answer = flight_protocol.joined_bytes(flight_protocol.check_answer(call, b"x" * 100))
     assert greeting.read(body, answer) == b"x" * 100
     for at in range(len(answer)):
         changed = bytearray(answer)
         changed[at] ^= 1
-        with pytest.raises(flight_protocol__wire.UnauthenticatedError):
+        with pytest.raises(flight_protocol.UnauthenticatedError):
             greeting.read(body, bytes(changed))
-    with pytest.raises(flight_protocol__wire.UnauthenticatedError):  # the answer to another call
+    with pytest.raises(flight_protocol.UnauthenticatedError):  # the answer to another call
         greeting.read(greeting.call({"do": "held"}, b"date"), answer)
-    fenced = flight_protocol__wire.joined_bytes(
-        flight_protocol__wire.check_answer(call, FencedError("taken\x1b", hint="go"))
+    fenced = flight_protocol.joined_bytes(
+        flight_protocol.check_answer(call, FencedError("taken\x1b", hint="go"))
     )
     with pytest.raises(FencedError, match="taken") as caught:
         greeting.read(body, fenced)
@@ -561,9 +558,7 @@ def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     promise(1)
     with pytest.raises(DurabilityError, match=f"copies of {LOGS_MAX} logs"):
         promise(LOGS_MAX + 1)
-    monkeypatch.setattr(
-        "nosync_nb.store.replication.backends.flight_server__copies.SESSIONS_MAX", 1
-    )
+    monkeypatch.setattr("nosync_nb.store.replication.backends.flight_server.SESSIONS_MAX", 1)
     with pytest.raises(DurabilityError, match="ship to the server already"):
         promise(2)
     promise(1)

@@ -27,7 +27,7 @@ from nosync_nb.session.durability import replication as replicating
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import address
-from nosync_nb.store.replication.backends import object_manifest__records, object_requests
+from nosync_nb.store.replication.backends import object_manifest, object_requests
 from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
 from nosync_nb.store.replication.backends.object_store import (
     EMBEDDED_BYTES,
@@ -217,7 +217,7 @@ def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer
     asked, sent = bucket.requests - asked, bucket.bytes_sent - sent
     assert contents(ObjectReplica(bucket, ID)) == {SEGMENT: model}
     objects = [each["path"] for each in store.list().collect()]
-    assert len(objects) < 3 * 15 + 2 * object_manifest__records.FAN
+    assert len(objects) < 3 * 15 + 2 * object_manifest.FAN
     # one that makes the record, one that sees that the copy is there; deletions, merges of merges
     assert asked < count * 2.2
     assert sent < 3 * len(model) + 1200 * count
@@ -298,7 +298,7 @@ def test_a_request_that_fails_anywhere_leaves_all_or_nothing_of_a_step(
         last = begun(Failing(store), OwnerTerm(2, "next"))
         assert contents(last) == goal
         assert sum(shape.startswith("data/") for shape in shapes(store)) == 1  # that of the part
-        assert len(shapes(store)) < 2 * object_manifest__records.FAN
+        assert len(shapes(store)) < 2 * object_manifest.FAN
 
 
 def again(replica: ObjectReplica) -> None:
@@ -523,7 +523,7 @@ def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing(
             with pytest.raises(CorruptLogError, match="damaged"):
                 copy.held()
     store.put(path, whole)
-    missing = f"{ID.hex()}/{object_manifest__records.record_key(object_manifest__records.FAN)}"
+    missing = f"{ID.hex()}/{object_manifest.record_key(object_manifest.FAN)}"
     store.delete(missing)
     copy = ObjectReplica(Failing(store), ID)
     assert copy.held().files == {}
@@ -803,7 +803,7 @@ def test_a_process_that_ships_leaves_no_list_of_all_files() -> None:
     asked = bucket.made
     reader = ObjectReplica(bucket, ID)
     assert len(reader.held().files) == len(before)
-    assert bucket.made - asked <= 1 + object_manifest__records.FAN
+    assert bucket.made - asked <= 1 + object_manifest.FAN
     assert contents(reader) == {**before, OTHER: b"more"}
 
 
@@ -863,7 +863,7 @@ def test_an_object_larger_than_it_may_be_is_not_taken(
 def test_a_record_that_nobody_could_read_again_is_not_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(object_manifest__records, "RECORD_BYTES_MAX", 2000)
+    monkeypatch.setattr(object_manifest, "RECORD_BYTES_MAX", 2000)
     replica = begun(Failing(MemoryStore()))
     with pytest.raises(DurabilityError, match="cannot say of") as caught:
         replica.store(TERM, PART, 0, b"x" * 3000, last=True)
