@@ -44,8 +44,7 @@ from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import log, owner, segments, writer
-from nosync_nb.store.log.owner import LogLocation
-from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity
+from nosync_nb.store.log.owner import HostIdentity, LogLocation, ProcessIdentity
 from nosync_nb.trace import compaction, merge
 from nosync_nb.trace.history import sections
 

@@ -42,13 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _key(chosen: argparse.Namespace) -> int:
     """Moves the key; says what went wrong in a line or two."""
     from nosync_nb.errors import TrustError
-    from nosync_nb.store.catalog import signature__keys
+    from nosync_nb.store.catalog import signature
 
     try:
         if chosen.way == "export":
-            told = f"exported key {signature__keys.export_user_key(chosen.file)} to '{chosen.file}'"
+            told = f"exported key {signature.export_user_key(chosen.file)} to '{chosen.file}'"
         else:
-            name, kept = signature__keys.import_user_key(chosen.file, replace=chosen.replace)
+            name, kept = signature.import_user_key(chosen.file, replace=chosen.replace)
             told = f"key {name} is yours now{f'; the one before is {kept!r}' if kept else ''}"
     except TrustError as error:
         sys.stderr.write(f"{error}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))

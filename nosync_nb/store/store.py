@@ -27,13 +27,13 @@ from nosync_nb.files.safe_names import (
     checked_path_within,
     is_safe_file_name,
 )
-from nosync_nb.store import trace_recovery, undo__undone
+from nosync_nb.store import trace_recovery, undo
 from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.ownership_history import OwnershipHistory
 from nosync_nb.store.provenance import writer
 from nosync_nb.store.records import file_references, nonnegative_layers, payloads, replay
-from nosync_nb.store.records.json_text__heads import CheckpointText
+from nosync_nb.store.records.json_text import CheckpointText
 from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.records.replay import FrameContent, FrameReplay, rewind_target
 from nosync_nb.store.safe_decoding import guarded_decoding
@@ -367,7 +367,7 @@ class Store:
         inline, then = self._inline, self._then
         known = trace_recovery.of_checkpoint(layers, inline, self.checked_part, then, sound)
         if self.back is not None:
-            gone = undo__undone.read_undone(self.tail, self.epoch)
+            gone = undo.read_undone(self.tail, self.epoch)
             known = trace_recovery.traces_at(known, graph, self._then, self.back, gone)
         return trace_recovery.extend_traces(graph, known, self.changes, self.checked_part)
 

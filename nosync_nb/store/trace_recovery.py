@@ -19,7 +19,7 @@ from nosync_nb.store.lazy_layer import HistoryLayer, LazyLayer, files_needed
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.records import nonnegative_layers, payloads
 from nosync_nb.store.records.payloads import PayloadEntry
-from nosync_nb.store.undo__undone import UndoneChanges, ended_logs, subtract_undone
+from nosync_nb.store.undo import UndoneChanges, ended_logs, subtract_undone
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epoch_ranges import Interval

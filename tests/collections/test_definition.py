@@ -22,7 +22,7 @@ from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog import signature
-from nosync_nb.store.records import json_text, json_text__heads, payloads
+from nosync_nb.store.records import json_text, payloads
 
 NUMBERS = Schema.parse("x bigint, y bigint")
 
@@ -242,7 +242,7 @@ def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) 
     read = json.loads(catalog.text)
     assert signature.digest(read) == signature.digest(catalog) == inside(session).publisher.digest
     meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
-    assert json.loads(json_text__heads.header_text(meta)) == {**meta, "catalog": read}
+    assert json.loads(json_text.header_text(meta)) == {**meta, "catalog": read}
 
 
 def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:

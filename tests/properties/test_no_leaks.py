@@ -300,7 +300,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nosync_nb.store.log.segments.SEGMENT_BYTES_MAX", 32 << 10)
     monkeypatch.setattr("nosync_nb.store.log.writer.SEGMENT_BYTES_MAX", 32 << 10)
     monkeypatch.setattr("nosync_nb.trace.history.archive.OPEN_MAX", 4)
-    monkeypatch.setattr("nosync_nb.store.log.frame_index__lookup._OPEN_FILES_MAX", 4)
+    monkeypatch.setattr("nosync_nb.store.log.frame_index._OPEN_FILES_MAX", 4)
     monkeypatch.setattr(compaction, "INLINE_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
     monkeypatch.setattr(compaction, "JOINED_MAX", 8)

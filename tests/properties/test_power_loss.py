@@ -27,7 +27,7 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.store import Store
 
 PHASES: tuple[Phase, ...] = ("before", "inside", "after")

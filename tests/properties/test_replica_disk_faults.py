@@ -25,7 +25,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import config, file_layout
 from nosync_nb.store.replication.agent.log_source import LogSource

@@ -13,7 +13,7 @@ neither is had again. Nor is a stage that has stopped, nor an earlier version.
 What is owed, and to whom `commit(wait=)` waits: on disk, all frames and files of what is not in
 memory alone. On replicas, all frames, with the small changes of all stages in them, packs of the
 past, which hold those of all stages, and the files of stages of the level `replicas`. Files of
-stages on disk come last, when nothing else is lacking (store/records/file_references__owed.py);
+stages on disk come last, when nothing else is lacking (store/records/file_references.py);
 nobody waits for them, `frontiers` promises nothing of them, and `recovery_frontier` counts on
 running them again.
 

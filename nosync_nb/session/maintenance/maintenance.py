@@ -27,7 +27,7 @@ from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store import trace_recovery
-from nosync_nb.store.records import file_references__owed
+from nosync_nb.store.records import file_references
 from nosync_nb.store.records.nonnegative_layers import nonnegative_text
 from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, Merge, Trace, adopt_merged, place_merged, stats
@@ -353,8 +353,8 @@ class Maintenance:
         if past is None:
             return self._checkpointed()
         meta.update(
-            file_references__owed.recorded_requirement(
-                file_references__owed.local_numbers(snapshot.catalog, graph), store.history
+            file_references.recorded_requirement(
+                file_references.local_numbers(snapshot.catalog, graph), store.history
             )
         )
         payload = store.checkpoint_payload(version, graph, meta, times, past)

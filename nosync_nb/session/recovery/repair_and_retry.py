@@ -20,7 +20,7 @@ from nosync_nb.errors import CorruptLogError, NosyncError, StageError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.state.subscriptions import Subscriptions
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.endpoints import connect_site

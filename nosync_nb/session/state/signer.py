@@ -17,7 +17,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store.catalog import signature
 from nosync_nb.store.log_reader import RecoveredState, WrittenCatalog
-from nosync_nb.store.records import file_references__owed, payloads
+from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.retention_policy import Retention
 
 
@@ -77,8 +77,8 @@ class CatalogSigner:
             digest,
             {
                 **meta,
-                **file_references__owed.recorded_requirement(
-                    file_references__owed.local_numbers(catalog, graph)
+                **file_references.recorded_requirement(
+                    file_references.local_numbers(catalog, graph)
                 ),
             },
         )

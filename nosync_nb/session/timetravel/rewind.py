@@ -11,7 +11,7 @@ then is made again before the next write, from the same inputs.
 
 With the frame all of it has happened, here and for who opens the log next; without it nothing has.
 No row is read and no file is written for a stage that is cut, whatever it holds: the frame has what
-was changed since, if that is little (`store/undo__undone.py`).
+was changed since, if that is little (`store/undo.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.session.writes.idempotency import RepeatedLoads
 from nosync_nb.spark.connection import SparkConnection
+from nosync_nb.store import undo
 from nosync_nb.store import undo as recent
-from nosync_nb.store import undo__undone
 from nosync_nb.store.catalog.epoch_index import RewindMark
 from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.timetravel import branches, catalog_at__rewound
@@ -228,7 +228,7 @@ class RewindService:
         elif there.nodes is not now.graph.nodes and not lacking:
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
-        taken = undo__undone.undo_entries(earlier.epoch, earlier.taken)
+        taken = undo.undo_entries(earlier.epoch, earlier.taken)
         record, payload = self._record(point, graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()

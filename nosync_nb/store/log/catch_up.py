@@ -19,7 +19,7 @@ from typing import NamedTuple
 from nosync_nb.store.log import frames
 from nosync_nb.store.log.fencing import WriterLease
 from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.log.recovery import RecoveredLog
 from nosync_nb.store.log.segments import Segment
 

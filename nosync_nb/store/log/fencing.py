@@ -30,8 +30,7 @@ from nosync_nb.files.filesystem import Files, Lock
 from nosync_nb.files.memory_map import MappedFile
 from nosync_nb.store.log import owner as owners
 from nosync_nb.store.log.frames import FORMAT, check_format
-from nosync_nb.store.log.owner import LastWriter, LogOwner
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity, LastWriter, LogOwner
 
 OPEN_WAIT_S = 10.0
 SILENT_S = float(os.environ.get("NOSYNC_SILENT_SECONDS") or 2.0)

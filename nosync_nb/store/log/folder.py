@@ -12,7 +12,7 @@ import stat
 from nosync_nb.errors import DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 
 
 def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write: bool) -> None:

@@ -27,10 +27,9 @@ from nosync_nb.store.log import fencing as generation
 from nosync_nb.store.log import owner as owners
 from nosync_nb.store.log.catch_up import Ask, catch_up_tail
 from nosync_nb.store.log.fencing import ControlBlock, WriterLease
-from nosync_nb.store.log.frame_index__lookup import FrameReader
+from nosync_nb.store.log.frame_index import FrameReader
 from nosync_nb.store.log.frames import Frame, Mark, Position
-from nosync_nb.store.log.owner import LogLocation, LogOwner
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity, LogLocation, LogOwner
 from nosync_nb.store.log.recovery import RecoveredLog
 from nosync_nb.store.log.writer import Writer
 

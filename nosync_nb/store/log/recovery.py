@@ -12,8 +12,7 @@ from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.fencing import ControlBlock, WriterLease
 from nosync_nb.store.log.frames import Mark, genesis_mark
-from nosync_nb.store.log.owner import LastWriter, LogOwner
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity, LastWriter, LogOwner
 from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.log.tail import LogTail
 from nosync_nb.store.log.writer import Writer

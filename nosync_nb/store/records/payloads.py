@@ -20,7 +20,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
 from nosync_nb.store import retention_policy
 from nosync_nb.store.log import batch_codec
-from nosync_nb.store.records import format_features, json_text, json_text__heads
+from nosync_nb.store.records import format_features, json_text
 from nosync_nb.store.records.json_text import JsonPieceList
 from nosync_nb.store.safe_decoding import CRAFTED, damage_error, guarded_decoding
 from nosync_nb.trace import Layer
@@ -81,7 +81,7 @@ def encode_payload(
     head = (
         meta
         if isinstance(meta, bytes)
-        else json_text__heads.header_text(meta, needs)
+        else json_text.header_text(meta, needs)
         if meta or needs
         else b""
     )

@@ -32,7 +32,7 @@ committed: a replica is behind the log, by as much as it is slow. What it holds 
 under the same names, so that each replica can be opened as a log by itself.
 
 IMPORTANT: what a replica acknowledges can be read back from it alone, but for what is owed last
-(nosync_nb/store/records/file_references__owed.py), which is had again by running. Hence files go
+(nosync_nb/store/records/file_references.py), which is had again by running. Hence files go
 before the frames that name them, frames before the checkpoint that was made after them, and what a
 checkpoint makes useless is dropped only when the checkpoint is on the replica's disk.
 """

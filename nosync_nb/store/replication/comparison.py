@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replication import config, file_layout
 from nosync_nb.store.replication.address import ReplicaAddress

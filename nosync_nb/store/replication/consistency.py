@@ -30,9 +30,8 @@ from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import DIGEST_BYTES, TRAILER_BYTES, Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment
-from nosync_nb.store.records import file_references__framed, file_references__owed
-from nosync_nb.store.records.file_references import FileReference
-from nosync_nb.store.records.file_references__owed import Namers
+from nosync_nb.store.records import file_references
+from nosync_nb.store.records.file_references import FileReference, Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.protocol import ReadableCopy
 from nosync_nb.store.replication.remote_call import Beat
@@ -233,24 +232,24 @@ class _Named:
     def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
         self._there = there
         self.rows: dict[str, FileReference] = {}
-        self._numbers: frozenset[int] = file_references__owed.NONE
+        self._numbers: frozenset[int] = file_references.NO_NUMBERS
         self._missing: dict[str, set[int]] = {}
         if state is not None:
             with guarded_decoding("a checkpoint"):
-                kept = file_references__framed.files_of_checkpoint(state.payload)
+                kept = file_references.files_of_checkpoint(state.payload)
                 self._take(kept.files, kept.namers, kept.said)
 
     def follow(self, frame: Frame) -> None:
         """Takes in the next frame."""
         with guarded_decoding(f"frame {frame.position.seq}"):
-            _, files, namers, said = file_references__framed.files_of_frame(frame.payload)
+            _, files, namers, said = file_references.files_of_frame(frame.payload)
             self._take(files, namers, said)
 
     def _take(
         self,
         files: Mapping[str, FileReference],
         namers: Namers,
-        said: file_references__owed.ReplicationRequirement | None,
+        said: file_references.ReplicationRequirement | None,
     ) -> None:
         for name, size, _ in files.values():
             if not any(name in held and size in (None, held[name]) for held in self._there):
@@ -316,6 +315,6 @@ def _frames(
         with closing(files.open(file_layout.file_path(stretch.folder, segment.name))) as file:
             data = file.read_at(segment.local(end.offset), max(0, size))
         stretch.beat()
-        more, _ = file_references__framed.scan_frames(data, end.offset, end)
+        more, _ = file_references.scan_frames(data, end.offset, end)
         yield from more
         end = more[-1].end if more else end

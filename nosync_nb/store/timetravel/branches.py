@@ -32,7 +32,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.files.group_sync import GroupSyncFiles
 from nosync_nb.files.safe_names import FOLDERS
 from nosync_nb.store.log import fencing, folder
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.file_layout import BRANCHES

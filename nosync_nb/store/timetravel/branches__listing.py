@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log.owner import LogOwner
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity, LogOwner
 from nosync_nb.store.records import payloads
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches

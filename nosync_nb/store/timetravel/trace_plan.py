@@ -36,8 +36,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
 from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame
-from nosync_nb.store.undo import RecentFrames
-from nosync_nb.store.undo__undone import Since, ended_logs, subtract_undone
+from nosync_nb.store.undo import RecentFrames, Since, ended_logs, subtract_undone
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable

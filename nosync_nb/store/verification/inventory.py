@@ -17,7 +17,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import Segment
-from nosync_nb.store.records.file_references__expected import ExpectedFile
+from nosync_nb.store.records.file_references import ExpectedFile
 from nosync_nb.store.verification.frame_walk import FrameGap, walk_frames
 from nosync_nb.store.verification.survey import Counted, LogSurvey
 from nosync_nb.store.verification.verify import check_item

@@ -21,15 +21,15 @@ from nosync_nb.store.log import checkpoint, owner, recovery, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.fencing import ControlBlock
 from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.provenance.check import ClockContradiction, LabelHistory
-from nosync_nb.store.records import file_references__owed as owed
+from nosync_nb.store.records import file_references as owed
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.file_references__expected import (
+from nosync_nb.store.records.file_references import (
     ExpectedFile,
-    of_checkpoint,
-    of_frame,
+    expected_files_of_checkpoint,
+    expected_files_of_frame,
     stages_of,
 )
 from nosync_nb.store.safe_decoding import guarded_decoding
@@ -202,7 +202,7 @@ class _Surveyor:
                 payload = payloads.decode_payload(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
                 self._owed.begin(owed.requirement_of(payload))
-                named = list(of_checkpoint(payload, state.mark.offset))
+                named = list(expected_files_of_checkpoint(payload, state.mark.offset))
         except CorruptLogError as error:
             self._damage.append(DamagedRange(name, str(error)))
             return None
@@ -370,7 +370,9 @@ class _Surveyor:
                 wrongs = [*self._following.wrong(frame.kind, payload)]
                 if offset > self._since:  # else a checkpoint has what came of it, and of its repair
                     self._damage += [self._wrong(segment, frame, wrong) for wrong in wrongs]
-                    for each in of_frame(payload, offset, current=offset > self._first):
+                    for each in expected_files_of_frame(
+                        payload, offset, current=offset > self._first
+                    ):
                         self._note(each)
         except CorruptLogError as error:
             self._following.missed()

@@ -21,8 +21,8 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import FOLDERS, PACK, PART, checked_path_within
 from nosync_nb.store.log import folder as log_folder
-from nosync_nb.store.log.owner__machine import HostIdentity
-from nosync_nb.store.records.file_references__expected import ExpectedFile
+from nosync_nb.store.log.owner import HostIdentity
+from nosync_nb.store.records.file_references import ExpectedFile
 from nosync_nb.store.safe_decoding import CRAFTED
 from nosync_nb.store.verification.report import (
     DamagedRange,

@@ -20,7 +20,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.session.planning.definition_diff import stage_transition
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog.validation import check_catalog
-from nosync_nb.store.records import json_text__heads, payloads
+from nosync_nb.store.records import json_text, payloads
 
 NUMBERS = Schema.parse("x int")
 LIVING = Stage("big", NUMBERS, reference_to("numbers", NUMBERS), options=StageOptions("local"))
@@ -145,7 +145,7 @@ def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session])
     written = payloads.catalog_json(
         snapshot.catalog, snapshot.graph, payloads.CatalogPieces(b"log", lambda *_: "")
     )
-    catalog = json.loads(json_text__heads.header_text({"catalog": written}))["catalog"]
+    catalog = json.loads(json_text.header_text({"catalog": written}))["catalog"]
     check_catalog(catalog, session.now)
     (stage,) = (s for s in catalog["stages"] if s["name"] == "odd")
     (part,) = (p for p in stage["definition"] if p["op"] == "ref")

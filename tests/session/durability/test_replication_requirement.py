@@ -16,7 +16,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.records import file_references__owed
+from nosync_nb.store.records import file_references
 from nosync_nb.store.replication import comparison, config
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
@@ -267,9 +267,9 @@ def test_a_stage_that_has_stopped_is_owed_as_it_is_not_had_again(replicated: Rep
 
 def test_a_file_comes_last_if_nobody_else_names_it() -> None:
     named = [{"a": {1}, "b": {1, 3}, "c": {1}}, {"a": {2}, "c": {3}, "d": {3}}]
-    assert file_references__owed.ships_last({1, 2}, named) == {"a"}
-    assert file_references__owed.ships_last({1, 2, 3}, named) == {"a", "b", "c", "d"}
-    assert file_references__owed.ships_last(set(), named) == set()
+    assert file_references.ships_last({1, 2}, named) == {"a"}
+    assert file_references.ships_last({1, 2, 3}, named) == {"a", "b", "c", "d"}
+    assert file_references.ships_last(set(), named) == set()
 
 
 def test_what_functions_give_has_the_highest_level_whatever_is_said(

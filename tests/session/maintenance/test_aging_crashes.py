@@ -25,7 +25,7 @@ from nosync_nb.files.safe_names import FOLDERS
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, writer
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 
 EPOCHS, PINNED = 60, 7
 

@@ -16,7 +16,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.report import STALE
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.catalog import signature__keys
+from nosync_nb.store.catalog import signature
 from nosync_nb.trace.parts import part_file
 
 WAIT_S = 120.0
@@ -55,14 +55,14 @@ def test_after_the_loss_of_the_home_stages_are_named_and_go_on_by_their_cell_or_
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
     path, urls = tmp_path / "x.nosync", [f"file://{tmp_path}/replica-{i}" for i in range(2)]
     rows, which = lost(path, urls)
-    signature__keys.export_user_key(str(tmp_path / "exported"))
+    signature.export_user_key(str(tmp_path / "exported"))
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "empty" / "key"))
     with pytest.raises(nosync_nb.SchemaError, match="another key") as caught:
         nosync_nb.open(path, replicas=urls)
     assert "key import" in str(caught.value.hint)
     assert not path.exists()
     if way == "key":
-        signature__keys.import_user_key(str(tmp_path / "exported"))
+        signature.import_user_key(str(tmp_path / "exported"))
         with nosync_nb.open(path, replicas=urls) as session:
             assert session.stale == {}
             goes_on(session, rows)

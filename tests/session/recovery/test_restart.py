@@ -24,7 +24,7 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import batch_codec, writer
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.trace.history.pack_plans import PackPlan, PackResult
 from nosync_nb.trace.parts import part_file
 

@@ -12,7 +12,7 @@ from nosync.__main__ import main
 from nosync_nb.collections.functions import signing
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.trust_report import trust_report
-from nosync_nb.store.catalog import signature__keys
+from nosync_nb.store.catalog import signature
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_no_file_and_no_other_key_is_overwritten(
 ) -> None:
     first = signing.user_key()
     carried = tmp_path / "carried"
-    signature__keys.export_user_key(str(carried))
+    signature.export_user_key(str(carried))
     assert main(["key", "export", str(carried)]) == 1
     assert "is there already" in capsys.readouterr().err
     become(monkeypatch, tmp_path / "there" / "key")
@@ -62,7 +62,7 @@ def test_no_file_and_no_other_key_is_overwritten(
     assert kept.read_bytes() == signing.key_text(second)
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert str(kept) in capsys.readouterr().out
-    assert signature__keys.import_user_key(str(carried)) == (signing.key_id(first), "")
+    assert signature.import_user_key(str(carried)) == (signing.key_id(first), "")
 
 
 @pytest.mark.parametrize(

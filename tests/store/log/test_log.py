@@ -27,7 +27,7 @@ from nosync_nb.store.log import (
     writer,
 )
 from nosync_nb.store.log.fencing import SILENT_S
-from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity, _started
+from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity, _started
 
 
 @pytest.fixture

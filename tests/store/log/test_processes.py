@@ -17,7 +17,7 @@ from checks.logs import everything
 from nosync_nb.errors import FencedError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity
+from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity
 
 
 class Child:

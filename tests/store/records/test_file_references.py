@@ -10,7 +10,7 @@ import pytest
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import frames
-from nosync_nb.store.records import file_references__framed, payloads
+from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.records.payloads import PayloadEntry
 
@@ -39,8 +39,8 @@ def checkpoint(epoch: int, padding: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("made", "of"),
     [
-        (frame, file_references__framed.files_of_frame),
-        (checkpoint, file_references__framed.files_of_checkpoint),
+        (frame, file_references.files_of_frame),
+        (checkpoint, file_references.files_of_checkpoint),
     ],
 )
 def test_what_is_small_is_read_once_and_what_is_large_each_time(
@@ -64,7 +64,7 @@ def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
     data = payloads.encode_payload(1, 0.0, {}, [PayloadEntry(7, payloads.FILES, b"[[1]]")])
     for _ in range(2):
         with pytest.raises(CorruptLogError):
-            file_references__framed.files_of_frame(kind(data))
+            file_references.files_of_frame(kind(data))
 
 
 def test_a_stretch_of_the_log_is_scanned_once_for_all_who_follow_it() -> None:
@@ -72,10 +72,10 @@ def test_a_stretch_of_the_log_is_scanned_once_for_all_who_follow_it() -> None:
     for size, once in ((100, True), (1 << 16, False)):
         data, end = frames.build_frame(1, bytes(size), before, 1, 0)
         (first, _), (again, _) = (
-            file_references__framed.scan_frames(bytes(bytearray(data)), 0, before) for _ in range(2)
+            file_references.scan_frames(bytes(bytearray(data)), 0, before) for _ in range(2)
         )
         assert [frame.end for frame in first] == [frame.end for frame in again] == [end]
         assert (first is again) == once
-        torn, damage = file_references__framed.scan_frames(data[:-1], 0, before)
+        torn, damage = file_references.scan_frames(data[:-1], 0, before)
         assert not torn
         assert damage is not None

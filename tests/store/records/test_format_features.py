@@ -17,7 +17,7 @@ import nosync_nb
 from nosync_nb import CorruptLogError
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint, frames, segments
-from nosync_nb.store.records import format_features, json_text__heads, payloads
+from nosync_nb.store.records import format_features, json_text, payloads
 from nosync_nb.trace.parts import part_file
 
 
@@ -84,13 +84,13 @@ def test_a_key_that_is_needed_and_known_is_read(
 def test_a_checkpoint_that_needs_something_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = json_text__heads.header_text
+    text = json_text.header_text
 
     def later(meta: Any, needs: Any = ()) -> bytes:
         return text({**meta, format_features.NEEDS: ["hue"]} if "layers" in meta else meta, needs)
 
     with monkeypatch.context() as patch, nosync_nb.open(path) as session:
-        patch.setattr(json_text__heads, "header_text", later)
+        patch.setattr(json_text, "header_text", later)
         inside(session).upkeep.checkpoint()
         session.inputs["rows"].insert([(3,)])
         session.commit()

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from internals import decode_section, directory_of, frame_of, inside
 
 import nosync_nb
-from nosync.variables import Memo
+from nosync.log.notebook_memo import NotebookMemo
 from nosync_nb import CorruptLogError, ExpressionError, TrustError, rows
 from nosync_nb.collections.definition import OPERATORS_MAX
 from nosync_nb.dataflow.graph import Graph
@@ -459,7 +459,7 @@ def test_a_memo_is_read_or_taken_for_none(tmp_path: Path, data: st.DataObject) -
         content = mangled(data, json.dumps(known).encode())
     (tmp_path / "notebook.json").write_bytes(content)
     with bounded():
-        memo = Memo.read(tmp_path)
+        memo = NotebookMemo.read(tmp_path)
         assert isinstance(memo.attempts, int)
         assert all(isinstance(x, str) for x in (*memo.names.items(), *memo.aliases) for x in x)
 

@@ -12,8 +12,7 @@ import pytest
 
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner
-from nosync_nb.store.log.owner import LastWriter, LogOwner
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity, LastWriter, LogOwner
 from nosync_nb.store.replication.agent import keeper
 
 WAIT_S = 60.0

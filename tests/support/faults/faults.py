@@ -24,7 +24,7 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Buffer, File, Files
 from nosync_nb.files.os_errors import raise_durability_error
-from nosync_nb.store.log.owner__machine import HostIdentity, ProcessIdentity
+from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity
 from nosync_nb.store.store import Store
 
 Phase = Literal["before", "inside", "after"]

@@ -28,7 +28,7 @@ from typing import Any
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.agent.log_source import LogSource, log_id

@@ -24,12 +24,9 @@ from nosync_nb.store.log.owner import LogOwner
 from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
 from nosync_nb.store.records import (
     file_references,
-    file_references__framed,
-    file_references__owed,
     payloads,
 )
-from nosync_nb.store.records.file_references import FileReference
-from nosync_nb.store.records.file_references__owed import Namers
+from nosync_nb.store.records.file_references import FileReference, Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.backends import folder as folders
 from nosync_nb.store.replication.protocol import OwnerTerm
@@ -47,7 +44,7 @@ class ShippedFrame(NamedTuple):
     epoch: int
     files: Mapping[str, FileReference]
     namers: Namers
-    said: file_references__owed.ReplicationRequirement | None
+    said: file_references.ReplicationRequirement | None
 
 
 class ShippedCheckpoint(NamedTuple):
@@ -62,7 +59,7 @@ class ShippedCheckpoint(NamedTuple):
     epoch: int
     files: Mapping[str, FileReference]
     namers: Namers
-    said: file_references__owed.ReplicationRequirement | None
+    said: file_references.ReplicationRequirement | None
     reigns: ownership_history.Reigns
 
 
@@ -180,9 +177,9 @@ class LogSource:
         every = (*((self._state,) if self._state else ()), *self._steps)
         word = next(
             (each.said for each in reversed(every) if each.said is not None),
-            file_references__owed.NOTHING,
+            file_references.NO_REQUIREMENT,
         )
-        return file_references__owed.ships_last(word.numbers, (each.namers for each in every))
+        return file_references.ships_last(word.numbers, (each.namers for each in every))
 
     def size(self, name: str) -> int | None:
         """The size of a file; None if it is not there any more."""
@@ -288,7 +285,7 @@ class LogSource:
     def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
         """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
         kept, packs = (
-            file_references__framed.files_of_checkpoint(state.payload),
+            file_references.files_of_checkpoint(state.payload),
             os.path.join(self.folder, "history"),
         )
         file_references.check_history(payloads.decode_payload(state.payload), packs, self._files)
@@ -312,7 +309,7 @@ class LogSource:
             stop = after[0].start.offset if after else published
             most = size if stop is None else min(size, stop - end.offset)
             data = self.read(segment.name, segment.local(end.offset), most) if most > 0 else b""
-            complete, damage = file_references__framed.scan_frames(data, end.offset, end)
+            complete, damage = file_references.scan_frames(data, end.offset, end)
             if published is None:
                 complete = [frame for frame in complete if frame.position.seq <= durable]
             for frame in complete:
@@ -328,7 +325,7 @@ class LogSource:
 
     def _note(self, frame: frames.Frame) -> None:
         self._view = None
-        epoch, files, namers, said = file_references__framed.files_of_frame(frame.payload)
+        epoch, files, namers, said = file_references.files_of_frame(frame.payload)
         if frame.kind in (payloads.EPOCH, payloads.REWIND):
             self._epoch = epoch
         self._steps.append(ShippedFrame(frame.end, self._epoch, files, namers, said))

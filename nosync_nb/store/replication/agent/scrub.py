@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log.owner__machine import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.comparison import LocalFiles, compare_replicas

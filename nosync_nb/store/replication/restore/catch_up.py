@@ -26,7 +26,7 @@ from nosync_nb.store.log import Frame, frames, segments
 from nosync_nb.store.log.catch_up import Ask, CaughtUpFrames
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
-from nosync_nb.store.records import file_references__framed, payloads
+from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.replication import config, file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.config import ReplicaConfig
@@ -78,7 +78,7 @@ def furthest_replica(
 def _whole(frame: Frame, held: Mapping[str, int]) -> bool:
     """Whether a copy has the files that a frame names."""
     with guarded_decoding(f"frame {frame.position.seq}"):
-        wanted = file_references__framed.files_of_frame(frame.payload).files.values()
+        wanted = file_references.files_of_frame(frame.payload).files.values()
     return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
 
 
