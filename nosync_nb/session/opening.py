@@ -30,7 +30,7 @@ from nosync_nb.store.replication.restore import catch_up, restore
 from nosync_nb.store.replication.restore.lazy_fetch import FetchingFiles
 from nosync_nb.store.replication.restore.restore import QuorumUnavailableError
 from nosync_nb.store.store import Store
-from nosync_nb.store.timetravel import branches, branches__listing
+from nosync_nb.store.timetravel import branches
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
 _opening = threading.Lock()
@@ -157,7 +157,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     files = FetchingFiles() if mode == "w" else None
     further = catch_up.replicas_to_ask(files or Files(), where, asked)
     opened = partial(Log.open, further=further)
-    branches__listing.check_branch_exists(files or Files(), where)
+    branches.check_branch_exists(files or Files(), where)
     store = Store.open(where, mode=mode, takeover=wish.takeover, files=files, opened=opened)
     read = time.perf_counter()
     session = None

@@ -39,7 +39,7 @@ from nosync_nb.store.catalog.epoch_index import EpochSequence
 from nosync_nb.store.durability.recovery_frontier import FailureName, Frontier
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.store import Store
-from nosync_nb.store.timetravel.branches__listing import BranchInfo
+from nosync_nb.store.timetravel.branches import BranchInfo
 from nosync_nb.store.verification.report import VerificationReport
 
 

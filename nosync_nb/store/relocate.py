@@ -23,7 +23,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner
 from nosync_nb.store.log.owner import LogLocation
 from nosync_nb.store.timetravel import branches
-from nosync_nb.store.timetravel.branches__listing import open_by
+from nosync_nb.store.timetravel.branches import open_by
 
 
 def move(

@@ -21,7 +21,7 @@ import nosync_nb
 from nosync_nb.collections.functions import closure
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.durability.frame_offsets__written import EpochOffsets
+from nosync_nb.store.durability.frame_offsets import EpochOffsets
 from nosync_nb.store.log import batch_codec
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import LAYERS_MAX

@@ -15,7 +15,7 @@ from nosync_widgets.data.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.store.timetravel.branches__listing import BranchInfo
+    from nosync_nb.store.timetravel.branches import BranchInfo
 
 
 _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
@@ -104,7 +104,7 @@ def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str
     """Branches, each with those of it, by the names that a notebook of the log has for them."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.session.timetravel import remote_branches
-    from nosync_nb.store.timetravel import branches__listing
+    from nosync_nb.store.timetravel.branches import list_branches
 
     for each in branches.values():
         name = above + each.name
@@ -113,7 +113,7 @@ def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str
             path = each.path
             below = {
                 **remote_branches.remote_branch_list(Files(), path),
-                **branches__listing.list_branches(Files(), path),
+                **list_branches(Files(), path),
             }
             yield from _every(below, f"{name}/")
 

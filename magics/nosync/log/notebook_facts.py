@@ -216,7 +216,7 @@ def open_in(folder: Path) -> str | None:
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.log import owner
     from nosync_nb.store.timetravel import branches
-    from nosync_nb.store.timetravel.branches__listing import open_by
+    from nosync_nb.store.timetravel.branches import open_by
 
     files = Files()
     with suppress(NosyncError):

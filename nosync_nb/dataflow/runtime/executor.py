@@ -1,19 +1,96 @@
-"""Kernels in this process: an operator runs over a change at once, or file by file of it.
+"""The executor protocol, and the runs of an operator in this process and in lookup stages.
 
-What lies in several files need not be in memory at once: operators whose output for pieces of a
-change adds up get them one after the other.
+A runner asks a `BulkExecutor` where an operator runs. `nosync_nb.spark.execution.placement`
+implements it; without it every operator runs in this process.
+
+`run_in_process` runs a kernel over a whole change, or file by file. A change of several files need
+not fit into memory: an operator whose outputs for parts of a change add up reads one file after the
+other.
+
+`run_lookup_stages` runs a multiway join on executors. Such an operator looks into several traces by
+different keys, so no single key can partition it. Each of its lookup stages takes a change through
+one trace after another, with one join per hop that is partitioned by its own key. The output of a
+hop is in files for the next hop and passes through no other process. The reader of the node may
+perform the last join as part of its own run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, Protocol
 
-from nosync_nb.dataflow.graph import Node
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
-from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
-from nosync_nb.operators import Operator, Step
+from nosync_nb.operators import Concat, Linear, LookupStage, LoopPlacement, Operator, Step
+from nosync_nb.operators.base import RowPiece, joined_placement
+from nosync_nb.operators.linear import Select
+from nosync_nb.rows import Schema
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
+
+
+class OperatorResult(NamedTuple):
+    """What running one operator gave."""
+
+    delta: Delta | None
+    emitted: list[ArrangedChange | None]
+    touched: int
+    placement: str
+
+    def with_late(self, deltas: Sequence[Delta | None]) -> OperatorResult:
+        """With what those operators took that were left to this one, and had to be run before."""
+        touched, placement = self.touched, self.placement
+        for delta in dict.fromkeys(deltas):
+            work = None if delta is None else delta.late_work
+            if work is not None:
+                touched += work[0]
+                placement = joined_placement(work[1], placement)
+        return self._replace(touched=touched, placement=placement)
+
+
+class PlacementDecision(Protocol):
+    """Where one run goes; see `nosync_nb.spark.execution.cost_model`."""
+
+    @property
+    def there(self) -> bool:
+        """Whether on executors."""
+
+    @property
+    def why(self) -> str:
+        """The reason, for people."""
+
+    @property
+    def rows(self) -> int:
+        """The changed rows that were weighed, 0 if they were too few for that."""
+
+
+class BulkExecutor(Protocol):
+    """Runs an operator on Spark executors; see `nosync_nb.spark`."""
+
+    def choose(self, node: Node, deltas: list[Delta | None]) -> PlacementDecision:
+        """Where this run goes."""
+
+    def run(
+        self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
+    ) -> OperatorResult:
+        """Runs it there; with `fuse`, leaves it to the one that reads it, if that can be."""
+
+    def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> LoopPlacement | None:
+        """Where the kernels inside a loop may run; None: all of them here."""
+
+    def measured(self, node: Node, rows: int, seconds: float) -> None:
+        """Hears how long a run that was weighed, and stayed in this process, has taken."""
+
+
+class SpillTarget(Protocol):
+    """Puts what a run gives into files as it comes; see `nosync_nb.store.spill_files`."""
+
+    def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
+        """The batch of a log or a trace: in files if it is large, else as it is."""
+
+    def rest(self, size_bytes: int) -> None:
+        """Is told that so many bytes of files were read; it may let go of their pages."""
 
 
 def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> OperatorResult:
@@ -73,3 +150,88 @@ def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Up
             if output:
                 outputs.append(output)
     return concat_updates(outputs, operator.types) if outputs else None
+
+
+def run_lookup_stages(
+    bulk: BulkExecutor,
+    node: Node,
+    deltas: Sequence[Delta | None],
+    legs: Sequence[LookupStage],
+    step: Step,
+    *,
+    fuse: bool,
+) -> OperatorResult:
+    """Runs the legs of a node's operator on executors, and what they give together as its output.
+
+    Args:
+        fuse: to leave the last of it to the only one that reads it.
+
+    Cost: a Spark query for each hop but the last of each leg, which is done by whoever reads it.
+    """
+    runs = _Runs(bulk, node, step)
+    parts = [part for leg in legs if (part := runs.leg(leg, deltas[leg.port])) is not None]
+    if not parts:
+        return OperatorResult(None, [], runs.touched, runs.placement or "in process")
+    return runs.together(parts, fuse=fuse)
+
+
+class _Runs:
+    """The runs of one step: each of an operator that stands for the node's."""
+
+    def __init__(self, bulk: BulkExecutor, node: Node, step: Step) -> None:
+        self.bulk = bulk
+        self.node = node
+        self.step = step
+        self.touched = 0
+        self.placement = ""
+
+    def leg(self, leg: LookupStage, delta: Delta | None) -> Delta | None:
+        """What one leg gives, in files; None if that is nothing."""
+        for at, hop in enumerate(leg.hops):
+            row = leg.start if not at else leg.hops[at - 1].sieve
+            if delta is None:
+                return None
+            given = delta if row is None else self._later(delta, row)
+            join, number, stage = hop.operator, self.node.id, self.node.stage
+            node = Node(number, "", join.types, stage, operator=join, inputs=(0, 1))
+            # What looks into the next trace has to know how much that is; what adds up has not.
+            ends = at == len(leg.hops) - 1
+            delta = self._run(node, [given, None], [None, hop.trace], fuse=ends).delta
+        if delta is None:
+            return None
+        last = leg.hops[-1].sieve
+        given = delta if last is None else self._later(delta, last)
+        return self._later(given, Select(leg.outputs, Schema([])))
+
+    def together(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
+        """The output of the node."""
+        node = self.node.copied()
+        node.run_by(Concat(node.types, len(parts)), range(len(parts)), int)
+        done = self._run(node, [*parts], [None for _ in parts], fuse=fuse)
+        return OperatorResult(done.delta, [], self.touched, self.placement)
+
+    def _later(self, delta: Delta, row: RowPiece) -> Delta:
+        """A change with a row-wise operator over it, which the next run does on its way."""
+        linear = Linear((row,), row.types_after(delta.types))
+        return Delta(linear.types, later=(delta, linear, self.step))
+
+    def _run(
+        self,
+        node: Node,
+        deltas: list[Delta | None],
+        traces: Sequence[Trace | None],
+        *,
+        fuse: bool = False,
+    ) -> OperatorResult:
+        """Runs a node that stands for the real one."""
+        operator = node.operator
+        assert operator is not None
+        inputs = [
+            Node(i, "", layout.types if layout is not None else node.types, node.stage)
+            for i, layout in enumerate(operator.layouts)
+        ]
+        step = Step((), traces, traces, (), stage=node.stage, first=self.step.first)
+        done = self.bulk.run(node, deltas, step, Graph(inputs), fuse=fuse)
+        self.touched += done.touched
+        self.placement = joined_placement(self.placement, done.placement)
+        return done

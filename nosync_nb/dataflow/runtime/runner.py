@@ -1,8 +1,12 @@
-"""The dataflow: runs the changes of one epoch through a graph and gives a draft of what follows.
+"""Runs the changes of one epoch through a graph, and returns the draft of the next version.
 
-An epoch builds a draft over a version: each operator, in order, gets its inputs' changes (none: it
-is skipped), looks into traces, and its output goes on. Nothing of a version is changed, so success
-is one assignment by the caller, and failure drops the draft.
+A draft is built over a version. Each operator, in order, receives the changes of its inputs, and is
+skipped if there are none. It looks into traces, and its output is passed to its readers. A runner
+never changes a version: the caller publishes a draft with one assignment, or drops it on failure.
+
+`InputArrangements` records which traces the operators look into, and in which order the changes are
+wanted. It is computed once for each node. Records of unchanged nodes are taken over from the
+previous graph; readers of a node with other traces are connected again.
 """
 
 from __future__ import annotations
@@ -10,25 +14,92 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta, file_bytes, layer_of
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
-from nosync_nb.dataflow.runtime.executor import run_in_process
-from nosync_nb.dataflow.runtime.executor__elsewhere import (
+from nosync_nb.dataflow.runtime.executor import (
     BulkExecutor,
     OperatorResult,
     PlacementDecision,
     SpillTarget,
+    run_in_process,
+    run_lookup_stages,
 )
-from nosync_nb.dataflow.runtime.executor__legs import run_lookup_stages
-from nosync_nb.dataflow.runtime.runner__ports import InputArrangements
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.count_arithmetic import CountError, named_count_error
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout
 from nosync_nb.trace.parts.part_file import frame_rows
+
+
+class InputArrangements:
+    """The traces of a graph, and who looks into them. Not changed once it is made.
+
+    Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
+    came, and some 20 ns for each other.
+
+    Args:
+        before: of the graph before; None: nothing is taken over.
+
+    Attributes:
+        empty: each trace, as it is without layers.
+        looks: for each node the numbers of the traces of its inputs that its operator looks into.
+        nothing: for each node as many times None, if it looks into no trace; else nothing.
+        sorted: the order in which somebody wants the change of a node each epoch.
+    """
+
+    def __init__(self, graph: Graph, before: InputArrangements | None) -> None:
+        self.graph = graph
+        self.empty: dict[int, Trace] = {}
+        self.looks: dict[int, list[int | None]] = {}
+        self.nothing: dict[int, Sequence[None]] = {}
+        self.sorted: dict[int, Layout] = {}
+        nodes: Iterable[Node] = graph
+        if before is not None and before.graph.nodes.keys() <= graph.nodes.keys():
+            nodes = self._take_over(before)
+        for node in nodes:
+            self.empty.update((number, Trace(layout)) for number, layout in node.layouts())
+            if node.operator is not None and not node.frozen:
+                self._connect(node, node.operator)
+
+    @cached_property
+    def last(self) -> Mapping[int, Sequence[int]]:
+        """For each node the inputs that none after it reads. Cost: O(nodes), at the first call."""
+        reader = {i: node.id for node in self.graph for i in node.inputs}
+        last: dict[int, list[int]] = {}
+        for number, by in reader.items():
+            last.setdefault(by, []).append(number)
+        return last
+
+    def _take_over(self, before: InputArrangements) -> list[Node]:
+        """Takes over what is known of nodes that stay as they are; returns the others."""
+        change = self.graph.since(before.graph)
+        if change.whole:
+            return change.fresh
+        self.empty = dict(before.empty)
+        self.looks, self.sorted = dict(before.looks), dict(before.sorted)
+        self.nothing = dict(before.nothing)
+        for number in change.dropped:
+            del self.empty[number]
+        changed = {node.id for node in change.gone}
+        readers = [n for n in self.graph if not changed.isdisjoint(n.inputs)] if changed else []
+        return [*change.fresh, *readers]
+
+    def _connect(self, node: Node, operator: Operator) -> None:
+        """Notes which traces an operator looks into."""
+        looks = self.looks[node.id] = []
+        for layout, i in zip(operator.layouts, node.inputs, strict=True):
+            traces = self.graph.nodes[i].traces
+            if layout is None and operator.whole:
+                looks.append(next(iter(traces.values())))
+            else:
+                looks.append(None if layout is None else traces[layout])
+            if layout is not None and operator.sorts:
+                self.sorted[i] = layout
+        self.nothing[node.id] = (None,) * len(looks) if looks.count(None) == len(looks) else ()
 
 
 class Runner:

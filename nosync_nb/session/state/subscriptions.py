@@ -29,7 +29,7 @@ from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError, visible, warn
-from nosync_nb.store.timetravel import catalog_at__rewound
+from nosync_nb.store.timetravel import catalog_at
 from nosync_nb.trace.batch import Batch
 
 logger = logging.getLogger("nosync")
@@ -212,7 +212,7 @@ class Subscriptions:
         """
         for each in self._inspected:
             if each.name in was.graph.named and each.name in seen.graph.named:
-                changes = catalog_at__rewound.rewind_difference(was, seen, each.name)
+                changes = catalog_at.rewind_difference(was, seen, each.name)
                 if len(changes):
                     self._show(each, seen.epoch, changes, seen)
         self._notify(seen.epoch)

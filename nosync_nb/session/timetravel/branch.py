@@ -24,9 +24,8 @@ from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.timetravel import remote_branches
 from nosync_nb.store import undo
 from nosync_nb.store.replication.config import ReplicaConfig, checked_config
-from nosync_nb.store.timetravel import branches, branches__listing
-from nosync_nb.store.timetravel.branches import BranchStart
-from nosync_nb.store.timetravel.branches__listing import BranchInfo
+from nosync_nb.store.timetravel import branches
+from nosync_nb.store.timetravel.branches import BranchInfo, BranchStart
 from nosync_nb.store.timetravel.catalog_at import branch_catalog
 from nosync_nb.store.timetravel.historical_catalog import (
     historical_catalog,
@@ -199,7 +198,7 @@ class BranchService:
     def listed(self) -> Mapping[str, BranchInfo]:
         """The branches, by name, those that are at replicas alone as well."""
         store = self._publisher.store
-        here = branches__listing.list_branches(store.files, store.path)
+        here = branches.list_branches(store.files, store.path)
         return {**remote_branches.remote_branch_list(store.files, store.path), **here}
 
     def drop(self, name: str) -> None:

@@ -20,7 +20,7 @@ from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.remote_branches import RemoteBranch, drop_copies, remote_branches
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
-from nosync_nb.store.timetravel.branches__listing import BranchInfo
+from nosync_nb.store.timetravel.branches import BranchInfo
 
 
 class BranchCopies(NamedTuple):

@@ -50,7 +50,7 @@ from nosync_nb.store import undo
 from nosync_nb.store import undo as recent
 from nosync_nb.store.catalog.epoch_index import RewindMark
 from nosync_nb.store.records.payloads import PayloadEntry
-from nosync_nb.store.timetravel import branches, catalog_at__rewound
+from nosync_nb.store.timetravel import branches, catalog_at
 from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch, plan_as_of
 from nosync_nb.trace import Trace
 from nosync_nb.trace.history.history import History
@@ -216,9 +216,9 @@ class RewindService:
     def _gone_back(self, earlier: GraphAtEpoch, outcome: DefinitionOutcome) -> RewindReport:
         """Prepares what will be assigned, writes the frame, and has it assigned."""
         publisher, now = self._publisher, self._publisher.snapshot
-        catalog = catalog_at__rewound.rewound_catalog(now.catalog, earlier)
+        catalog = catalog_at.rewound_catalog(now.catalog, earlier)
         computed = [n for n in earlier.unread if catalog[n].live]
-        there = publisher.numbered(catalog_at__rewound.rewound_graph(now.graph, catalog, earlier))
+        there = publisher.numbered(catalog_at.rewound_graph(now.graph, catalog, earlier))
         point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
         draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
         graph, runner = there, publisher.runner
@@ -246,7 +246,7 @@ class RewindService:
         link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
 
         def over(stages: Mapping[str, Stage]) -> Compiled:
-            there = catalog_at__rewound.rewound_graph(now.graph, stages, earlier)
+            there = catalog_at.rewound_graph(now.graph, stages, earlier)
             return self._compiled(self._publisher.numbered(there), stages, earlier.epoch)
 
         version = VersionState(earlier.epoch, earlier.traces)

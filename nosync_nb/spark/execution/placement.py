@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, UnarrangedChange
-from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
+from nosync_nb.dataflow.runtime.executor import OperatorResult
 from nosync_nb.errors import OutOfMemoryError, titled
 from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators import Linear, Operator, Step

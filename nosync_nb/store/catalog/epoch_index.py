@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, overload
 
 from nosync_nb.errors import CorruptLogError, TimeError, likely
 from nosync_nb.store.catalog.validation import check_count, check_marks, check_pairs, check_texts
-from nosync_nb.store.durability.frame_offsets__written import EpochOffsets
+from nosync_nb.store.durability.frame_offsets import EpochOffsets
 
 REWINDS_MAX = 64
 """Rewinds of which it is known how far a copy is that lacks them."""

@@ -1,14 +1,17 @@
-"""Defined: which frame each named log came into being with, so what of it a level has.
+"""The frame of the log that holds each definition and each epoch, and what a durability level has.
 
-An epoch says nothing of how it was computed. A log whose epochs are all on a replica, and whose
-definition is not, is nobody's there: the session that comes back has no such stage.
+`DefinitionOffset`: an epoch does not say how it was computed. If all epochs of a log are on a
+replica and its definition is not, they are of no use there, because a restored session would have
+no such stage. A log keeps its number when the stage is renamed or becomes an earlier version: its
+contents are restored under the name that it had.
 
-A log keeps its number when the stage is renamed, or becomes an earlier version: what it holds comes
-back under the name it had.
+`EpochOffsets`: frame numbers only grow. Epoch numbers do not, because a session may be rewound to
+an earlier one.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -93,3 +96,60 @@ def _local(stage: Mapping[str, Any]) -> bool:
 
 def _stopped(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [s for s in catalog.get("stages", ()) if s["life"]["is"] == "stale"]
+
+
+class EpochOffsets:
+    """Which epochs are in which frames of the log; so which are on disk, if the frames are.
+
+    A frame holds an epoch or something else, a definition say. As long as each frame holds the
+    epoch after that of the frame before, nothing is added: a *run* is its first frame and epoch,
+    and of the runs only those are kept that are not on disk.
+
+    Noting an epoch again changes nothing.
+
+    Args:
+        epoch: the last one that is on disk already.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, epoch: int = 0) -> None:
+        runs: tuple[tuple[int, int], ...] = ((0, epoch),)
+        self._state = runs, epoch  # one reference: a note is whole, or was not made
+
+    def note(self, seq: int, epoch: int, durable: int) -> None:
+        """Notes the frame of the next epoch, and how far frames are on disk. Cost: below 1 us."""
+        runs, last = self._state
+        if epoch <= last:
+            return
+        if epoch - runs[-1][1] != seq - runs[-1][0]:
+            first = max(0, bisect.bisect_right(runs, durable, key=_seq) - 1)
+            runs = (*runs[first:], (seq, epoch))
+        self._state = runs, epoch
+
+    def cut(self, epoch: int) -> None:
+        """Forgets the epochs after one, which is on disk as soon as its own frame is.
+
+        Nothing is said of the frame that leaves them: without it they are there again.
+        """
+        runs = tuple(run for run in self._state[0] if run[1] <= epoch)
+        self._state = runs or ((0, epoch),), epoch
+
+    def upto(self, durable: int) -> int:
+        """The last epoch that is on disk, if frames are up to `durable`.
+
+        IMPORTANT: ask the log before, so that what it says is no older than what is here.
+        """
+        runs, last = self._state
+        at = bisect.bisect_right(runs, durable, key=_seq) - 1
+        if at + 1 < len(runs):
+            last = runs[at + 1][1] - 1
+        seq, epoch = runs[max(at, 0)]
+        return min(max(durable - seq, 0) + epoch, last)
+
+    def __len__(self) -> int:
+        return len(self._state[0])
+
+
+def _seq(run: tuple[int, int]) -> int:
+    return run[0]

@@ -1,20 +1,24 @@
-"""Branches: logs that begin with what another one held at an epoch, in a folder of that.
+"""Creates, lists and drops branches: logs that begin with the contents of another log at an epoch.
 
     folder/branches/NAME/      a log like any other, complete in itself
-    folder/branches/.making-*  one that is being made; .dropped-*: one that is being deleted
-    folder/branches/.left-*    one of what a rewind leaves, before it has come about
-    folder/branches/.in-use    the branch that a notebook of this log goes on in
+    folder/branches/.making-*  a branch under construction; .dropped-*: one that is being deleted
+    folder/branches/.left-*    a branch of the epochs that a rewind undoes, until the rewind is done
+    folder/branches/.in-use    the branch in which a notebook of this log continues
 
-A branch is made under another name, synced as a whole (`files/group_sync.py`), and renamed: it is
-there as a whole or not at all. What
-lies in files (layers, packs) has one more name there, and no byte is copied: a file lives as long
-as one of the two logs needs it, and neither has to know what the other deletes. It begins with a
-checkpoint, which says whose branch it is, and at which epoch it forked.
+A branch is written under a temporary name, synced as a whole (`files/group_sync.py`), and renamed.
+So it exists as a whole or not at all. Its files (layers, packs) are hard links, and no byte is
+copied. A file lives as long as one of the two logs needs it, and neither log must know what the
+other deletes. A branch begins with a checkpoint that records its parent and the epoch at which it
+forked.
 
-Owns: nothing; whoever makes or drops a branch holds the lease of the log that it is in.
+The list of branches is read from the logs themselves, and each of them is opened for reading. No
+second record exists that could disagree. A damaged branch is listed as damaged, beside the others.
 
-Failure: 1. A process dies while it makes a branch. 2. Its files keep bytes of the parent that
-nobody needs. Hence what is half made or half deleted goes before the next one is made or dropped.
+Owns: nothing. The caller that creates or drops a branch holds the lease of the parent log.
+
+Failure: 1. A process dies while it creates a branch. 2. The files retain bytes of the parent that
+no log needs. Therefore unfinished and half-deleted branches are removed before the next one is
+created or dropped.
 """
 
 from __future__ import annotations
@@ -27,12 +31,13 @@ from uuid import uuid4
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
-from nosync_nb.errors import DurabilityError, FencedError, SchemaError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError, TrustError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.group_sync import GroupSyncFiles
 from nosync_nb.files.safe_names import FOLDERS
 from nosync_nb.store.log import fencing, folder
-from nosync_nb.store.log.owner import HostIdentity
+from nosync_nb.store.log.owner import HostIdentity, LogOwner
+from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.file_layout import BRANCHES
@@ -424,3 +429,76 @@ def _is_there(files: Files, log: str, name: str) -> bool:
             return False
         log = branch_folder(log, part)
     return True
+
+
+class BranchInfo(NamedTuple):
+    """A branch as it is listed.
+
+    Attributes:
+        path: of its folder, to be opened.
+        at: the epoch at which it forked.
+        now: its last epoch.
+        owner: who has it open for writing, None if nobody has.
+        damaged: why its log cannot be read; then neither epoch is known.
+        replicas: where its copies are, if it is at replicas alone and not on this disk; then
+            neither epoch is known, and `nosync.open(path, replicas=replicas)` brings it back.
+    """
+
+    name: str
+    path: str
+    at: int
+    now: int
+    owner: str | None
+    damaged: str = ""
+    replicas: tuple[str, ...] = ()
+
+
+def list_branches(files: Files, log: str) -> dict[str, BranchInfo]:
+    """The branches of the log in a folder, by name. Cost: each is opened for reading."""
+    branches = {}
+    for name in branch_names(files, log):
+        path = branch_folder(log, name)
+        try:
+            branches[name] = _listed(path, name)
+        except (CorruptLogError, DurabilityError, TrustError) as error:
+            branches[name] = BranchInfo(name, path, 0, 0, None, str(error))
+    return branches
+
+
+def _listed(path: str, name: str) -> BranchInfo:
+    store = Store.open(path, mode="r")
+    try:
+        fork = branch_origin(store.meta)
+        if fork is None:
+            raise CorruptLogError(
+                f"'{path}' is no branch: its log says of nothing where it forked",
+                hint="move the folder elsewhere and open it there",
+            )
+        kinds = payloads.EPOCH, payloads.REWIND
+        epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
+        owner = store.log.owner
+        return BranchInfo(name, path, fork.at, epochs[-1], open_by(owner))
+    finally:
+        store.close()
+
+
+def open_by(owner: LogOwner | None) -> str | None:
+    """The process that has a log open for writing; None if none is known to.
+
+    An owner on another host or in another container counts as alive.
+    """
+    if owner is None or owner.released or HostIdentity().alive(owner.identity) is False:
+        return None
+    return str(owner)
+
+
+def check_branch_exists(files: Files, path: str) -> None:
+    """Raises SchemaError if a folder would be a branch and is not there: none is made by opening.
+
+    Whoever opens a branch of one that was dropped would else begin an empty log in its place.
+    """
+    while os.path.basename(inner := os.path.dirname(path)) == FOLDER:
+        log, name = os.path.dirname(inner), os.path.basename(path)
+        if not files.exists(path) and files.exists(os.path.join(log, "generation")):
+            raise unknown_branch_error(name, branch_names(files, log))
+        path = log

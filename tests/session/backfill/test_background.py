@@ -20,7 +20,7 @@ from nosync_nb import Session, StageError
 from nosync_nb.dataflow.graph import Node
 from nosync_nb.dataflow.runtime import runner
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
+from nosync_nb.dataflow.runtime.executor import OperatorResult
 from nosync_nb.operators import Step
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store, undo

@@ -12,7 +12,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.dataflow.runtime.executor__elsewhere import OperatorResult
+from nosync_nb.dataflow.runtime.executor import OperatorResult
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Linear, Step
 from nosync_nb.spark.execution.bulk_inputs import BulkOutput, DeferredBulkRun
