@@ -27,7 +27,7 @@ from nosync_nb.expressions.evaluation.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.evaluation.shared_operands import SharedOperandNode
-from nosync_nb.expressions.functions import datetimes__making, number_formats
+from nosync_nb.expressions.functions import datetimes, number_formats
 from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
 from nosync_nb.expressions.implicit_casts import NotProvedError
@@ -127,7 +127,7 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO):
         return tried(kernel)
     if isinstance(kernel, Kernel) and name in _MAKING:
-        return datetimes__making.lenient(kernel)
+        return datetimes.null_if_missing(kernel)
     raise NotProvedError(f"{name} without ANSI mode")
 
 

@@ -110,3 +110,8 @@ def _leaves(column: pa.ChunkedArray) -> Iterator[tuple[pa.Array, bool]]:
             parts += [(array.keys, False), (array.items, False)]
         else:
             parts.append((array.flatten(), True))
+
+
+def is_series(values: Any) -> bool:
+    """Tells whether `values` is a pandas series, index or array, without importing pandas."""
+    return type(values).__module__.partition(".")[0] == "pandas"

@@ -17,7 +17,7 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.ddl import quoted
-from nosync_nb.rows.ingest.convert__entry import adopt_same_schema
+from nosync_nb.rows.ingest.convert import adopt_same_schema
 from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import error_translation, ingest__batches, interval_transport
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks

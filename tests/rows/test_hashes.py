@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import arrow_type, from_arrow, hashes__xxh64, objects, to_arrow, widen
+from nosync_nb.rows import arrow_type, from_arrow, hashes, objects, to_arrow, widen
 from nosync_nb.rows.encoding import raw
 from nosync_nb.rows.hashes import extend_hashes, hash_columns, spark_hash_sql
 
@@ -28,7 +28,7 @@ MANY = 300
 def _few(request: pytest.FixtureRequest) -> Iterator[None]:
     """From how many texts of a length on they are hashed together."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashes__xxh64, "FEW", request.param)
+        patch.setattr(hashes, "_RUNS_MIN", request.param)
         yield
 
 

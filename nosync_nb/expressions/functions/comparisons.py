@@ -19,7 +19,7 @@ from nosync_nb.expressions.evaluation.nodes import (
     StrictNode,
     ValueNode,
 )
-from nosync_nb.expressions.functions import decimals__exact, null_tolerant, patterns
+from nosync_nb.expressions.functions import decimals, null_tolerant, patterns
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, to_common
 from nosync_nb.expressions.kernels import numeric, strings
@@ -43,12 +43,12 @@ def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
             whole_number = _beside_decimal(name, right)
             if whole_number is not None:
                 right = whole_number
-        if decimals__exact.fits((left, right)):
-            kernel = decimals__exact.comparison(name, left.type, right.type)
+        if decimals.is_comparable((left, right)):
+            kernel = decimals.comparison(name, left.type, right.type)
             return StrictNode(name, "boolean", kernel, (left, right))
         left, right = to_common([left, right], utc=utc)
         if left.type == "binary":
-            kernel = decimals__exact.comparison(name, "binary", "binary")
+            kernel = decimals.comparison(name, "binary", "binary")
             return StrictNode(name, "boolean", kernel, (left, right))
         if left.type == "string":
             return StrictNode(name, "boolean", text, (left, right))
@@ -114,14 +114,14 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(arguments) < 2:
         raise NotProvedError("in nothing")
     given = [arguments[0], *(x for x in arguments[1:] if x.type != VOID)]
-    exactly = len(given) > 1 and decimals__exact.fits(given)
+    exactly = len(given) > 1 and decimals.is_comparable(given)
     value, *listed = arguments if exactly else to_common(arguments, utc=utc)
     literals = [x for x in listed if isinstance(x, LiteralNode)]
     if len(literals) < len(listed):
         return _any_equal(value, listed, utc)
     wanted = [x.value for x in literals if x.value is not None]
     if exactly or value.type == "binary":
-        matches = StrictNode(name, "boolean", decimals__exact.one_of(wanted, value.type), (value,))
+        matches = StrictNode(name, "boolean", decimals.is_one_of(wanted, value.type), (value,))
     elif value.type == "string":
         matches = StrictNode(name, "boolean", patterns.one_of(frozenset(wanted)), (value,))
     else:
@@ -164,7 +164,7 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
             raise NotProvedError(f"{name} of text and something else")
         operands = to_common(arguments, utc=utc)
         if is_decimal(operands[0].type):
-            return ExtremeNode(operands, decimals__exact.chosen(least=name == "least"), name)
+            return ExtremeNode(operands, decimals.extreme(least=name == "least"), name)
         if operands[0].type in ("string", "binary"):
             row = null_tolerant.least if name == "least" else null_tolerant.greatest
             return null_tolerant.NullTolerantNode(operands[0].type, row, operands)

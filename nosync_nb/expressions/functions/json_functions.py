@@ -1,8 +1,13 @@
-"""JSON: `get_json_object` by a literal path, and `to_json`.
+"""JSON: `get_json_object` by a literal path, `to_json`, and `from_json` by a literal schema.
 
-Text is read as Spark's reader does: quotes may be single, characters of control may stand in
-strings, what follows the first value does not count, and a text that is no JSON gives null. Numbers
-with a fraction are doubles. Paths of names, places and `[*]` are read here; `.*` is Spark's.
+Text is read as Spark's reader does: strings may have single quotes and contain control characters,
+text after the first value is ignored, and a text that is not JSON gives null. Numbers with a
+fraction are doubles. Paths of names, positions and `[*]` are evaluated here; `.*` is left to Spark.
+
+The schema of `from_json` has numbers, text, booleans, times, arrays and structs. A value that does
+not fit the schema is null: a field alone, an array as a whole, all fields of a text that is not
+JSON. Of several fields of one name the last counts. Dates and timestamps are text that can be cast
+to them, or days and seconds since 1970. Maps, floats, bytes and options are left to Spark.
 """
 
 from __future__ import annotations
@@ -11,19 +16,24 @@ import base64
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+from nosync_nb.errors import SchemaError
 from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.functions.collections import is_held
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value, only
-from nosync_nb.expressions.kernels import datetimes, intervals
-from nosync_nb.expressions.kernels.kernel import TextKernel
+from nosync_nb.expressions.kernels import datetimes, intervals, timestamp_parsing
+from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
-from nosync_nb.expressions.typing_rules import is_decimal
-from nosync_nb.rows.ddl import INTERVALS
-from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, is_decimal
+from nosync_nb.rows import Schema, canonical_type
+from nosync_nb.rows.ddl import INTERVALS, quote
+from nosync_nb.rows.types import INTEGERS, decimal_parts, is_nested, nested_parts
 
 _NUMBER_MAX = 1000
 """Characters of a number beyond which Spark's reader refuses it."""
@@ -343,4 +353,236 @@ def _to_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     return RowwiseNode(name, "string", _writer(type_), arguments)
 
 
-FUNCTIONS: dict[str, Rule] = {"get_json_object": _get_json_object, "to_json": _to_json}
+Convert = Callable[[Any], Any]
+
+
+class WrittenDouble(float):
+    """A double, and the text that it was read of."""
+
+    text = ""
+
+    @classmethod
+    def of(cls, text: str) -> WrittenDouble:
+        """The double of a text."""
+        value = cls(text)
+        value.text = text
+        return value
+
+
+_STRICT_DECODER = decoder(float, strict=True)
+_EXACT_DECODER = decoder(float, fraction=WrittenDouble.of, strict=True)
+_LONE = re.compile(r"[\ud800-\udfff]")
+_NAMED = {"NaN": "nan", "Infinity": "inf", "+INF": "inf", "INF": "inf", "-INF": "-inf"}
+_NAMED |= {"+Infinity": "inf", "-Infinity": "-inf"}
+
+
+class UnfitValueError(Exception):
+    """A value does not fit its type."""
+
+
+def _read_integer(least: int, greatest: int) -> Convert:
+    def convert(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
+            raise UnfitValueError
+        return value
+
+    return convert
+
+
+def _read_byte(value: Any) -> int:
+    """Spark's reader takes a byte with or without a sign."""
+    whole: int = _read_integer(-128, 255)(value)
+    return whole if whole < 128 else whole - 256
+
+
+def _read_double(value: Any) -> float:
+    if isinstance(value, str) and value in _NAMED:
+        return float(_NAMED[value])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnfitValueError
+    return float(str(value))
+
+
+def _read_boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UnfitValueError
+    return value
+
+
+def _read_decimal(type_: str) -> Convert:
+    precision, scale = decimal_parts(type_)
+    unit, limit = Decimal(1).scaleb(-scale), 10 ** (precision - scale)
+    context = Context(prec=_PLACES, rounding=ROUND_HALF_UP)
+
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, str):
+            text = value.replace(",", "")
+        elif isinstance(value, WrittenDouble):
+            text = value.text
+        else:
+            text = str(_read_integer(-_MANY, _MANY)(value))
+        if not _NUMBER.fullmatch(text):
+            raise UnfitValueError
+        exact = Decimal(text)
+        if exact.adjusted() > 2 * DIGITS_MAX:
+            raise UnfitValueError
+        near = exact.quantize(unit, context=context) if exact.adjusted() > -_FINE else 0 * unit
+        if abs(near) >= limit:
+            raise UnfitValueError
+        return near
+
+    return convert
+
+
+_PLACES, _FINE = 2000, 1000
+_MANY = 10**1000
+_DIGIT = r"(?:(?![\U00010000-\U0010ffff])\d)"
+"""As Java has digits: of every script, but of 16 bits."""
+
+_NUMBER = re.compile(rf"[+-]?(?:{_DIGIT}+\.?{_DIGIT}*|\.{_DIGIT}+)(?:[eE][+-]?{_DIGIT}{{1,9}})?")
+_DAYS = re.compile(rf"[+-]?{_DIGIT}{{1,10}}")
+_GREGORIAN = -141_427
+"""The day since 1970 from which on Spark's old calendar is that of today."""
+
+
+def _read_date(value: Any) -> int:
+    """A text that can be cast, or that is a number of days of Spark's old calendar."""
+    if not isinstance(value, str) or not value:
+        raise UnfitValueError
+    day = datetimes.parse_date(_without_gmt(value).strip(timestamp_parsing.BLANKS))
+    if day is not None:
+        return day
+    if not _DAYS.fullmatch(value) or not -(2**31) <= int(value) < 2**31:
+        raise UnfitValueError
+    return int(value) if int(value) >= _GREGORIAN else _of_julian(int(value))
+
+
+def _of_julian(day: int) -> int:
+    """The day with the year, month and day that the Julian calendar has for a day."""
+    shifted = day + 2_472_670
+    years = (4 * shifted + 3) // 1461
+    rest = shifted - 1461 * years // 4
+    march = (5 * rest + 2) // 153
+    month = (years - 4800 + march // 10 - 1970) * 12 + march + 2 - 12 * (march // 10)
+    return int(datetimes.month_start(month)) + rest - (153 * march + 2) // 5
+
+
+def _without_gmt(text: str) -> str:
+    before, gmt, after = text.partition("GMT")
+    return before + after if gmt else text
+
+
+_READ_TIME = timestamp_parsing.timestamp_parser("timestamp").row
+_WRAP = 1 << 64
+
+
+def _read_timestamp(value: Any) -> int:
+    """A text that can be cast, or whole seconds, which wrap."""
+    if isinstance(value, str) and value:
+        for text in (value, _without_gmt(value)):
+            with suppress(InvalidError):
+                micros: int = _READ_TIME(text)
+                return micros
+        raise UnfitValueError
+    seconds: int = _read_integer(-(2**63), 2**63 - 1)(value)
+    return (seconds * datetimes.SECOND + _WRAP // 2) % _WRAP - _WRAP // 2
+
+
+def _read_string(value: Any) -> str:
+    return _LONE.sub("?", value) if isinstance(value, str) else as_text(value)
+
+
+def _read_list(inner: Convert) -> Convert:
+    def convert(value: Any) -> list[Any]:
+        if isinstance(value, JsonObject) or not isinstance(value, list):
+            raise UnfitValueError
+        return [None if item is None else inner(item) for item in value]
+
+    return convert
+
+
+def _read_struct(fields: list[tuple[str, Convert]]) -> Convert:
+    places = {name: (i, convert) for i, (name, convert) in enumerate(fields)}
+
+    def convert(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, JsonObject):
+            raise UnfitValueError
+        made: list[Any] = [None] * len(fields)
+        for name, own in value:
+            i, inner = places.get(name, (-1, None))
+            if inner is None:
+                continue
+            try:
+                made[i] = None if own is None else inner(own)
+            except UnfitValueError:
+                continue
+        return tuple(made)
+
+    return convert
+
+
+_CONVERTERS: dict[str, Convert] = {
+    **{type_: _read_integer(*limits(type_)) for type_ in INTEGERS},
+    "tinyint": _read_byte,
+    "double": _read_double,
+    "boolean": _read_boolean,
+    "string": _read_string,
+    "date": _read_date,
+    "timestamp": _read_timestamp,
+}
+
+
+def _converter(type_: str) -> Convert:
+    if type_.startswith("array<"):
+        return _read_list(_converter(nested_parts(type_)[0][1]))
+    if type_.startswith("struct<"):
+        return _read_struct([(name, _converter(own)) for name, own in nested_parts(type_)])
+    if is_decimal(type_):
+        return _read_decimal(type_)
+    if type_ not in _CONVERTERS:
+        raise NotProvedError(f"from_json of a {type_}")
+    return _CONVERTERS[type_]
+
+
+def _schema_type(given: Any) -> str:
+    """The type that a schema names, which may be the fields of a struct."""
+    text = str(given).strip()
+    try:
+        if text.lower().startswith(("array<", "struct<")):
+            return canonical_type(text)
+        fields = Schema.parse(text).fields
+        return canonical_type(f"struct<{','.join(f'{quote(n)}:{t}' for n, t in fields)}>")
+    except SchemaError:
+        raise NotProvedError(f"the schema {text!r}") from None
+
+
+def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`from_json(text, 'a int, b string')`."""
+    count(name, arguments, 2)
+    type_ = _schema_type(literal_value(arguments[1], "a schema"))
+    if type_.startswith("array<struct<"):  # also of one object alone, and of parts of one
+        raise NotProvedError(f"from_json of a {type_}")
+    if not utc and "timestamp" in type_:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    convert = _converter(type_)
+    reader = _EXACT_DECODER if "decimal" in type_ else _STRICT_DECODER
+    whole = type_.startswith("struct<")
+    nothing = (None,) * len(nested_parts(type_)) if whole else None
+
+    def row(text: str) -> Any:
+        if not text.strip(BLANKS):
+            return None
+        try:
+            return convert(first_value(text, reader))
+        except (ValueError, UnfitValueError):
+            return nothing
+
+    text = cast(only(arguments[0], "string", name=name), "string", utc=utc)
+    return RowwiseNode(name, type_, row, (text,))
+
+
+FUNCTIONS: dict[str, Rule] = {
+    "from_json": _from_json,
+    "get_json_object": _get_json_object,
+    "to_json": _to_json,
+}

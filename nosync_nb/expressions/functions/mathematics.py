@@ -1,15 +1,21 @@
-"""Functions of doubles: logarithms, powers, angles; and of the bits of integers.
+"""Functions of doubles: logarithms, powers, angles, rounding; and of the bits of integers.
 
 Where Java and the C library differ in the last bit, ours is the nearer or the farther one by a unit
-in the last place; it is the same wherever a stage runs, since the workers of Spark use these
-kernels too. numpy's own are not used: they differ between processors that are common, with AVX-512
-and without, so that a row which one machine has inserted another one could not take back. Those of
-the C library differ by its release, and where a processor has no FMA.
+in the last place. It is the same wherever a stage runs, because the workers of Spark use these
+kernels too. numpy's own functions are not used: they differ between common processors, with AVX-512
+and without, so one machine could not take back a row that another one has inserted. The functions
+of the C library differ between its releases, and on processors without FMA.
+
+`round` and `bround` take the number of places as a literal. Doubles are rounded as Java rounds the
+decimal that prints them: the shortest text that reads as the same number. Floats are widened to
+doubles first, as Spark does it: `1.005f` is 1.00499999523162842 then. Integers keep their type, and
+overflow it as any sum does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from math import factorial as _factorial
 from typing import Any
 
@@ -20,8 +26,14 @@ import pyarrow.compute as pc
 from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.entry import Function
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, implicit, tried_call
-from nosync_nb.expressions.kernels import numeric
+from nosync_nb.expressions.implicit_casts import (
+    NotProvedError,
+    cast,
+    implicit,
+    literal_value,
+    tried_call,
+)
+from nosync_nb.expressions.kernels import exact_integers, numeric
 from nosync_nb.expressions.kernels.kernel import Check, Kernel
 from nosync_nb.expressions.kernels.kernel import tried as tried_kernel
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
@@ -268,6 +280,101 @@ _POWER = _two(_power)
 _SHIFT_LEFT = shift(np.left_shift)
 _SHIFT_RIGHT = shift(np.right_shift)
 _SHIFT_UNSIGNED = shift(np.right_shift, unsigned=True)
+
+
+_EXACTLY = Context(prec=1200)
+_FAST_PLACES = 9
+
+
+def rounded(*, even: bool) -> Rule:
+    """The rule of one of them."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if len(arguments) not in (1, 2):
+            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        places = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
+        if not isinstance(places, int) or isinstance(places, bool) or not -400 <= places <= 400:
+            raise NotProvedError(f"{name} to {places} places")
+        type_ = arguments[0].type
+        if type_ in INTEGERS:
+            return (
+                arguments[0] if places >= 0 else _round_integers(name, arguments[0], places, even)
+            )
+        if type_ not in FLOATS:
+            raise NotProvedError(f"{name} of {type_}")
+        if type_ == "double" and not even and 0 <= places <= _FAST_PLACES:
+            return StrictNode(name, type_, numeric.rounder(places), arguments[:1])
+        return StrictNode(name, type_, _round_printed(places, type_, even), arguments[:1])
+
+    return rule
+
+
+def _round_integers(name: str, node: ValueNode, places: int, even: bool) -> ValueNode:
+    least, greatest = numeric.limits(node.type)
+    dtype, unit = FIXED[node.type], 10**-places
+
+    def near(a: Any) -> Any:
+        a = a.astype(np.int64)
+        if -places > 20:
+            return a * 0
+        up = exact_integers.over(a, unit)
+        if even:
+            tie = (
+                np.abs(
+                    exact_integers.minus(
+                        exact_integers.times(a, np.int64(2)), exact_integers.times(up, 2 * unit)
+                    )
+                )
+                == unit
+            )
+            up = np.where(
+                np.asarray(tie, np.bool_) & (up % 2 == 1), up + np.where(a < 0, 1, -1), up
+            )
+        return exact_integers.times(up, unit)
+
+    def bad(a: Any) -> Any:
+        wanted = near(a)
+        return np.asarray((wanted < least) | (wanted > greatest), np.bool_)
+
+    def run(a: Any) -> Any:
+        wanted = near(a)
+        outside = (wanted < least) | (wanted > greatest)
+        return np.where(outside, 0, wanted).astype(dtype)
+
+    return StrictNode(name, node.type, Kernel(run, (Check(bad, numeric.OVERFLOW),)), (node,))
+
+
+def _nearest_float(value: Decimal) -> Any:
+    """The float nearest to a decimal, rounded once."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    whole = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return exact_integers.singles(whole * 10 ** max(0, exponent), max(0, -exponent))
+
+
+def _round_printed(places: int, type_: str, even: bool) -> Kernel:
+    unit = Decimal((0, (1,), -places))
+    way = ROUND_HALF_EVEN if even else ROUND_HALF_UP
+    dtype: Any = FIXED[type_].type
+
+    def one(value: Any) -> Any:
+        if value - value != 0:
+            return value
+        exact = Decimal(repr(float(value)))
+        exponent = exact.as_tuple().exponent
+        if isinstance(exponent, int) and -exponent <= places:
+            return value
+        near = exact.quantize(unit, way, _EXACTLY)
+        return dtype(float(near)) if type_ == "double" else _nearest_float(near)
+
+    each = np.frompyfunc(one, 1, 1)
+
+    def run(a: Any) -> Any:
+        values = each(a)
+        return values.astype(dtype) if np.ndim(a) else dtype(values)
+
+    return Kernel(run, floats=True)
+
 
 FUNCTIONS: dict[str, Function | Rule] = {
     "exp": _real(_of_c("exp")),

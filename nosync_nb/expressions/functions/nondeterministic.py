@@ -1,24 +1,33 @@
-"""Determinants: the clock, and random values, which are not made of the row.
+"""Nondeterministic functions: the clock, and random values with and without a seed.
 
-A stage with one of them keeps what came out by its row, as `--nondeterministic` does, so that a
-retraction takes back what was given; after a restart it is read from the log, never asked again.
-All expressions that are evaluated together see one clock.
+A stage that uses one memoises its results by row, as `--nondeterministic` does, so that a
+retraction removes exactly what was emitted; after a restart the results are read from the log and
+never computed again. All expressions that are evaluated together see one clock.
+
+Random values with a seed are those that Spark draws for the rows of its first partition. Spark's
+generator shifts and exclusive-ors 64 bits that begin as a hash of the seed. Each evaluation of each
+expression has its own generator.
+
+Source: G. Marsaglia, Xorshift RNGs, Journal of Statistical Software 2003; doubles and the polar
+method of normal ones are those of `java.util.Random`.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
-from nosync_nb.expressions.functions import nondeterministic__seeds
+from nosync_nb.expressions.functions.hashes import murmur
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels import datetimes
@@ -27,6 +36,53 @@ from nosync_nb.expressions.syntax.analyzer import analyze
 from nosync_nb.expressions.syntax.parser import parse
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.rows import Schema
+
+_ARRAY_SEED = 0x3C074A61
+_MASK = (1 << 64) - 1
+
+
+def _bit_generator(seed: int) -> Callable[[int], int]:
+    """What draws so many bits, up to 32, as a number without a sign."""
+    blob = (seed & _MASK).to_bytes(8, "big")
+    low = murmur(blob, _ARRAY_SEED)
+    state = murmur(blob, low) << 32 | low
+
+    def draw(count: int) -> int:
+        nonlocal state
+        state ^= state << 21 & _MASK
+        state ^= state >> 35
+        state ^= state << 4 & _MASK
+        return state & ((1 << count) - 1)
+
+    return draw
+
+
+def _doubles(seed: int) -> Iterator[float]:
+    draw = _bit_generator(seed)
+    while True:
+        yield ((draw(26) << 27) + draw(27)) * 2.0**-53
+
+
+def _normals(seed: int) -> Iterator[float]:
+    _seeded_uniform = _doubles(seed)
+    while True:
+        x, y = (2 * next(_seeded_uniform) - 1 for _ in range(2))
+        square = x * x + y * y
+        if 0 < square < 1:
+            scale = math.sqrt(-2 * math.log(square) / square)
+            yield x * scale
+            yield y * scale
+
+
+def _seeded_uniform(seed: int, n: int) -> Any:
+    """`n` doubles from 0 to 1."""
+    return np.fromiter(islice(_doubles(seed), n), np.float64, n)
+
+
+def _seeded_normal(seed: int, n: int) -> Any:
+    """`n` doubles around 0, which may differ from Java's in the last place: its logarithm does."""
+    return np.fromiter(islice(_normals(seed), n), np.float64, n)
+
 
 Seeded = Callable[[int, int], Any]
 """A seed, and how many values -> the values."""
@@ -108,9 +164,7 @@ def _random(type_: str, draw: Callable[[int], Any], seeded: Seeded | None = None
     return rule
 
 
-_DRAWN = _random(
-    "double", lambda n: np.random.default_rng().random(n), nondeterministic__seeds.uniform
-)
+_DRAWN = _random("double", lambda n: np.random.default_rng().random(n), _seeded_uniform)
 
 FUNCTIONS: dict[str, Rule] = {
     "now": _clock("timestamp", zoned=False),
@@ -123,7 +177,7 @@ FUNCTIONS: dict[str, Rule] = {
     "randn": _random(
         "double",
         lambda n: np.random.default_rng().standard_normal(n),
-        nondeterministic__seeds.normal,
+        _seeded_normal,
     ),
     "uuid": _random("string", lambda n: rows.objects([str(uuid.uuid4()) for _ in range(n)])),
 }

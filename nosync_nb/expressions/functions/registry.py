@@ -20,15 +20,12 @@ from nosync_nb.expressions.functions import (
     datetimes,
     decimals,
     hashes,
-    intervals__durations,
+    intervals,
     json_functions,
-    json_functions__json_values,
     mathematics,
-    mathematics__rounding,
     nondeterministic,
     number_formats,
     patterns,
-    patterns__regexes,
     rules,
 )
 from nosync_nb.expressions.functions import (
@@ -57,32 +54,31 @@ _UPPER = Function(("string",), "string", strings.upper)
 _LOWER = Function(("string",), "string", strings.lower)
 _SUBSTRING = _text(strings.substring, "int", "int", optional=1, refused=OF_BYTES)
 _SQRT = Function(("double",), "double", numeric.square_root("double"))
-_SIGN = intervals__durations.signum(Function(("double",), "double", numeric.sign("double")).bind)
+_SIGN = intervals.signum(Function(("double",), "double", numeric.sign("double")).bind)
 _DAY = _calendar(dates.day)
-_ABSOLUTE = intervals__durations.absolute(
+_ABSOLUTE = intervals.absolute(
     decimals.same_type(signed=False, other=rules.same_type(numeric.absolute))
 )
-_NEGATIVE = intervals__durations.negative(
+_NEGATIVE = intervals.negative(
     decimals.same_type(signed=True, other=rules.same_type(numeric.negate))
 )
 _REMAINDER = decimals.arithmetic("%", rules.arithmetic(numeric.remainder))
-_PLUS = intervals__durations.added(decimals.arithmetic("+", rules.plus))
-_MINUS = intervals__durations.taken_away(decimals.arithmetic("-", rules.minus))
-_TIMES = intervals__durations.times(decimals.arithmetic("*", rules.arithmetic(numeric.multiply)))
-_OVER = intervals__durations.divided(decimals.arithmetic("/", rules.divided))
+_PLUS = intervals.plus(decimals.arithmetic("+", rules.plus))
+_MINUS = intervals.minus(decimals.arithmetic("-", rules.minus))
+_TIMES = intervals.multiplied(decimals.arithmetic("*", rules.arithmetic(numeric.multiply)))
+_OVER = intervals.divided(decimals.arithmetic("/", rules.divided))
 _CEILING = decimals.whole(1, rules.whole(np.ceil))
 
 FUNCTIONS: dict[str, Function | Rule] = {
     **mathematics.FUNCTIONS,
     **hashes.FUNCTIONS,
     **json_functions.FUNCTIONS,
-    **json_functions__json_values.FUNCTIONS,
-    **patterns__regexes.FUNCTIONS,
+    **patterns.FUNCTIONS,
     **wordings.FUNCTIONS,
     **number_formats.FUNCTIONS,
     "abs": _ABSOLUTE,
     "negative": _NEGATIVE,
-    "positive": intervals__durations.itself(decimals.itself(rules.positive)),
+    "positive": intervals.unchanged(decimals.itself(rules.positive)),
     "mod": _REMAINDER,
     "pmod": mathematics.positive_remainder(rules.integers(numeric.positive_remainder)),
     "try_add": mathematics.tried(_PLUS),
@@ -96,8 +92,8 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "floor": decimals.whole(-1, rules.whole(np.floor)),
     "ceil": _CEILING,
     "ceiling": _CEILING,
-    "bround": decimals.rounded(mathematics__rounding.rounded(even=True), even=True),
-    "round": decimals.rounded(mathematics__rounding.rounded(even=False), even=False),
+    "bround": decimals.rounded(mathematics.rounded(even=True), even=True),
+    "round": decimals.rounded(mathematics.rounded(even=False), even=False),
     "isnan": rules.is_nan,
     "greatest": comparisons.extreme(numeric.choose_greater),
     "least": comparisons.extreme(numeric.choose_less),
@@ -163,7 +159,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
     **datetimes.FUNCTIONS,
-    **intervals__durations.FUNCTIONS,
+    **intervals.FUNCTIONS,
     **collections.FUNCTIONS,
     **nondeterministic.FUNCTIONS,
 }

@@ -1,8 +1,8 @@
-"""Kernels of casts: every value arrives exactly as in Spark's ANSI mode, or the row raises.
+"""Kernels of casts: a value arrives exactly as in Spark's ANSI mode, or the row raises.
 
-Casts of decimals are in decimal_casts.py, text to timestamps in moments.py, values to text in
-printed.py. Bytes that are no UTF-8 are refused as text, also where it is tried: Spark makes a text
-of them that no reader takes.
+timestamp_parsing.py reads text as timestamps, value_formatting.py writes values as text. Bytes that
+are not UTF-8 are refused as text, also by `try_cast`: Spark makes a text of them that no reader
+accepts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
@@ -18,18 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.kernels import (
-    casts__decimal_casts,
     datetimes,
+    exact_integers,
     intervals,
     timestamp_parsing,
     value_formatting,
 )
 from nosync_nb.expressions.kernels.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
-from nosync_nb.expressions.typing_rules import NUMBERS, is_decimal
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, NUMBERS, is_decimal
 from nosync_nb.rows import buffers
 from nosync_nb.rows.ddl import INTERVALS
-from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts
 
 
 def cast(source: str, target: str) -> Kernel | TextKernel | None:
@@ -37,7 +38,7 @@ def cast(source: str, target: str) -> Kernel | TextKernel | None:
     if INTERVALS.intersection((source, target)):
         return intervals.TEXTS[source] if target == "string" else intervals.cast(source, target)
     if is_decimal(source) or is_decimal(target):
-        return casts__decimal_casts.cast(source, target)
+        return _cast_decimal(source, target)
     if source in NUMBERS and target in NUMBERS:
         return _number(source, target)
     if source == "boolean" and target in NUMBERS:
@@ -260,3 +261,122 @@ def _to_text(source: str) -> TextKernel | None:
     if source in INTEGERS:
         return TextKernel(str, lambda a: pc.cast(buffers.arrow_from_numpy(a), pa.string()))
     return _TO_TEXT.get(source)
+
+
+_JAVA_BLANKS = "".join(map(chr, range(0x21)))
+_DECIMAL_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_COMPACT = 18
+"""Digits up to which Spark keeps a decimal as a long."""
+_EXACTLY = Context(prec=800)
+
+
+def _cast_decimal(source: str, target: str) -> Kernel | TextKernel | None:
+    """Returns the kernel that casts one type to another, one of which is a decimal."""
+    if is_decimal(target):
+        return _to_decimal(source, *decimal_parts(target))
+    return _from_decimal(*decimal_parts(source), target)
+
+
+def _to_decimal(source: str, digits: int, places: int) -> Kernel | TextKernel | None:
+    if source in FLOATS:
+        return _float_to_decimal(digits, places)
+    if source == "string":
+        return TextKernel(lambda text: _parse_decimal(text, digits, places), raises=True)
+    if source in INTEGERS or source == "boolean":
+        return _rescale(digits, places, wide_first=True)
+    if is_decimal(source):
+        return _rescale(digits, places - decimal_parts(source)[1])
+    return None
+
+
+def _rescale(digits: int, places: int, *, wide_first: bool = False) -> Kernel:
+    def run(a: Any) -> Any:
+        return exact_integers.narrow(
+            exact_integers.scaled(a.astype(np.int64) if wide_first else a, places)
+        )
+
+    return Kernel(run, beyond=lambda result: exact_integers.beyond(result, digits))
+
+
+def _float_to_decimal(digits: int, places: int) -> TextKernel:
+    """Spark takes the decimal that prints the double; of what is no number, null."""
+
+    def row(value: float) -> int | None:
+        if value - value != 0.0:
+            return None
+        return _fit_decimal(Decimal(repr(value)), digits, places, repr(value))
+
+    return TextKernel(row, raises=True, nullable=True)
+
+
+def _parse_decimal(text: str, digits: int, places: int) -> int:
+    trimmed = text.strip(_JAVA_BLANKS)
+    type_ = f"decimal({digits},{places})"
+    if _DECIMAL_TEXT.fullmatch(trimmed) is None:
+        raise InvalidError(f"{text!r} is not of type {type_}")
+    try:
+        value = Decimal(trimmed)
+    except InvalidOperation:
+        raise InvalidError(f"{text!r} is not of type {type_}") from None
+    return _fit_decimal(value, digits, places, text)
+
+
+def _fit_decimal(value: Decimal, digits: int, places: int, text: str) -> int:
+    """Returns the whole number of a value rounded to places, ties away from zero."""
+    if value and value.adjusted() > DIGITS_MAX:
+        raise InvalidError(f"{text!r} is beyond decimal({digits},{places})")
+    if value and value.adjusted() < -places - 2:
+        return 0
+    unit = Decimal((0, (1,), -places))
+    exact = _EXACTLY if len(value.as_tuple().digits) < 700 else Context(prec=len(text) + 100)
+    whole = int(exact.scaleb(value.quantize(unit, ROUND_HALF_UP, exact), places))
+    if abs(whole) >= 10**digits:
+        raise InvalidError(f"{text!r} is beyond decimal({digits},{places})")
+    return whole
+
+
+def _from_decimal(digits: int, places: int, target: str) -> Kernel | TextKernel | None:
+    if target == "double":
+        return Kernel(lambda a: exact_integers.doubles(a, places))
+    if target == "float":
+        return Kernel(lambda a: exact_integers.singles(a, places))
+    if target == "boolean":
+        return Kernel(lambda a: np.asarray(a != 0, np.bool_))
+    if target in INTEGERS:
+        return _decimal_to_integer(digits, places, target)
+    if target == "string":
+        return TextKernel(lambda whole: plain_text(whole, places))
+    return None
+
+
+def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
+    dtype = FIXED[target]
+    least, greatest = limits(target)
+    unit = 10**places
+
+    def cut(a: Any) -> Any:
+        return exact_integers.whole(a, unit) if places else a
+
+    def bad(a: Any) -> Any:
+        if digits > _COMPACT and target != "bigint":  # Spark looks at the double
+            near = exact_integers.doubles(a, places)
+            return (np.floor(near) > greatest) | (np.ceil(near) < least)
+        whole = cut(a)
+        return np.asarray((whole < least) | (whole > greatest), np.bool_)
+
+    def run(a: Any) -> Any:
+        whole = cut(a)
+        if not np.ndim(whole):
+            return dtype.type(whole if least <= whole <= greatest else 0)  # of no row, it may be
+        return np.where((whole < least) | (whole > greatest), 0, whole).astype(dtype)
+
+    return Kernel(run, (Check(bad, f"the value is beyond {target}"),))
+
+
+def plain_text(whole: int, places: int) -> str:
+    """Returns a decimal as Spark prints it in ANSI mode, without an exponent."""
+    sign, figures = ("-", str(-whole)) if whole < 0 else ("", str(whole))
+    if not places:
+        return sign + figures
+    figures = figures.rjust(places + 1, "0")
+    return f"{sign}{figures[:-places]}.{figures[-places:]}"

@@ -1,21 +1,31 @@
-"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: how Spark reads by them; clocks.py writes.
+"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: parsing and formatting as Spark does it.
 
-Covered is what means the same here and in Spark's formatter, decided by the pattern alone; other
-letters (zones, weeks, eras, days of the week when reading) are Spark's. Years go by ISO: the year
-before 0001 is 0000, and years beyond 9999 have a sign where four letters ask for them.
+The kernels cover the letters that mean the same here and in Spark's formatter; the pattern alone
+decides. Other letters (zones, weeks, eras, days of the week when parsing) are left to Spark. Years
+follow ISO: the year before 0001 is 0000, and years beyond 9999 have a sign if the pattern has four
+letters.
+
+A formatter cuts its pattern into pieces. A piece depends on the day alone, on the time of day to
+an hour, minute or second, or on the fraction. A column is formatted piece by piece, and each piece
+once for each distinct value: the text of a day is made once for all timestamps of the day.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+from nosync_nb.rows import buffers
 
 DAY = 86_400_000_000
 HOUR, MINUTE, SECOND = 3_600_000_000, 60_000_000, 1_000_000
@@ -203,3 +213,175 @@ def _micros(values: dict[str, int]) -> int | None:
     hour = values.get("H", values.get("h", 0) % 12 + 12 * values.get("a", 0))
     clock = (hour * 60 + values.get("m", 0)) * 60 + values.get("s", 0)
     return day * DAY + clock * SECOND + values.get("S", 0)
+
+
+_ORDINALS = ("1st quarter", "2nd quarter", "3rd quarter", "4th quarter")
+_CACHED_TEXTS = 4096
+"""Texts of days, and of hours, minutes or seconds, that are kept for single rows."""
+
+Writer = Callable[[CalendarFields], str]
+
+
+def _padded(width: int, number: Callable[[CalendarFields], int]) -> Writer:
+    return lambda m: str(number(m)).zfill(width)
+
+
+def _clock(unit: int, wrap: int) -> Callable[[CalendarFields], int]:
+    return lambda m: m.micros // unit % wrap
+
+
+def _year(width: int) -> Writer:
+    if width == 2:
+        return lambda m: str(abs(m.year) % 100).zfill(2)
+
+    def write(m: CalendarFields) -> str:
+        digits = str(abs(m.year))
+        if m.year < 0:
+            return "-" + digits.zfill(width)
+        return ("+" if 4 <= width < len(digits) else "") + digits.zfill(width)
+
+    return write
+
+
+def _of_year(m: CalendarFields) -> int:
+    start = np.datetime64((m.year - 1970) * 12, "M").astype("datetime64[D]").astype(np.int64)
+    return m.days - int(start) + 1
+
+
+def _weekday(m: CalendarFields) -> str:
+    return WEEKDAYS[(m.days + 3) % 7]
+
+
+_NUMBERS: dict[str, Callable[[CalendarFields], int]] = {
+    "M": lambda m: m.month,
+    "L": lambda m: m.month,
+    "d": lambda m: m.day,
+    "H": _clock(HOUR, 24),
+    "m": _clock(MINUTE, 60),
+    "s": _clock(SECOND, 60),
+    "K": _clock(HOUR, 12),
+    "h": lambda m: (m.micros // HOUR + 11) % 12 + 1,
+    "k": lambda m: (m.micros // HOUR + 23) % 24 + 1,
+    "Q": lambda m: (m.month + 2) // 3,
+    "q": lambda m: (m.month + 2) // 3,
+}
+
+
+def _writer(letter: str, width: int) -> Writer | None:
+    """What writes a run of a letter, None if only Spark knows it."""
+    if not width:
+        return None if set("[]{}#") & set(letter) else (lambda m: letter)
+    if letter == "y" and width <= 6:
+        return _year(width)
+    if letter in _NUMBERS and width <= 2:
+        return _padded(width, _NUMBERS[letter])
+    if letter == "D" and width <= 3:
+        return _padded(width, _of_year)
+    if letter == "S" and width <= 9:
+        return lambda m: f"{m.micros % SECOND:06}000"[:width]
+    named: dict[tuple[str, int], Writer] = {
+        ("E", 4): _weekday,
+        ("a", 1): lambda m: "PM" if m.micros >= 12 * HOUR else "AM",
+    }
+    if letter == "E" and width <= 3:
+        return lambda m: _weekday(m)[:3]
+    if letter in "ML" and width in (3, 4):
+        return lambda m: MONTHS[m.month - 1][: 3 if width == 3 else None]
+    if letter in "Qq" and width in (3, 4):
+        return lambda m: (
+            f"Q{(m.month + 2) // 3}" if width == 3 else _ORDINALS[(m.month + 2) // 3 - 1]
+        )
+    return named.get((letter, width))
+
+
+_UNITS = {**dict.fromkeys("HKhka", HOUR), "m": MINUTE, "s": SECOND, "S": 1}
+
+
+@dataclass
+class _Piece:
+    """A part of a pattern: `unit` 0 is that of the day, else so many microseconds of the clock."""
+
+    unit: int
+    wrap: int
+    writers: list[Writer]
+
+    def written(self, key: int) -> str:
+        """The text of a day, or of so many units since midnight or the last second."""
+        fields = (
+            CalendarFields(0, 0, 0, 0, key * self.unit)
+            if self.unit
+            else timestamp_of_fields(key * DAY)
+        )
+        return "".join([write(fields) for write in self.writers])
+
+    def of_row(self) -> Callable[[int, int], str]:
+        """What writes the piece of one row, by its day and the microseconds since midnight."""
+        unit, wrap, written = self.unit, self.wrap, self.written
+        if unit == 1:
+            return lambda day, rest: written(rest % wrap)
+        known = lru_cache(maxsize=_CACHED_TEXTS)(written)
+        return (lambda day, rest: known(rest // unit)) if unit else (lambda day, rest: known(day))
+
+    def of_column(self, days: Any, rest: Any) -> pa.Array:
+        """The texts of the piece."""
+        coded = buffers.arrow_from_numpy(rest % self.wrap // self.unit if self.unit else days)
+        coded = coded.dictionary_encode()
+        texts = pa.array([self.written(key) for key in coded.dictionary.to_pylist()], pa.string())
+        return texts.take(coded.indices)
+
+
+def _pieces(pattern: str) -> list[_Piece]:
+    """The pieces of a pattern; text between letters goes with those before it.
+
+    Raises:
+        NotProvedError: for a pattern whose meaning only Spark knows.
+    """
+    pieces: list[_Piece] = []
+    for letter, width in pattern_tokens(pattern):
+        write = _writer(letter, width)
+        if write is None:
+            raise NotProvedError(f"{letter * max(width, 1)!r} in a pattern of dates")
+        unit = _UNITS.get(letter, 0)
+        last = pieces[-1] if pieces else None
+        if last is None or (width and not _share_piece(last.unit, unit)):
+            pieces.append(_Piece(unit, SECOND if unit == 1 else DAY, [write]))
+            continue
+        last.writers.append(write)
+        if width and unit:
+            last.unit = min(last.unit, unit)
+    return pieces
+
+
+def _share_piece(left: int, right: int) -> bool:
+    """Whether two units are of the day, or of the clock without its fraction, both."""
+    return left == right or (left > 1 and right > 1)
+
+
+def _row_writer(pieces: Sequence[_Piece]) -> Callable[[int], str]:
+    each = [piece.of_row() for piece in pieces]
+
+    def row(micros: int) -> str:
+        day, rest = divmod(micros, DAY)
+        return "".join([written(day, rest) for written in each])
+
+    return row
+
+
+@lru_cache(maxsize=256)
+def timestamp_formatter(pattern: str) -> TextKernel:
+    """Returns what writes timestamps, in microseconds, by a pattern.
+
+    Raises:
+        NotProvedError: for a pattern whose meaning only Spark knows.
+    """
+    pieces = _pieces(pattern)
+
+    def large(micros: Any) -> pa.Array | None:
+        if not pieces:
+            return None
+        days = micros // DAY
+        rest = micros - days * DAY
+        columns = [piece.of_column(days, rest) for piece in pieces]
+        return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "")
+
+    return TextKernel(_row_writer(pieces), large)

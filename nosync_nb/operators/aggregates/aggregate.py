@@ -23,7 +23,7 @@ from nosync_nb.operators.aggregates.contributions import (
     all_contributions,
     feed_contributions,
 )
-from nosync_nb.operators.aggregates.extremes__presence import appeared_values, groups_of_values
+from nosync_nb.operators.aggregates.extremes import appeared_values, groups_of_values
 from nosync_nb.operators.aggregates.plan import CallPlan, SlotFeed, plan_aggregates
 from nosync_nb.operators.aggregates.scalar_counts import ScalarCounts
 from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ValueSlotCache

@@ -1,14 +1,24 @@
 """The least and the greatest rows of a group, from a trace ordered by value inside each key.
 
-The next winner after a retraction stands at the head of its group, so a look costs
-O(layers x k) rows, also in a group of a million; k grows only while what is found cancels, or
-while order codes do not tell: text whose first 8 bytes are equal, equal orders of min_by.
+The next winner after a retraction is at the head of its group, so a lookup costs O(layers x k)
+rows, also in a group of a million. k grows only while rows cancel, or while order codes do not
+distinguish values: text whose first 8 bytes are equal, equal orders of min_by.
+
+To find the least among a million rows of one code means to read them all: text whose first 8 bytes
+are equal, wide decimals and the equal orders of min_by share a 64-bit code. There the winner itself
+is stored in a trace of its own, one row for each group. An insertion is compared with it, and the
+group is read only when the winner itself is removed.
+
+An aggregate of distinct values depends on the presence of a value, not on its count. The value
+index has the values with their counts. The count before an epoch tells, for each value that the
+epoch changes, if the value appears (+1), disappears (-1) or neither. These transitions feed slots
+as rows do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +26,37 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.group_prefix import group_heads
+from nosync_nb.operators.grouping import Groups, with_key_numbers
 from nosync_nb.rows import Column
+from nosync_nb.rows.array_ops import any_true, starts_of
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Hashes, Index
+from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.small_consolidation import FEW_ROWS, PLAIN_TYPES
+
+
+def appeared_values(before: Index, batch: Batch) -> Index:
+    """For each row of a batch 1 if it makes the row be there, -1 if it ends that, else 0.
+
+    Args:
+        before: how often each row was there.
+    """
+    change: Index = (before + batch.diff > 0).astype(np.int64) - (before > 0)
+    return change
+
+
+def groups_of_values(groups: Groups, batch: Batch, key_types: Sequence[str]) -> Index:
+    """The number of the group of each row of a batch whose first columns are the keys."""
+    place: Index = groups.khash.searchsorted(batch.khash)
+    pending = np.arange(len(batch))
+    while len(pending):  # once, but for keys that differ and have equal hashes
+        same = np.ones(len(pending), bool)
+        for held, asked, type_ in zip(groups.keys, batch.columns, key_types, strict=False):
+            at = rows.take(held, place[pending])
+            same &= rows.equal(at, rows.take(asked, pending), type_)
+        pending = pending[~same]
+        place[pending] += 1
+    return place
+
 
 _FIRST_LOOK = 4
 
@@ -114,3 +151,117 @@ def _few_winners(probe: list[int], values: list[Any], diff: list[int], greatest:
         ):
             best[number] = value
     return np.array([places[row] for row in sorted(best.items())], np.int64)
+
+
+class GroupWinners(NamedTuple):
+    """Which groups have a winner, and the values of those that have one, in order."""
+
+    has: npt.NDArray[np.bool_]
+    values: list[Column]
+
+    def of(self, group: Index) -> list[Column]:
+        """The values of some groups that have a winner."""
+        place = self.has.cumsum()[group] - 1
+        return [rows.take(value, place) for value in self.values]
+
+
+def retained_winners(trace: Trace, groups: Groups, step: Step) -> GroupWinners:
+    """The winners that a trace of rows (key..., value...) keeps."""
+    n, first = len(groups.khash), len(groups.keys)
+    types = trace.layout.types[first:]
+    has = np.zeros(n, bool)
+    matches = trace.lookup(groups.khash, groups.keys, range(first, len(trace.layout.types)))
+    if matches is None:
+        return GroupWinners(has, [rows.empty(t) for t in types])
+    step.add_touched(len(matches.diff))
+    held = with_key_numbers(Updates(matches.columns, matches.diff), matches.probe, types)
+    *values, probe = held.columns
+    assert (held.diff == 1).all()
+    assert len(np.unique(probe)) == len(probe)
+    has[probe] = True
+    order = np.asarray(probe).argsort()
+    return GroupWinners(has, [rows.take(value, order) for value in values])
+
+
+def next_winners(
+    before: GroupWinners,
+    batch: Batch,
+    there: npt.NDArray[np.bool_],
+    after: Trace,
+    groups: Groups,
+    greatest: bool,
+    step: Step,
+) -> GroupWinners:
+    """The winners after a change.
+
+    Args:
+        batch: the change of the ordered trace; `there`: which of its rows are there after it.
+        after: the ordered trace with the change.
+    """
+    first = len(groups.keys)
+    types = after.layout.types[first:]
+    owner = groups_of_values(groups, batch, after.layout.types[:first])
+    lost = _lost_winners(before, batch, there, owner, types)
+    come = (there & ~lost[owner]).nonzero()[0]
+    stay = (before.has & ~lost).nonzero()[0]
+    group = np.concatenate((owner[come], stay))
+    values = [
+        rows.concat([rows.take(new, come), old], t)
+        for new, old, t in zip(batch.columns[first:], before.of(stay), types, strict=True)
+    ]
+    best = _best_rows(group, values, types, greatest)
+    group, values = group[best], [rows.take(value, best) for value in values]
+    if any_true(lost):
+        index = lost.nonzero()[0]
+        keys = [rows.take(key, index) for key in groups.keys]
+        which, others = extreme(after, groups.khash[index], keys, greatest, step)
+        group = np.concatenate((group, index[which]))
+        values = [rows.concat([a, b], t) for a, b, t in zip(values, others, types, strict=True)]
+    has = np.zeros(len(groups.khash), bool)
+    has[group] = True
+    order = group.argsort()
+    return GroupWinners(has, [rows.take(value, order) for value in values])
+
+
+def winners_change(
+    layout: Layout, groups: Groups, before: GroupWinners, after: GroupWinners
+) -> Batch | None:
+    """The change of the trace that keeps winners."""
+    parts = []
+    for winners, diff in ((before, -1), (after, 1)):
+        index = winners.has.nonzero()[0]
+        keys = [rows.take(key, index) for key in groups.keys]
+        parts.append(Updates([*keys, *winners.values], np.full(len(index), diff, np.int64)))
+    batch = arrange(layout, concat_updates(parts, layout.types))
+    return batch if len(batch) else None
+
+
+def _lost_winners(
+    before: GroupWinners,
+    batch: Batch,
+    there: npt.NDArray[np.bool_],
+    owner: Index,
+    types: tuple[str, ...],
+) -> npt.NDArray[np.bool_]:
+    """The groups whose winner is there no more."""
+    lost = np.zeros(len(before.has), bool)
+    gone = (~there & before.has[owner]).nonzero()[0]
+    if len(gone):
+        same = np.ones(len(gone), bool)
+        columns = batch.columns[len(batch.columns) - len(types) :]
+        for old, column, type_ in zip(before.of(owner[gone]), columns, types, strict=True):
+            same &= rows.equal(old, rows.take(column, gone), type_)
+        lost[owner[gone[same]]] = True
+    return lost
+
+
+def _best_rows(group: Index, values: list[Column], types: tuple[str, ...], greatest: bool) -> Index:
+    """The row of the least (or greatest) values of each group."""
+    if not len(group):
+        return group
+    order = rows.sort_indices([group, *values], ("bigint", *types))
+    ordered = group[order]
+    starts = starts_of(ordered[1:] == ordered[:-1])
+    if not greatest:
+        return np.asarray(order[starts])
+    return np.asarray(order[np.append(starts[1:], len(order)) - 1])

@@ -5,9 +5,9 @@ Calls share: `sum(x)` and `avg(x)` the same slots, `min(x)` and `count(distinct 
 - A **slot** is a number of a group that adds up (accumulators.py).
 - A **held** trace has the values of each group, for what goes by the presence of values and not
   by their number: extremes, distinct values, lists. Where its order does not show the least value
-  at once, the **winner** of each group is kept in a trace beside it (winners.py).
+  at once, the **winner** of each group is kept in a trace beside it (extremes.py).
 - A **feed** says which slots the values of an argument go to: of every row, weighed by its diff,
-  or of the values of a held trace, each once while it is there (presence.py).
+  or of the values of a held trace, each once while it is there (extremes.py).
 
 Slots 0 (rows), 1 + 100 i (values of argument i) and the sum behind it have fixed places; the others
 follow in the order of the calls.

@@ -8,7 +8,7 @@ import numpy as np
 
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import PAIRS
-from nosync_nb.operators.aggregates import moments, totals, totals__many
+from nosync_nb.operators.aggregates import moments, totals
 from nosync_nb.operators.aggregates.accumulators import Ints, Slots
 from nosync_nb.operators.aggregates.plan import SPREADS, CallPlan, sum_kind
 from nosync_nb.rows import Column
@@ -34,7 +34,7 @@ def aggregate_column(plan: CallPlan, slots: Slots, type_: str, n: int, stage: st
     if function == "count":
         return count
     if function in _TOTALS:
-        at_once = totals__many.group_totals(
+        at_once = totals.group_totals(
             _TOTALS[function], slots, plan.slots.get("sum", 0), type_, plan.call.type, count
         )
         if at_once is not None:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.key_cache__mirror import LoopKeyCaches
+    from nosync_nb.operators.iterate.loop_key_caches import LoopKeyCaches
 
 FREE_WORK = 40_000
 """Work that is never too much to try, in rows (see `run`): some ten milliseconds."""

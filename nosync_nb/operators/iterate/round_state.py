@@ -1,13 +1,16 @@
-"""Stepped: what a loop's operators by key hold of each key, round by round, ready to be evaluated.
+"""The contents of each key of a loop's operators by key, round by round, ready to be evaluated.
 
-A mirror's trace has changes; what a key holds at a round is their sum up to it. Who evaluates keys
-asks for that again and again, each round of each epoch, and most of what a key ever held is gone
-by the next round. So the sums themselves are kept, one for each round at which a key changes: to
-look is to find the round, and a change is added to the sums from its round on, at all of which
-the key is evaluated then anyway.
+The trace of a key cache has changes; the contents of a key at a round are their sum up to it. The
+evaluation of keys reads that sum again and again, each round of each epoch, and most rows of a key
+are gone by the next round. Therefore the sums themselves are cached, one for each round at which a
+key changes. A lookup finds the round, and a change is added to the sums from its round on. The key
+is evaluated at all of these rounds anyway.
 
-Only in loops that are in no other one: there rounds are in one line. Keys whose sums would take
-far more than their changes keep those instead.
+This holds only for loops that are not nested, because there rounds are totally ordered. A key whose
+sums would take far more memory than its changes keeps the changes instead.
+
+Counts are Python integers, and stay below the limit of 64-bit products; larger counts are left to
+numpy, which detects an overflow of 64 bits.
 """
 
 from __future__ import annotations
@@ -15,18 +18,60 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from nosync_nb.operators.iterate.key_cache import Row, TimedKeyCache
+from nosync_nb.operators.iterate.key_cache import Pairs, Row, TimedKeyCache, TooManyChangesError
 from nosync_nb.operators.iterate.nested_trace import Time
 from nosync_nb.trace.batch import Layout
 
-Counts = dict[Row, int]
+COUNT_MAX = 1 << 53
+"""Counts and sums beyond it are left to numpy, which sees when 64 bits are too few."""
+
+RowCounts = dict[Row, int]
+"""How often each row is there."""
+
 Changes = dict[tuple[Row, Time], int]
 
-_EMPTY: Counts = {}
-_NOTHING: tuple[Counts, Time | None] = _EMPTY, None
+_EMPTY: RowCounts = {}
+_NOTHING: tuple[RowCounts, Time | None] = _EMPTY, None
 
 SUMS_MAX = 1 << 12
 """A key whose sums would take more rows keeps its changes."""
+
+
+def add_pairs(held: RowCounts, pairs: Iterable[tuple[Row, int]]) -> None:
+    """Adds rows to what is held; some may cancel, and stay with a count of 0."""
+    for row, diff in pairs:
+        held[row] = held.get(row, 0) + diff
+
+
+def consolidated_pairs(parts: Iterable[Pairs]) -> RowCounts:
+    """The sum of lists of rows, without those that cancel.
+
+    Raises:
+        ManyError: if a count grows beyond what can be multiplied.
+    """
+    sums: RowCounts = {}
+    for pairs in parts:
+        add_pairs(sums, pairs)
+    kept = without_zeros(sums)
+    if kept and max(map(abs, kept.values())) > COUNT_MAX:
+        raise TooManyChangesError
+    return kept
+
+
+def without_zeros(held: RowCounts) -> RowCounts:
+    """What does not cancel; the same, if that is all."""
+    if 0 in held.values():
+        return {row: count for row, count in held.items() if count}
+    return held
+
+
+def least_upper_bound(time: Time, other: Time) -> Time:
+    """The least upper bound of two times."""
+    if time == other:
+        return time
+    if len(time) == 1:
+        return time if time > other else other
+    return tuple(map(max, time, other))
 
 
 class KeySteps:
@@ -45,8 +90,8 @@ class KeySteps:
         for (row, (at,)), count in changes.items():
             by_round.setdefault(at, []).append((row, count))
         self.rounds = sorted(by_round)
-        self.sums: list[Counts] = []
-        sums: Counts = {}
+        self.sums: list[RowCounts] = []
+        sums: RowCounts = {}
         for at in self.rounds:
             sums = dict(sums)
             for row, count in by_round[at]:
@@ -59,7 +104,7 @@ class KeySteps:
     def changes(self) -> Changes:
         """The changes that it is the sums of."""
         made: Changes = {}
-        before: Counts = {}
+        before: RowCounts = {}
         for at, sums in zip(self.rounds, self.sums, strict=True):
             for row in sums.keys() | before.keys():
                 diff = sums.get(row, 0) - before.get(row, 0)
@@ -117,7 +162,7 @@ class RoundState(TimedKeyCache):
         self._steps: dict[Row, KeySteps] = {}
 
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """Counts changes at a time where their keys are known."""
+        """RowCounts changes at a time where their keys are known."""
         key_of, steps_of, at = self.key, self._steps, time[0]
         rest: list[tuple[Row, int]] = []
         more = 0
@@ -136,7 +181,7 @@ class RoundState(TimedKeyCache):
         if rest:
             super()._count(rest, time)
 
-    def at(self, key: Row, time: Time) -> tuple[Counts, Time | None]:
+    def at(self, key: Row, time: Time) -> tuple[RowCounts, Time | None]:
         """What a known key holds at a time, not to be changed; and when it holds another next."""
         steps = self._steps.get(key)
         if steps is None:
@@ -161,9 +206,9 @@ class RoundState(TimedKeyCache):
         return held, (rounds[place],)
 
 
-def _looked_through(changes: Changes, time: Time) -> tuple[Counts, Time | None]:
+def _looked_through(changes: Changes, time: Time) -> tuple[RowCounts, Time | None]:
     """What changes make at a time, and the next time of one."""
-    sums: Counts = {}
+    sums: RowCounts = {}
     after: Time | None = None
     for (row, at), diff in changes.items():
         if at <= time:

@@ -1,20 +1,27 @@
-"""A run of a loop over few changes, row by row in Python; see `run` for what it does and when.
+"""Runs a loop over few changes, row by row in Python; see `LoopRun` for the steps of a run.
 
-It gives what `run` gives, node by node and time by time, out of a mirror of what the loop holds.
-Whatever is unusual (many rows, counts near an overflow, more rounds than usual) makes it give up;
-then the epoch is run on the traces, as if nothing had been tried.
+It gives the same result as `LoopRun`, node by node and time by time, out of the key caches of the
+loop. An unusual epoch (many rows, counts near an overflow, more rounds than usual) makes it give
+up; then `LoopRun` runs the epoch on the traces, as if nothing had been tried.
+
+`RowPlan` prepares the nodes once for a loop: keys, outputs, and functions on rows. The operator
+itself evaluates the keys where it has no function on rows. If the key caches cannot hold the
+columns of some node, the whole loop runs on its traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.operators.base import GROUP, JOIN, Step
+from nosync_nb.operators.aggregates.aggregate import Aggregate
+from nosync_nb.operators.base import GROUP, JOIN, PLAIN, Step
+from nosync_nb.operators.distinct import Threshold, distinct
 from nosync_nb.operators.iterate.batch_driver import RUN_ROWS, AbandonedError, LoopRun, tagged_rows
 from nosync_nb.operators.iterate.divergence import FREE_ROUNDS, DivergenceDetector
 from nosync_nb.operators.iterate.key_cache import (
+    PLAIN_TYPES,
     InputKeyCache,
     Pairs,
     Pick,
@@ -22,27 +29,31 @@ from nosync_nb.operators.iterate.key_cache import (
     TimedKeyCache,
     TooManyChangesError,
     columns_of_rows,
+    key_picker,
     rows_of_columns,
+    value_picker,
 )
-from nosync_nb.operators.iterate.key_cache__mirror import LoopKeyCaches
 from nosync_nb.operators.iterate.keyed_evaluation import evaluate_from_scratch
+from nosync_nb.operators.iterate.loop_key_caches import LoopKeyCaches
 from nosync_nb.operators.iterate.nested_trace import Time
 from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, LoopNode, LoopReader
-from nosync_nb.operators.iterate.round_state import RoundState
-from nosync_nb.operators.iterate.round_state__sums import (
+from nosync_nb.operators.iterate.round_state import (
     COUNT_MAX,
-    Held,
+    RoundState,
+    RowCounts,
     add_pairs,
     consolidated_pairs,
     least_upper_bound,
     without_zeros,
 )
-from nosync_nb.operators.iterate.row_driver__shapes import GroupRowPlan, JoinRowPlan
-from nosync_nb.operators.linear import Concat, Consolidate
-from nosync_nb.trace.batch import Updates, concat_updates
+from nosync_nb.operators.joins.join import Join
+from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select
+from nosync_nb.rows.types import INTEGERS
+from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop
+
 
 FEW_ROWS = 64
 """An epoch that changes more rows of the inputs is not tried."""
@@ -59,6 +70,194 @@ ENDLESS = 1 << 60
 
 _KNOWN_MAX = 1 << 14
 _DIFF = itemgetter(1)
+
+Result = Callable[[Row, list[RowCounts]], RowCounts | None]
+"""The output of one key over its rows in each input; None: ask the operator."""
+
+
+class RowPlan:
+    """What is fixed for a loop: how its nodes are run on rows.
+
+    Attributes:
+        possible: whether all of them can.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.possible = all(_is_possible(node) for node in loop.nodes)
+        self.nodes: list[Any] = []
+        if self.possible:
+            self.nodes = [_node_plan(node) for node in loop.nodes]
+
+
+class JoinRowPlan:
+    """Keys and output of a join: what both take of (left row + right row)."""
+
+    def __init__(self, join: Join) -> None:
+        self.keys = (value_picker(join.keys[0]), value_picker(join.keys[1]))
+        left = len(join.layouts[0].types)
+        self.output = value_picker([i if side == 0 else left + i for side, i in join.outputs])
+
+
+class GroupRowPlan:
+    """Keys and function of an operator by key."""
+
+    def __init__(self, node: LoopNode) -> None:
+        operator = node.operator
+        assert operator is not None
+        self.keys = [key_picker(operator.grouping(port)) for port in range(len(node.ports))]
+        self.output_key = key_picker(Layout(operator.types, operator.output_key))
+        self.result: Result | None = None
+        if isinstance(operator, Aggregate):
+            self.result = _aggregate_function(operator)
+        elif isinstance(operator, Threshold) and operator.function is distinct:
+            self.result = _distinct
+
+
+def _is_possible(node: LoopNode) -> bool:
+    """Whether a node can be run on rows."""
+    operator = node.operator
+    if not node.types or not PLAIN_TYPES.issuperset(node.types):
+        return False
+    if operator is None:
+        return len(node.ports) == 1 or node.kind != LEAVE or not node.depth
+    if not operator.local or operator.asks:
+        return False
+    if node.kind == PLAIN:
+        return operator.stable
+    layouts = [operator.grouping(port) for port in range(len(node.ports))]
+    if isinstance(operator, Join):
+        layouts = list(operator.layouts)
+        if not operator.keys[0] or not operator.outputs:
+            return False
+    elif not isinstance(operator, Aggregate | Threshold) or operator.global_row:
+        return False
+    return all(each.types and PLAIN_TYPES.issuperset(each.types) for each in layouts)
+
+
+def _node_plan(node: LoopNode) -> Any:
+    operator = node.operator
+    if isinstance(operator, Join):
+        return JoinRowPlan(operator)
+    if node.kind == GROUP:
+        return GroupRowPlan(node)
+    if isinstance(operator, Linear) and len(operator.pieces) == 1:
+        (piece,) = operator.pieces
+        if isinstance(piece, Select) and not piece.expressions:
+            return value_picker(piece.outputs)  # type: ignore[arg-type]
+    return None
+
+
+def _distinct(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
+    return {row: 1 for row, count in inputs[0].items() if count > 0}
+
+
+def _aggregate_function(operator: Aggregate) -> Result | None:
+    """What computes an aggregate of plain columns, None if that is another one."""
+    if operator.picked is None or not all(e.is_column for e in operator.arguments):
+        return None
+    calls: list[tuple[Callable[..., Any], list[int]]] = []
+    for plan in operator.plans:
+        call = plan.call
+        if call.distinct or call.function not in _FUNCTIONS:
+            return None
+        if call.function == "sum" and call.argument and call.argument.type not in INTEGERS:
+            return None
+        places = [argument.columns[0] for argument in call.arguments]
+        calls.append((_FUNCTIONS[call.function], places))
+    made = value_picker([*range(len(operator.keys)), *operator.picked])
+    if len(calls) == 1 and list(operator.picked) == [len(operator.keys)]:
+        return _single_call(*calls[0])
+
+    def result(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
+        held = inputs[0]
+        if not held:
+            return {}
+        if min(held.values()) < 0:
+            return None
+        return {made((*key, *[function(held, *places) for function, places in calls])): 1}
+
+    return result
+
+
+def _single_call(function: Callable[..., Any], places: list[int]) -> Result:
+    """What computes an aggregate of one call, after its key."""
+
+    def result(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
+        held = inputs[0]
+        if not held:
+            return {}
+        if min(held.values()) < 0:
+            return None
+        return {(*key, function(held, *places)): 1}
+
+    return result
+
+
+def _least(held: RowCounts, place: int) -> Any:
+    return min(_values(held, place), default=None)
+
+
+def _greatest(held: RowCounts, place: int) -> Any:
+    return max(_values(held, place), default=None)
+
+
+def _least_by(held: RowCounts, place: int, order: int) -> Any:
+    least: Any = None
+    values: list[Any] = []
+    for row in held:
+        rank = row[order]
+        if rank is None:
+            continue
+        if least is None or rank < least:
+            least, values = rank, [row[place]]
+        elif rank == least:
+            values.append(row[place])
+    return min(values) if values and None not in values else None
+
+
+def _greatest_by(held: RowCounts, place: int, order: int) -> Any:
+    greatest = _greatest(held, order)
+    if greatest is None:
+        return None
+    values = [row[place] for row in held if row[order] == greatest]
+    return max((value for value in values if value is not None), default=None)
+
+
+def _values(held: RowCounts, place: int) -> list[Any]:
+    """The values of a column that are not null."""
+    values = [row[place] for row in held]
+    return [value for value in values if value is not None] if None in values else values
+
+
+def _rows_counted(held: RowCounts) -> int:
+    return sum(held.values())
+
+
+def _values_counted(held: RowCounts, place: int) -> int:
+    return sum(count for row, count in held.items() if row[place] is not None)
+
+
+def _sum(held: RowCounts, place: int) -> Any:
+    total: Any = None
+    for row, count in held.items():
+        value = row[place]
+        if value is not None:
+            total = value * count if total is None else total + value * count
+    if total is not None and abs(total) > COUNT_MAX:
+        raise TooManyChangesError
+    return total
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "count_star": _rows_counted,
+    "count": _values_counted,
+    "sum": _sum,
+    "min": _least,
+    "max": _greatest,
+    "min_by": _least_by,
+    "max_by": _greatest_by,
+}
+"""Each of the rows of a key and the places of its arguments; of equal orders as everywhere."""
 
 
 class RowLoopRun(LoopRun):
@@ -83,7 +282,7 @@ class RowLoopRun(LoopRun):
         self.shape = loop.shape
         self.boxes: dict[tuple[int, Time], dict[int, Pairs]] = {}
         self.waiting: dict[tuple[int, Time], set[Row]] = {}
-        self.left: dict[int, Held] = {}
+        self.left: dict[int, RowCounts] = {}
 
     def start(self) -> None:
         """Gives the changes of the epoch to those who read them, in round 0."""
@@ -227,7 +426,7 @@ class RowLoopRun(LoopRun):
         number: int,
         node: LoopNode,
         side: int,
-        delta: Held,
+        delta: RowCounts,
         time: Time,
         made: dict[Time, Pairs],
     ) -> None:
@@ -292,8 +491,8 @@ class RowLoopRun(LoopRun):
             into = inputs[port]
             if isinstance(into, TimedKeyCache):
                 into.add(sums, time)
-        asked: list[Held] = [{} for _ in node.ports]
-        change: Held = {}
+        asked: list[RowCounts] = [{} for _ in node.ports]
+        change: RowCounts = {}
         bounds: dict[Time, Time] = {}
         touched = len(keys)
         result, wait = shape.result, self._wait
@@ -344,7 +543,7 @@ class RowLoopRun(LoopRun):
 
     def _at(
         self, number: int, key: Row, state: TimedKeyCache, time: Time, bounds: dict[Time, Time]
-    ) -> Held:
+    ) -> RowCounts:
         """What a trace holds at a time for a key; schedules the key where it changes later.
 
         Args:
@@ -353,7 +552,7 @@ class RowLoopRun(LoopRun):
         Returns:
             what is not to be changed.
         """
-        counts: Held = {}
+        counts: RowCounts = {}
         held = state.by_key[key]
         if not held:
             return counts
@@ -383,7 +582,7 @@ class RowLoopRun(LoopRun):
             self._wake(number, time)
         waiting.add(key)
 
-    def _ask(self, node: LoopNode, asked: list[Held], change: Held) -> None:
+    def _ask(self, node: LoopNode, asked: list[RowCounts], change: RowCounts) -> None:
         """Adds the output of the operator over some keys."""
         operator = node.operator
         assert operator is not None

@@ -1,12 +1,15 @@
-"""One Python value to what columns keep: what each type accepts, exactly or not at all.
+"""Coerces Python values to the values that columns store: exactly, or not at all.
 
-Nothing narrows silently: a number is taken if the type holds it exactly (517.0 is an int, 517.5 is
-not). Only doubles are rounded into `float`, since Python and pandas write no other floats. A
-boolean is not a number, text is never parsed. A datetime without zone is UTC where a `timestamp` is
-asked for. NaN stays NaN; that it means null in pandas is said in entry.py.
+Nothing narrows silently: a number is accepted if the type holds it exactly (517.0 is an int, 517.5
+is not). Only doubles are rounded into `float`, since Python and pandas write no other floats. A
+boolean is not a number, text is never parsed. A datetime without a zone is UTC if the type is
+`timestamp`. NaN stays NaN; convert.py makes it null if it comes from pandas.
 
-A float is taken as an integer or a decimal only if no other value of that type rounds to it: pandas
-makes floats of integers with nulls, DuckDB of decimals.
+A float is accepted as an integer or a decimal only if no other value of that type rounds to it:
+pandas makes floats of integers with nulls, DuckDB of decimals.
+
+A list of values that all have the plain Python type of the column is accepted after one pass over
+their types; otherwise each value is coerced separately.
 """
 
 from __future__ import annotations
@@ -20,11 +23,21 @@ from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
-from nosync_nb.rows.arrow import canonical_float
+from nosync_nb.rows import buffers
+from nosync_nb.rows.arrow import Column, canonical_float, canonical_floats, most_objects, objects
 from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.encoding import encode, raw, unscaled
-from nosync_nb.rows.types import FIXED, INTEGERS, UNIT, decimal_parts, nested_parts
+from nosync_nb.rows.types import (
+    FIXED,
+    INTEGERS,
+    UNIT,
+    arrow_type,
+    decimal_parts,
+    is_nested,
+    nested_parts,
+)
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -383,3 +396,78 @@ _SCALARS: dict[str, Convert] = {
     "timestamp_ntz": _times("timestamp_ntz"),
     **{type_: _whole_units(type_, _duration) for type_ in DAY_TIMES},
 }
+
+
+_NONE = type(None)
+
+
+def build_column(values: Sequence[Any], type_: str) -> Column:
+    """Returns the column of Python values; None is null.
+
+    Raises:
+        MisfitError: at the first value that the type does not hold; `row` and `value` say which.
+
+    Cost: O(n); one pass over the types of the values if all are the expected ones.
+    """
+    plain = _PLAIN.get(type_)
+    if plain is not None:
+        column = _plain_column(values, type_, plain)
+        if column is not None:
+            return column
+    return physical_form(_convert_all(values, converter(type_)), type_)
+
+
+_PLAIN: dict[str, type] = {
+    "boolean": bool,
+    "double": float,
+    "string": str,
+    "binary": bytes,
+    **dict.fromkeys(INTEGERS, int),
+}
+
+
+def _plain_column(values: Sequence[Any], type_: str, plain: type) -> Column | None:
+    """Returns the column if every value is plainly of its type, else None."""
+    kinds = set(map(type, values))
+    nulls = _NONE in kinds
+    kinds.discard(_NONE)
+    if kinds and kinds != {plain}:
+        return None
+    if type_ == "string":
+        try:
+            "".join([v for v in values if v is not None] if nulls else values).encode()
+        except UnicodeEncodeError:
+            return None
+    elif plain is int or plain is float:
+        if nulls:
+            return None
+        try:
+            column = np.array(values, FIXED[type_])
+        except OverflowError:
+            return None
+        return canonical_floats(column) if plain is float else column
+    return physical_form(values, type_)
+
+
+def physical_form(values: Sequence[Any], type_: str) -> Column:
+    """Returns the column of checked values, as columns keep them."""
+    if is_nested(type_):
+        return pa.array(values, arrow_type(type_))
+    dtype = FIXED.get(type_)
+    if dtype is not None and None not in values:
+        return np.array(values, dtype)
+    few = len(values) <= most_objects(type_)
+    return objects(values) if few else buffers.arrow_from_list(values, arrow_type(type_))
+
+
+def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:
+    """Returns the checked values, or says which one does not fit."""
+    converted: list[Any] = []
+    value: Any = None
+    try:
+        for value in values:
+            converted.append(None if value is None else convert(value))
+    except MisfitError as misfit:
+        misfit.stands_at(len(converted), value)
+        raise
+    return converted

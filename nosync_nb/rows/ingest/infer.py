@@ -18,7 +18,7 @@ import pyarrow as pa
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows.ddl import quote
 from nosync_nb.rows.ingest.convert import is_pandas, own_columns, source_of
-from nosync_nb.rows.ingest.convert__entry import is_series
+from nosync_nb.rows.pandas_frames import is_series
 from nosync_nb.rows.schema import Schema, spark_type
 
 _PLAIN = "make text or numbers of it first, as with .astype(str)"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nosync_nb.operators.aggregates import totals, totals__many
+from nosync_nb.operators.aggregates import totals
 from nosync_nb.operators.aggregates.accumulators import Slots, contributions
-from nosync_nb.operators.aggregates.totals__many import FEW, group_totals
+from nosync_nb.operators.aggregates.totals import SCALAR_GROUPS_MAX, group_totals
 from nosync_nb.rows import to_pylist
 
 BASE = 100
-GROUPS = FEW + 1
+GROUPS = SCALAR_GROUPS_MAX + 1
 EXACT = float(1 << 53)
 LEAST = 5e-324
 
@@ -134,4 +134,4 @@ def test_sums_of_many_groups_run_no_python_for_each(session: Any) -> None:
     assert {r.k: (r.t, r.m) for r in session["s"].rows()} == {
         k: (sum(xs), sum(xs) / len(xs)) for k, xs in expected.items()
     }
-    assert totals__many.FEW < 500
+    assert totals.SCALAR_GROUPS_MAX < 500

@@ -112,7 +112,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
     )
     monkeypatch.setattr(Dice, "chance", chance, raising=False)
     monkeypatch.setattr(Dice, "chosen", chosen, raising=False)
-    monkeypatch.setattr(loop, "Effort", Dice)
+    monkeypatch.setattr(loop, "LoopCostEstimate", Dice)
     monkeypatch.setattr(loop.Loop, "memo", Dice)
     names = dict(chance.sample(sorted(PROGRAMS.items()), 3))
     session = nosync_nb.open(tmp_path / "log")
