@@ -6,13 +6,18 @@ names and expressions is shown, and never read as HTML or as an order to a termi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import html, one_line
+from nosync_nb.expressions import retained_settings
 
 OPEN_MAX = 60
 """A part of so many lines is open when a notebook shows it; a longer one opens on demand."""
+
+NAMES_MAX = 12
+"""How many columns are named; of more, how many there are."""
 
 _LINES = (
     "font-family:monospace;line-height:1.4;padding:2px 0 4px 1.2em;"
@@ -91,3 +96,151 @@ def _marked(line: PlanLine) -> str:
     rail = f'<span style="opacity:.5">{html(line.rail)}</span>' if line.rail else ""
     hanging = _HANGING.format(len(line.rail) + 4)
     return f'<div style="{hanging}">{rail}{html(one_line(line.text))}{dim}</div>'
+
+
+def operator_label(part: Definition) -> str:
+    """What an operator does, its settings behind it; may have several lines if its text has."""
+    said = _PHRASES.get(part.op, _plain)(part)
+    given = retained_settings(part.params)
+    settings = [f"time_zone={given.time_zone!r}"] if given.time_zone else []
+    settings += ["ansi=False"] if given.ansi is False else []
+    return f"{said} ({', '.join(settings)})" if settings else said
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Some names, the first of them if there are many."""
+    if len(names) <= NAMES_MAX:
+        return ", ".join(names)
+    return f"{', '.join(names[: NAMES_MAX - 1])} and {len(names) - NAMES_MAX + 1:,} more"
+
+
+def _names(part: Definition, places: Sequence[int], side: int = 0) -> list[str]:
+    names = part.inputs[side].schema.names
+    return [names[place] for place in places]
+
+
+def _functions(part: Definition) -> str:
+    return ", ".join(getattr(f, "__name__", type(f).__name__) for f in part.functions)
+
+
+def _by(part: Definition, keys: str = "keys") -> str:
+    names = _names(part, part.params[keys])
+    return f" by {listed_names(names)}" if names else ""
+
+
+def _ordered(part: Definition) -> str:
+    terms = []
+    for place, descending, nulls_first in part.params["by"]:
+        name = _names(part, [place])[0] + (" desc" if descending else "")
+        usual = nulls_first is not descending  # Spark's: nulls come first, and last with desc
+        terms.append(name if usual else f"{name} nulls {'first' if nulls_first else 'last'}")
+    return ", ".join(terms)
+
+
+def _filter(part: Definition) -> str:
+    return f"filter {_functions(part) or part.params['predicate']}"
+
+
+def _select(part: Definition) -> str:
+    shown = []
+    for name, output in zip(part.schema.names, part.params["outputs"], strict=True):
+        text = output if isinstance(output, str) else _names(part, [output])[0]
+        shown.append(text if text == name or isinstance(output, str) else f"{text} as {name}")
+    return f"select {listed_names(shown)}"
+
+
+def _explode(part: Definition) -> str:
+    place, count = part.params["place"], len(part.schema) - len(part.inputs[0].schema) + 1
+    outputs = part.inputs[0].params.get("outputs", ())
+    given = outputs[place] if len(outputs) > place else None
+    what = given if isinstance(given, str) else _names(part, [place])[0]
+    kept = ", and once where there is none" if part.params["outer"] else ""
+    return f"each of {what} as {listed_names(part.schema.names[place : place + count])}{kept}"
+
+
+def _join(part: Definition) -> str:
+    left, right = _names(part, part.params["left"]), _names(part, part.params["right"], 1)
+    pairs = [a if a == b else f"{a} = {b}" for a, b in zip(left, right, strict=True)]
+    gives = listed_names(part.schema.names) or "no columns"
+    return f"join on {' and '.join(pairs)}: {gives}" if pairs else f"cross join: {gives}"
+
+
+def _joins(part: Definition) -> str:
+    schemas = dict(zip(part.params["inputs"], [each.schema for each in part.inputs], strict=True))
+    sets = [
+        " = ".join(dict.fromkeys(schemas[number].names[place] for number, place in places))
+        for places in part.params["same"]
+    ]
+    tests = [each["predicate"] for each in part.params["tests"]]
+    asked = f" where {' and '.join(tests)}" if tests else ""
+    gives = listed_names(part.schema.names) or "no columns"
+    return f"join of {len(schemas)}, no rows kept between, on {' and '.join(sets)}{asked}: {gives}"
+
+
+def _aggregate(part: Definition) -> str:
+    calls = [f"{name} = {sql}" for name, sql in part.params["named"].items()]
+    return f"aggregate{_by(part) or ' all rows'}: {', '.join(calls)}"
+
+
+def _top(part: Definition) -> str:
+    k, offset = part.params["k"], part.params["offset"]
+    what = "rank rows" if k is None else f"first {k:,}" if k != 1 else "first row"
+    after = f" after {offset:,}" if offset else ""
+    order = _ordered(part)
+    return f"{what}{after}{_by(part)}{', ordered by ' + order if order else ''}"
+
+
+def _asof(part: Definition) -> str:
+    keys, at = _names(part, part.params["left"]), _names(part, [part.params["at"]])[0]
+    within = part.params["tolerance"]
+    by = f" by {listed_names(keys)}" if keys else ""
+    return f"newest row at {at} or before{by}{'' if within is None else f', within {within:,}'}"
+
+
+def _sessions(part: Definition) -> str:
+    return f"sessions of {_names(part, [part.params['at']])[0]}{_by(part)}"
+
+
+def _loop(part: Definition) -> str:
+    rounds = part.params["rounds"]
+    return "repeat until nothing changes" if rounds is None else f"repeat {rounds:,} times"
+
+
+def _plain(part: Definition) -> str:
+    """An operator of which nothing else is known here: its word and its arguments."""
+    given = [f"{key}={value!r}" for key, value in part.params.items() if key != "settings"]
+    said = ", ".join([name for name in (_functions(part),) if name] + given)
+    return f"{_WORDS.get(part.op, part.op)} {said}".rstrip()
+
+
+_WORDS = {
+    "concat": "union",
+    "distinct": "distinct rows",
+    "consolidate": "equal rows added up",
+    "except_all": "rows without those of",
+    "negate": "taken away",
+    "pad": "with nulls",
+    "subtract": "distinct rows without those of",
+    "widen": "as wider types",
+}
+
+_PHRASES: dict[str, Callable[[Definition], str]] = {
+    "aggregate": _aggregate,
+    "asof": _asof,
+    "explode": _explode,
+    "filter": _filter,
+    "iterate": _loop,
+    "join": _join,
+    "joins": _joins,
+    "order": lambda part: f"order by {_ordered(part)}",
+    "reduce": lambda part: f"reduce{_by(part)} with {_functions(part)}",
+    "ref": lambda part: part.name,
+    "select": _select,
+    "sessions": _sessions,
+    "top": _top,
+    "variable": lambda part: _variable(part.params),
+}
+
+
+def _variable(params: Any) -> str:
+    return f"variable {params['index'] + 1} of the loop" if params["index"] else "the variable"

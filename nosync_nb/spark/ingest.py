@@ -2,11 +2,18 @@
 
 The DataFrame is executed once. Its rows cross Spark's shuffle once, to the ranges of their key, and
 stay as Spark has them: NaN is NaN, null is null; -0.0 becomes 0.0 as everywhere.
+
+Since 4.1 Spark looks after each row how many bytes a batch has come to, which takes it as long as
+all else that it does for the row. Rows of numbers are all about as long, so to count them is
+enough. A session is never configured: what is said here holds for the jobs of this thread, and
+what the user has said himself goes first.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,14 +25,20 @@ from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.ingest.convert import adopt_same_schema
-from nosync_nb.rows.types import is_nested
-from nosync_nb.spark import error_translation, ingest__batches, interval_transport
+from nosync_nb.rows.types import FIXED, is_nested
+from nosync_nb.spark import error_translation, interval_transport
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
 from nosync_nb.spark.execution.shuffle_records import HashRanges
 from nosync_nb.spark.execution.task_results import BulkResult, collect_reports, combined_result
 from nosync_nb.spark.execution.tasks import TaskInput, TaskPlan
-from nosync_nb.spark.launch import Spark
-from nosync_nb.spark.spark_session import estimated_bytes, job_description, job_tag, spark_type_text
+from nosync_nb.spark.launch import Spark, is_connect
+from nosync_nb.spark.spark_session import (
+    estimated_bytes,
+    job_description,
+    job_tag,
+    optimized_plan,
+    spark_type_text,
+)
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.spark.workers import check_workers
 from nosync_nb.trace.batch import Layout, Updates
@@ -42,6 +55,17 @@ UNTOLD_BYTES = 1 << 62
 
 SMALL_BYTES = 16 << 20
 """By Spark's estimate, which may be of compressed files; a slot takes so much in one range."""
+
+ROWS = 1000
+"""So many rows a batch has then; it is also the most blocks that a batch of blocks has."""
+
+BLOCK_BYTES = 128 << 10
+"""How large blocks are then, about, so that a batch of them has 128 MiB at most."""
+
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_SAID = {_BYTES: str(2**31 - 1), _ROWS: str(ROWS)}  # Spark's word for: do not look
+_PYTHON = re.compile("python|pandas|arrow", re.IGNORECASE)
 
 Records = Iterable[pa.RecordBatch]
 
@@ -102,11 +126,11 @@ def ingest(
     plan = TaskPlan(
         name, identity, False, depot, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
-    counts = ingest__batches.can_count_rows(spark, frame, schema.types)
-    most = ingest__batches.BLOCK_BYTES if counts else None
+    counts = can_count_rows(spark, frame, schema.types)
+    most = BLOCK_BYTES if counts else None
     with (
         job_description(spark, name, "ingest") as jobs,
-        ingest__batches.rows_per_batch(spark, wanted=counts),
+        rows_per_batch(spark, wanted=counts),
     ):
         query = bulk_run.map_records(frame, _cutter(plan, schema.types, sign, most))
         query = bulk_run.map_records(
@@ -216,3 +240,44 @@ def _column(array: pa.Array, type_: str) -> rows.Column:
     if array.type != rows.arrow_type(type_):
         array = array.cast(rows.arrow_type(type_))
     return adopt_same_schema(array, type_) if is_nested(type_) else rows.from_arrow(array, type_)
+
+
+def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
+    """Whether batches of a frame need no look at their bytes.
+
+    Not if it has columns of any length, or functions of the user in Python, which would be given
+    other batches than they are used to; nor if the user has said how large batches are to be.
+
+    Args:
+        types: the columns that are handed over.
+
+    Cost: some ms.
+    """
+    if is_connect(spark) or not all(type_ in FIXED for type_ in types):
+        return False
+    try:
+        said = spark.conf.getAll
+        if _ROWS in said or _BYTES in said:
+            return False
+        spark.conf.get(_BYTES)  # who does not know it does not look
+        plan = optimized_plan(frame).toString()
+    except Exception:  # what is wrong with a DataFrame shows when it is executed
+        return False
+    return _PYTHON.search(str(plan)) is None
+
+
+@contextmanager
+def rows_per_batch(spark: Spark, *, wanted: bool) -> Iterator[None]:
+    """Has jobs that this thread starts inside count rows, not bytes, if that is wanted."""
+    if not wanted:
+        yield
+        return
+    context = spark.sparkContext
+    before = {key: context.getLocalProperty(key) for key in _SAID}
+    try:
+        for key, value in _SAID.items():
+            context.setLocalProperty(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            context.setLocalProperty(key, old)

@@ -11,8 +11,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.explain_output import ExplainOutput, PlanLine, PlanSection
-from nosync_nb.collections.explain_output__phrases import listed_names, operator_label
+from nosync_nb.collections.explain_output import (
+    ExplainOutput,
+    PlanLine,
+    PlanSection,
+    listed_names,
+    operator_label,
+)
 from nosync_nb.dataflow.cardinality import TableSizes, intermediate_rows
 from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, without_multiway_joins
 from nosync_nb.dataflow.optimizer.plan_diff import columns_read, plan_moves, pruned_columns

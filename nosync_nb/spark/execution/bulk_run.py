@@ -8,6 +8,10 @@ harmless. A change that is already arranged by the operator's key is not exchang
 read their ranges of its files. A change that is no more than `FusedUpstream` comes out of the
 kernels of another operator in the same query, and lies in no file between the two.
 
+A kernel whose expressions only Spark knows (an aggregate of such an argument) cannot ask from
+inside a task. Its changes are arranged by executors; then the driver runs the kernel on one range
+after the other, with at most a range in memory, and asks Spark for the values.
+
 Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group; a shuffle
 through files of our own, which somebody must clean up after a lost executor.
 """
@@ -23,11 +27,20 @@ import pyarrow as pa
 
 from nosync_nb.errors import titled
 from nosync_nb.operators import Linear, Operator
+from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import row_wise, shuffle_records, tasks
-from nosync_nb.spark.execution.shuffle_records import BLOCKS_DDL, MARK, HashRanges
+from nosync_nb.spark.execution.shuffle_records import (
+    BLOCKS_DDL,
+    ERROR,
+    MARK,
+    REPORT,
+    HashRanges,
+    ShuffleRecord,
+)
 from nosync_nb.spark.execution.task_payload import PlanPayload, Source
 from nosync_nb.spark.execution.task_results import BulkResult, collect_reports, combined_result
 from nosync_nb.spark.execution.tasks import RowSlice, TaskInput, TaskPlan
+from nosync_nb.spark.fallback import evaluate_in_spark
 from nosync_nb.spark.launch import Spark
 from nosync_nb.spark.spark_session import job_description
 from nosync_nb.spark.staging.staging import StagingService
@@ -112,9 +125,7 @@ def run_bulk(
         inputs = [_fused(inputs[0], operator)]
         operator = Linear((), operator.types)
     if not operator.local:
-        from nosync_nb.spark.execution.bulk_run__ranged import run_by_ranges
-
-        return run_by_ranges(
+        return _run_by_ranges(
             spark, operator, inputs, state, outputs, carrier,
             stage=stage, first=first, stem=stem, ranges=count, thorough=thorough,
         )  # fmt: skip
@@ -132,6 +143,72 @@ def run_bulk(
             shipping.send()
             reports = collect_reports(spark, frame, stage, carrier, depot, plan.token, blamed)
     return combined_result(plan, reports, jobs)
+
+
+def _run_by_ranges(
+    spark: Spark,
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    state: Sequence[Trace],
+    outputs: Sequence[Layout],
+    carrier: StagingService,
+    *,
+    stage: str,
+    first: bool,
+    stem: str,
+    ranges: int,
+    thorough: bool = False,
+) -> BulkResult:
+    """Does what `bulk.run` does, with the kernel in this process; see there."""
+    depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
+    temporary: list[PartRef] = []
+    arrange = functools.partial(
+        run_bulk, spark, carrier=carrier, stage=stage, stem=stem, thorough=thorough
+    )
+    try:
+        given = []
+        for port, each in enumerate(inputs):
+            exchange = operator.layouts[port] or operator.exchange()
+            assert exchange is not None
+            parts = None
+            if each.parts:
+                moved = arrange(Linear((), exchange.types), [each], (), [exchange])
+                parts = moved.outputs[0]
+                temporary += parts
+            given.append(BulkInput(parts, exchange.types, exchange, None, each.before))
+        shipped = PlanPayload.local(carrier.folder, stem, thorough=thorough)
+        with shipped as shipping, job_description(spark, stage, operator.name) as jobs:
+            plan, _ = plan_bulk_run(
+                operator, given, state, (), shipping,
+                stage=stage, first=first, stem=stem, ranges=HashRanges(ranges),
+            )  # fmt: skip
+            result = combined_result(plan, _run_ranges(plan, spark), jobs)
+        if not outputs:
+            return result
+        temporary += result.loose
+        loose = [BulkInput(result.loose, operator.types)]
+        moved = arrange(Linear((), operator.types), loose, (), outputs)
+        return moved._replace(
+            emitted=result.emitted, touched=result.touched, jobs=jobs.joined(moved.jobs)
+        )
+    finally:
+        carrier.drop(depot, temporary)
+
+
+def _run_ranges(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
+    """Runs the kernel on every range, one after the other."""
+    ask = functools.partial(evaluate_in_spark, spark)
+    made = []
+    for place in range(plan.ranges.count):
+        for block in tasks.kernel_task(plan, [ShuffleRecord(place, MARK, None)], ask):
+            if block.port == ERROR:
+                raise error_translation.unpack_error(block.payload)
+            made.append(block)
+    written = list(tasks.write_task(plan, made))
+    for block in written:
+        if block.port == ERROR:
+            raise error_translation.unpack_error(block.payload)
+    return [(b.place, bytes(b.payload)) for b in written if b.port == REPORT]
 
 
 def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:

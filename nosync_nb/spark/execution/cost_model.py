@@ -15,12 +15,22 @@ believes of machines is in the constants below. The rules, in their order:
 The figures are those of the machines this was measured on (`make bench ARGS=load` prints them
 again). They need not be exact: between the places lie a second or many, and an estimate that errs
 by half of a difference costs little. What a core does in this process is measured by each session,
-and put in place of what is believed here after several runs (rates.py).
+and put in place of what is believed here after several runs (`MeasuredRates`).
+
+One run says little against that: something else may have had the machine, or the rows were odd. So
+a measurement counts once there are `RUNS_MIN` of its kind, each over `ROWS_MIN` rows and more, as
+the median of the last `RUNS_MAX`; and it moves an estimate by at most `FACTOR_MAX`, so that no run
+of bad luck sends everything to the other place.
+
+Loops are not measured, as what a row of theirs costs is not the next one's, nor are expressions
+that Spark computes: what they take is Spark's.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal["absent", "off", "startable", "running"]
@@ -73,6 +83,15 @@ MEMORY_FACTOR: Mapping[str, float] = {
     "load": 1.5,  # as columns; the commit that follows is weighed by itself
 }
 """Memory that a kernel takes at most beside its changes, by their bytes."""
+
+RUNS_MIN = 5
+RUNS_MAX = 25
+ROWS_MIN = 50_000
+"""From so many rows on the fixed costs of a run do not matter."""
+
+FACTOR_MAX = 4.0
+
+MEASURED = ("row", "key", "order", "function")
 
 
 class CostEstimate(NamedTuple):
@@ -200,3 +219,22 @@ def _size(size_bytes: int) -> str:
 
 def _free(estimate: CostEstimate) -> str:
     return f"{_size(max(estimate.free_bytes, 0))} are free"
+
+
+class MeasuredRates:
+    """What was measured of each kind of kernel; used with the lock under which epochs are run."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, deque[float]] = {kind: deque(maxlen=RUNS_MAX) for kind in MEASURED}
+
+    def note(self, kind: str, rows: int, seconds: float) -> None:
+        """Notes a run in this process; one that says nothing is passed over."""
+        if kind in self._runs and rows >= ROWS_MIN and seconds > 0:
+            self._runs[kind].append(rows / seconds)
+
+    def per_second(self, kind: str) -> float:
+        """The rows a second that an estimate goes by."""
+        believed, runs = ROWS_PER_SECOND[kind], self._runs.get(kind, ())
+        if len(runs) < RUNS_MIN:
+            return believed
+        return min(max(median(runs), believed / FACTOR_MAX), believed * FACTOR_MAX)

@@ -3,6 +3,9 @@
 The kernels are the same in both places. Where each runs is decided by `costs.choose`; here its
 estimate is made of what is known of the changes, the operator and Spark, and what it decides is
 done. A few rows, which is what most epochs are made of, are not even weighed.
+
+A loop itself runs in this process, as each of its rounds needs the one before. What it asks of its
+kernels is placed round by round; few rows, which most rounds have, are not even weighed.
 """
 
 from __future__ import annotations
@@ -28,13 +31,12 @@ from nosync_nb.spark.execution.cost_model import (
     SPARK,
     CostEstimate,
     Forced,
+    MeasuredRates,
     PlacementChoice,
     State,
     choose_placement,
     is_small_run,
 )
-from nosync_nb.spark.execution.cost_model__rates import MeasuredRates
-from nosync_nb.spark.execution.placement__inside import LoopPlacementRun
 from nosync_nb.spark.session_protocol import SparkSessionProtocol
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.store.spill_files import RunFiles
@@ -347,6 +349,41 @@ class Placement:
 
     def _held(self, refs: Any, layout: Layout) -> ArrangedChange:
         return ArrangedChange(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))
+
+
+class LoopPlacementRun:
+    """Runs kernels of one loop in one epoch on executors.
+
+    Args:
+        frames: how many rows of the loop's inputs came as a DataFrame.
+    """
+
+    def __init__(
+        self, placement: Placement, node: Node, step: Step, forced: Forced, frames: int
+    ) -> None:
+        self._placement = placement
+        self._node = node
+        self._step = step
+        self._forced = forced
+        self._frames = frames
+        self._number = 0
+
+    def wants(self, rows: int) -> bool:
+        """Whether so many rows are for executors."""
+        if self._forced == "spark":
+            return rows > 0
+        if is_small_run(rows, self._forced):
+            return False
+        return self._placement.wants_round(self._node, rows, min(rows, self._frames), self._forced)
+
+    def run(
+        self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
+    ) -> Updates | None:
+        """Runs one kernel there."""
+        self._number += 1
+        updates, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
+        self._step.ran_at(jobs)
+        return updates
 
 
 def _admitted(node: Node, chosen: PlacementChoice) -> PlacementChoice:

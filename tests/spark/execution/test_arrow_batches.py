@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb.spark import ingest, ingest__batches
+from nosync_nb.spark import ingest
 from nosync_nb.spark.execution import shuffle_records
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.ingest__batches import ROWS, can_count_rows, rows_per_batch
+from nosync_nb.spark.ingest import ROWS, can_count_rows, rows_per_batch
 from nosync_nb.trace.batch import Layout, Updates
 
 pytestmark = pytest.mark.spark
@@ -88,7 +88,7 @@ def test_functions_of_the_user_get_the_batches_that_they_are_used_to(spark: Any)
 def test_a_spark_that_does_not_look_is_told_nothing(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest__batches, "_BYTES", "spark.sql.execution.arrow.unknownSetting")
+    monkeypatch.setattr(ingest, "_BYTES", "spark.sql.execution.arrow.unknownSetting")
     assert not can_count_rows(spark, given(spark), ("bigint",))
 
 
@@ -96,13 +96,13 @@ def test_rows_and_blocks_of_numbers_are_counted_and_all_there(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[bool] = []
-    whole = ingest__batches.rows_per_batch
+    whole = ingest.rows_per_batch
 
     def noted(session: Any, *, wanted: bool) -> Any:
         told.append(wanted)
         return whole(session, wanted=wanted)
 
-    monkeypatch.setattr(ingest.ingest__batches, "rows_per_batch", noted)
+    monkeypatch.setattr(ingest, "rows_per_batch", noted)
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=0) as session:
         numbers = session.input("numbers", "id bigint, half double")
         texts = session.input("texts", "id bigint, text string")

@@ -11,19 +11,17 @@ import pytest
 import nosync_nb
 from nosync_nb.spark.execution import placement
 from nosync_nb.spark.execution.cost_model import (
-    HERE,
-    ROWS_PER_SECOND,
-    SPARK,
-    CostEstimate,
-    choose_placement,
-)
-from nosync_nb.spark.execution.cost_model__rates import (
     FACTOR_MAX,
+    HERE,
     MEASURED,
     ROWS_MIN,
+    ROWS_PER_SECOND,
     RUNS_MAX,
     RUNS_MIN,
+    SPARK,
+    CostEstimate,
     MeasuredRates,
+    choose_placement,
 )
 
 BELIEVED = ROWS_PER_SECOND["key"]

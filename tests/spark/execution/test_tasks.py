@@ -28,7 +28,7 @@ from nosync_nb.spark.execution import task_payload as shipping
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult
 from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, HashRanges, ShuffleRecord
 from nosync_nb.spark.execution.task_payload import PlanPayload
-from nosync_nb.spark.execution.tasks__narrowing import consolidated_change, pruned_change
+from nosync_nb.spark.execution.tasks import consolidated_change, pruned_change
 from nosync_nb.spark.spark_session import Jobs
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import enum
 import functools
 import importlib
 import operator
 import sys
 import types
+import typing
+from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,13 +30,8 @@ from typing import Any
 from nosync_nb.collections.functions.fingerprint import (
     canonical_code,
     canonical_values,
-    code__classes,
-)
-from nosync_nb.collections.functions.fingerprint import (
-    code_origin as modules,
-)
-from nosync_nb.collections.functions.fingerprint import (
-    library as own,
+    code_origin,
+    library,
 )
 from nosync_nb.collections.functions.fingerprint.canonical_values import (
     LRU_CACHED,
@@ -51,6 +49,19 @@ _NATIVE = (
     types.GetSetDescriptorType,
 )
 _REDUCED = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+_PLAIN_BASES = frozenset({object, tuple, ABC, typing.Generic, typing.Protocol})
+_PLAIN_METACLASSES = frozenset({"abc", "builtins", "enum", "typing"})
+_BOOKKEEPING = frozenset(  # what Python keeps in a class, beside what the user wrote
+    """
+    __module__ __qualname__ __name__ __doc__ __dict__ __weakref__ __firstlineno__ __slots__
+    __static_attributes__ __annotations__ __annotate__ __annotate_func__
+    __annotations_cache__ __orig_bases__ __parameters__ __type_params__ __abstractmethods__
+    _abc_impl __classcell__ __match_args__ __dataclass_fields__ __dataclass_params__
+    _is_protocol _is_runtime_protocol __protocol_attrs__ __non_callable_proto_members__
+    __callable_proto_members_only__ _fields _field_defaults
+    """.split()  # noqa: SIM905 - a list literal of these takes a screen
+)
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,7 @@ class FingerprintWriter:
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, type):
-            code__classes.write_class_fingerprint(self, value)
+            _write_class(self, value)
         elif isinstance(value, types.ModuleType):
             self._module(value)
         elif isinstance(value, types.MethodType):
@@ -233,14 +244,16 @@ class FingerprintWriter:
         if not isinstance(name, str) or not isinstance(module, str):
             return False
         for home in (module, module.partition(".")[0]):
-            if getattr(sys.modules.get(home), name, None) is value and modules.code_version(home):
+            if getattr(sys.modules.get(home), name, None) is value and code_origin.code_version(
+                home
+            ):
                 self.installed(home, name)
                 return True
         return False
 
     def _object(self, value: Any, *, called: bool = False) -> bool:
         """Writes enums, named tuples, dataclasses, our own functions, objects that are called."""
-        ours = own.library_identity_of(value)
+        ours = library.library_identity_of(value)
         if ours is not None:
             identity, parts = ours
             self.write("own", identity)
@@ -251,7 +264,7 @@ class FingerprintWriter:
             self.value(type(value))
             self.value(value.value)
             return True
-        state = code__classes.object_fields(value, called=called)
+        state = _object_fields(value, called=called)
         if state is None:
             return False
         if self.seen(value):
@@ -277,11 +290,11 @@ class FingerprintWriter:
 
     def installed(self, module: str, name: str) -> None:
         """Writes a reference into installed code."""
-        version = modules.code_version(module)
+        version = code_origin.code_version(module)
         if version is None:
             raise UnsupportedValue(f"is '{name}' of module '{module}', whose code is not at hand")
         if version == "engine":
-            public = own.public_name(module, name)
+            public = library.public_name(module, name)
             if public is None:
                 raise UnsupportedValue(
                     f"is '{name}' of module '{module}', which is not offered to users"
@@ -296,7 +309,7 @@ class FingerprintWriter:
         """Writes a function written in Python."""
         if self.seen(function):
             return
-        module, version = modules.version_of_globals(function.__globals__)
+        module, version = code_origin.version_of_globals(function.__globals__)
         if version is not None:
             if self._named(function):
                 return
@@ -369,7 +382,7 @@ class FingerprintWriter:
         for name in attributes:
             if (
                 not isinstance(value, types.ModuleType)
-                or modules.version_of_module(value) is not None
+                or code_origin.version_of_module(value) is not None
             ):
                 break
             self.modules.add(value.__name__)
@@ -386,7 +399,7 @@ class FingerprintWriter:
         if level:
             package = function.__globals__.get("__package__") or ""
             name = importlib.util.resolve_name("." * level + name, package)
-        version = modules.code_version(name)
+        version = code_origin.code_version(name)
         if version == "engine":
             return  # its name is in the code that imports it
         if version is not None:
@@ -408,7 +421,7 @@ class FingerprintWriter:
 
     def _module(self, module: types.ModuleType) -> None:
         """Writes a module that is used as a value: installed ones by version, others whole."""
-        version = modules.version_of_module(module)
+        version = code_origin.version_of_module(module)
         if version is not None:
             self.installed(module.__name__, "")
             return
@@ -422,3 +435,127 @@ class FingerprintWriter:
                 with self.at(name):
                     self.value(value)
         self.write("end")
+
+
+def _write_class(walk: FingerprintWriter, cls: type) -> None:
+    """Writes a class: installed ones by name and version, the user's with all they define.
+
+    Raises:
+        Unlisted: if an attribute or the metaclass is outside the closed list.
+    """
+    version = code_origin.code_version(cls.__module__)
+    if version is not None and cls.__module__ != "__main__":
+        walk.installed(cls.__module__, cls.__qualname__)
+        if "<locals>" in cls.__qualname__:
+            raise UnsupportedValue(f"is a class made by {cls.__module__}")
+        return
+    if walk.seen(cls):
+        return
+    if type(cls).__module__ not in _PLAIN_METACLASSES:
+        raise UnsupportedValue(f"is a class whose metaclass is {type(cls).__qualname__!r}")
+    walk.modules.add(cls.__module__)
+    walk.write("class", cls.__name__)
+    for base in cls.__bases__:
+        walk.value(base)
+    for name, note in sorted(vars(cls).get("__annotations__", {}).items()):
+        walk.write("hint", f"{name} {_annotation_text(note)}")
+    if dataclasses.is_dataclass(cls):
+        _write_fields(walk, cls)
+    elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        walk.value(cls._fields)
+        walk.value(cls._field_defaults)  # type: ignore[attr-defined]
+    if issubclass(cls, enum.Enum):
+        for name, member in cls.__members__.items():
+            walk.write("member", name)
+            walk.value(member.value)
+    for name, value in sorted(vars(cls).items()):
+        if name not in _BOOKKEEPING and not _is_generated(cls, name, value):
+            walk.write("attribute", name)
+            with walk.at(name):
+                _write_attribute(walk, value)
+    walk.write("end")
+
+
+def _write_fields(walk: FingerprintWriter, cls: Any) -> None:
+    """Writes what the generated methods of a dataclass depend on."""
+    walk.write("dataclass", repr(cls.__dataclass_params__))
+    for each in dataclasses.fields(cls):
+        flags = (each.init, each.repr, each.compare, each.hash, each.kw_only)
+        walk.write("field", f"{each.name} {flags}")
+        for given in (each.default, each.default_factory):
+            if given is not dataclasses.MISSING:
+                with walk.at(each.name):
+                    walk.value(given)
+
+
+def _write_attribute(walk: FingerprintWriter, value: Any) -> None:
+    """Writes an attribute of a class, looking into descriptors."""
+    parts: tuple[Any, ...]
+    if isinstance(value, property):
+        parts = (value.fget, value.fset, value.fdel)
+    elif isinstance(value, staticmethod | classmethod):
+        parts = (value.__func__,)
+    elif isinstance(value, functools.cached_property):
+        parts = (value.func,)
+    else:
+        walk.value(value)
+        return
+    walk.write(type(value).__name__)
+    for part in parts:
+        walk.value(part)
+
+
+def _is_generated(cls: type, name: str, value: Any) -> bool:
+    """Whether Python made this attribute from what was already written."""
+    if isinstance(value, _SLOTS) or type(value).__name__ == "_tuplegetter":
+        return True
+    if issubclass(cls, enum.Enum):
+        if name in cls.__members__ or isinstance(value, enum.property):
+            return True
+        if name.startswith("_") and name.endswith("_") and not _is_user_code(value):
+            return True
+    function = getattr(value, "__func__", value)
+    function = getattr(function, "__wrapped__", function)
+    if not isinstance(function, types.FunctionType):
+        return False
+    if issubclass(cls, tuple) and not _is_user_code(function):
+        return True
+    return dataclasses.is_dataclass(cls) and function.__code__.co_filename == "<string>"
+
+
+def _is_user_code(function: Any) -> bool:
+    """Whether a function of a class was written by the user."""
+    if not isinstance(function, types.FunctionType):
+        return False
+    name, version = code_origin.version_of_globals(function.__globals__)
+    return version is None and not name.startswith("namedtuple_")
+
+
+def _annotation_text(note: Any) -> str:
+    """The text of an annotation."""
+    return note if isinstance(note, str) else getattr(note, "__qualname__", repr(note))
+
+
+def _object_fields(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
+    """The fields of an object that is nothing but its fields; None for any other object.
+
+    These are named tuples and dataclasses of the user's classes, and objects of the user's
+    classes that are called: those with `__call__`, or with `called` the owner of a method.
+    """
+    cls = type(value)
+    classes = [c for c in cls.__mro__ if c not in _PLAIN_BASES]
+    if not classes or any(code_origin.code_version(c.__module__) is not None for c in classes):
+        return None
+    if isinstance(value, tuple):
+        if not hasattr(cls, "_fields"):
+            return None
+        return list(zip(cls._fields, value, strict=True))
+    called = called or any("__call__" in vars(c) for c in classes)
+    if not (called or dataclasses.is_dataclass(cls)):
+        return None
+    attributes = dict(getattr(value, "__dict__", {}))
+    for each in classes:
+        for name, slot in vars(each).items():
+            if isinstance(slot, types.MemberDescriptorType) and hasattr(value, name):
+                attributes[name] = getattr(value, name)
+    return sorted(attributes.items())
