@@ -32,8 +32,7 @@ from bench.reads import times
 from bench.report import TOP, Goals, Table, run
 from nosync.kernelspec import kernel_spec
 from nosync_nb.session.session import owners_of
-from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import GridRequest
+from nosync_widgets.views.grid import GridRequest, GridView
 from nosync_widgets.views.time_slider import TravelView
 
 EPOCHS = 20

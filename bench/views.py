@@ -29,8 +29,7 @@ from bench.reads import times
 from bench.report import Goals, Table, run
 from bench.workload import Workload
 from nosync_nb.session.session import owners_of
-from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import GridRequest
+from nosync_widgets.views.grid import GridRequest, GridView
 
 LIMIT = 200
 

@@ -17,7 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from nosync.cells.display import display_line_value
 from nosync.config_limits import config_budget
-from nosync.define__stages import define_cell
+from nosync.define import define_cell
 from nosync.notebook import Notebook
 
 if TYPE_CHECKING:

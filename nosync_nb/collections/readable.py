@@ -28,6 +28,7 @@ from nosync_nb.rows.pandas_frames import to_frame
 from nosync_nb.rows.value_sizes import copied_bytes
 from nosync_nb.trace import stats
 from nosync_nb.trace.batch import Batch, row_text
+from nosync_nb.trace.first_rows import first_rows
 
 _SMALL_BYTES = 64 << 20
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
@@ -150,7 +151,7 @@ class Readable(SessionBound, ArrowStream):
     def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
         host, definition = self._host, self._definition
-        batch = host.glance(definition, lambda trace: stats.first_rows(trace, n, ordering), at)
+        batch = host.glance(definition, lambda trace: first_rows(trace, n, ordering), at)
         if batch is None:
             return None
         order = self._copies(np.arange(len(batch.diff)), batch.diff, n)

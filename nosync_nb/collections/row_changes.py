@@ -16,8 +16,9 @@ from nosync_nb import rows
 from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
-from nosync_nb.trace import Trace, stats
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
+from nosync_nb.trace.first_rows import first_rows
 
 
 class RowChange(NamedTuple):
@@ -85,7 +86,7 @@ def _side(batch: Batch, sign: int) -> Batch:
 
 def _first(side: Batch, n: int, ordering: Ordering) -> Updates:
     """The first rows of one side, in order."""
-    updates = stats.first_rows(Trace.of(side), n, ordering)
+    updates = first_rows(Trace.of(side), n, ordering)
     if updates is None:
         updates = side.updates.take(ordered(side.columns, side.layout.types, ordering))
     return updates.take(np.arange(min(n, len(updates.diff))))

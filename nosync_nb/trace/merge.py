@@ -1,17 +1,28 @@
-"""Merging: batches of any size as few that have all their rows once, in bounded memory.
+"""Merges batches in bounded memory, and re-sorts the parts of one layout into another.
 
-What is merged is cut into ranges of the key hash, so that no step has more than about `RANGE_ROWS`
-rows besides those that it makes. It is not deciding what is merged: that is `compaction`.
+A merge cuts its input into ranges of the key hash, so that no step holds more than about
+`RANGE_ROWS` rows besides its output. `compaction` decides what is merged.
+
+A re-sort is needed when a collection is loaded and then joined by a key. Most of its time goes into
+memory: pages of files that are read for the first time, and new pages for the result. So no
+unsorted copy of all rows is built: each core gathers one column at a time, and frees its input once
+the column is in the new order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from nosync_nb.trace.batch import Batch, Layout, merge
+from nosync_nb import rows
+from nosync_nb.rows import Column, parallel
+from nosync_nb.trace.batch import Batch, Layout, all_rows, consolidate, merge
+from nosync_nb.trace.parallel_sort import Numbers, sort_order
 
 RANGE_ROWS = 1 << 20
 
@@ -45,3 +56,54 @@ def each_range(layout: Layout, layers: Iterable[Sequence[Batch]]) -> Iterator[Ba
         slices = [s for p in every if len(s := p.cut(low, high))]
         if slices and len(merged := merge(layout, slices)):
             yield merged
+
+
+def rearrange_parts(layout: Layout, parts: Sequence[Batch]) -> Batch:
+    """Batches of one other layout, disjoint, as one of this layout.
+
+    Cost: O(n log n) in their rows; memory for the batch, and a column for each core.
+    """
+    types, count = layout.types, parallel.count(sum(map(len, parts)))
+    rhash = np.concatenate([part.rhash for part in parts])
+    khash, code = rhash, None
+    if layout.places != all_rows(len(types)):
+        khash = np.concatenate(
+            _run_all([partial(_key_hashes, layout, part) for part in parts], count)
+        )
+    if layout.order is not None:
+        codes = [rows.order_codes(p.columns[layout.order], types[layout.order]) for p in parts]
+        code = np.concatenate(codes)
+    index = sort_order(khash, rhash, code)
+
+    def column(at: int) -> Column:
+        return rows.take(rows.concat([part.columns[at] for part in parts], types[at]), index)
+
+    def diffs() -> npt.NDArray[np.int64]:
+        return np.concatenate([part.diff for part in parts])[index]
+
+    numbers = [khash, *([] if rhash is khash else [rhash]), *([] if code is None else [code])]
+    makers = [partial(column, at) for at in range(len(types))]
+    made = _run_all(
+        [*makers, diffs, *(partial(np.ndarray.take, each, index) for each in numbers)], count
+    )
+    columns, (diff, *numbers) = made[: len(types)], made[len(types) :]
+    second = numbers[0] if rhash is khash else numbers[1]
+    code = None if code is None else numbers[-1]
+    return consolidate(layout, columns, numbers[0], second, diff, code)
+
+
+def _key_hashes(layout: Layout, part: Batch) -> Numbers:
+    """The key hashes of a part."""
+    types = [layout.types[place] for place in layout.places]
+    return rows.hash_columns([part.columns[at] for at in layout.places], types, len(part))
+
+
+def _run_all(makers: Sequence[Callable[[], Any]], count: int) -> list[Any]:
+    """What each of them makes, by so many cores."""
+    made: list[Any] = [None] * len(makers)
+
+    def make(at: int) -> None:
+        made[at] = makers[at]()
+
+    parallel.map_parallel(make, len(makers), count)
+    return made

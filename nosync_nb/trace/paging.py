@@ -19,6 +19,7 @@ from nosync_nb.rows.order import ordered
 from nosync_nb.trace import stats
 from nosync_nb.trace.batch import Batch, Index
 from nosync_nb.trace.column_profiles import Profile, profiles
+from nosync_nb.trace.first_rows import first_rows
 from nosync_nb.trace.trace import Trace
 
 SMALL_ROWS = 8192
@@ -93,7 +94,7 @@ class OrderedRows:
         """
         last = offset + limit
         if order not in self._orders and last <= NEAR_ROWS and not self._small:
-            first = stats.first_rows(self._trace, last, order)
+            first = first_rows(self._trace, last, order)
             if first is not None:
                 index = np.arange(len(first.diff)).repeat(np.minimum(first.diff, last))
                 return [rows.take(c, index[offset:last]) for c in first.columns]

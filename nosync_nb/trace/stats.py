@@ -1,59 +1,34 @@
-"""What can be told of a trace without adding its layers up: how many rows, and the first ones.
+"""Counts the rows of a trace, and looks for rows below zero, without merging its layers.
 
-Both are exact, and as strict as adding up: where a row might be there fewer than 0 times, or where
-this way would be no shorter, they return None, and the caller takes the long way.
+The results are exact, and as strict as a merge. If a row might be there fewer than 0 times, or if a
+merge would cost no more, a function returns None, and the caller merges the trace.
 
 Design
-    A count is the sum of all diffs. No row is below 0 if every row which some layer takes away is
-    not: those are looked up. A layer remembers that nothing was wrong with what it and those
-    before it add up to (`sound`), so an epoch costs only what itself takes away.
-
-    The first rows in an order: of each part the first `m`, by codes, in one pass over blocks that
-    fit the cache. A row beyond the last of some part's list may have been missed there, so rows
-    count up to the least of these last rows. If too few are left, as they were taken away, `m`
-    grows. A layer does not change, so it remembers its first rows in the last orders asked for.
+    The row count is the sum of all diffs. No row is below 0 if no row that some layer removes is
+    below 0, so only the removed rows are looked up. A layer records that its sum with the layers
+    before it has no row below 0 (`sound`). So an epoch costs only its own removals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.rows.count_arithmetic import add_runs
-from nosync_nb.rows.order import CodesOf, Ordering, exact_codes, ordered
-from nosync_nb.trace.batch import (
-    Batch,
-    Diffs,
-    Index,
-    Updates,
-    arrange,
-    concat_updates,
-    merge,
-    no_updates,
-)
+from nosync_nb.trace.batch import Batch, Diffs, Index, Updates, arrange, merge
 from nosync_nb.trace.layer import Layer
 from nosync_nb.trace.trace import Trace
 
-_BLOCK = 1 << 15
-_TIES_MAX = 1 << 13
-_KEPT_MAX = 1 << 12
-_MORE = 8
+_SLACK_ROWS = 1 << 13
+"""Rows that may be looked up in a trace of any size."""
+_LOOKUP_COST = 4
+"""Looking a row up costs as much as merging this many rows."""
 _LARGE = 1 << 40
-_TOGETHER = 1 << 13
-"""Up to so many rows counts of many epochs are copied together, rather than looked at each."""
-_SHORTER = 4
-"""Adding up is taken for no dearer where a fraction of this of all rows would be looked at."""
-
-
-class FirstRows(NamedTuple):
-    """The first rows of a part in an order, and whether there are more."""
-
-    updates: Updates
-    more: bool
+_TOGETHER_ROWS = 1 << 13
+"""Up to so many rows, the counts of many epochs are copied together instead of one by one."""
 
 
 def row_count(trace: Trace) -> int | None:
@@ -79,7 +54,7 @@ def _counted(layer: Layer) -> tuple[int, int]:
     if seen.rows.counted is None:
         sums, least = 0, 0
         diffs = [diff for _, diff in layer.updates]
-        if len(diffs) > 1 and layer.rows_count <= _TOGETHER:
+        if len(diffs) > 1 and layer.rows_count <= _TOGETHER_ROWS:
             diffs = [np.concatenate(diffs)]
         for diff in diffs:
             n = len(diff)
@@ -107,7 +82,7 @@ def is_nonnegative(trace: Trace) -> bool:
     layers = trace.layers
     known = _known(layers)
     taken = [(i, p, index) for i in range(known, len(layers)) for p, index in _taken(layers[i])]
-    if sum(len(index) for _, _, index in taken) * _SHORTER > trace.rows_count + _TIES_MAX:
+    if not is_cheaper_than_merge(trace, sum(len(index) for _, _, index in taken)):
         return False
     for i in range(known, len(layers)):
         upto = Trace(trace.layout, layers[: i + 1])
@@ -156,6 +131,11 @@ def nonnegative_until(trace: Trace) -> int:
     """
     known = _known(trace.layers)
     return trace.layers[known - 1].upper if known else 0
+
+
+def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
+    """Returns True if looking so many rows up is estimated to cost less than merging the trace."""
+    return looked_up * _LOOKUP_COST <= trace.rows_count + _SLACK_ROWS
 
 
 def add_only(layer: Layer) -> bool:
@@ -259,125 +239,3 @@ def place_in(values: Any, low: Index, high: Index, wanted: Any, after: int = 0) 
         low = np.where(below, middle + 1, low)
         high = np.where(open_ & ~below, middle, high)
     return low
-
-
-def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
-    """Distinct rows of a collection in an order, so many that their copies are `n` or all.
-
-    Args:
-        ordering: what comes before the canonical order.
-
-    Cost: O(rows) the first time, in vectors, some 2 ns a row; then that of the layers that are new.
-    """
-    if not is_nonnegative(trace):
-        return None
-    types = trace.layout.types
-    want = max(n, 1)
-    while want * len(trace.layers) * _SHORTER <= trace.rows_count + _TIES_MAX:
-        firsts = [each for layer in trace.layers for each in _of_layer(layer, ordering, want)]
-        updates = _added(firsts, types, ordering)
-        if int(np.minimum(updates.diff, n).sum()) >= n or not any(each.more for each in firsts):
-            return updates
-        want *= _MORE
-    return None
-
-
-def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstRows]:
-    """The first rows of each part of a layer, at least `n` if it has so many."""
-    if n > _KEPT_MAX:
-        return [_of_part(part, ordering, n) for part in layer.parts]
-    order, seen = tuple(ordering), layer.known()
-    kept = seen.rows.first.get(order)
-    if kept is not None and kept[0] >= n:
-        return kept[1]
-    first = [_of_part(part, ordering, n) for part in layer.parts]
-    seen.show(order, n, first)
-    return first
-
-
-def _of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
-    """The first `n` rows of a part."""
-    types = part.layout.types
-    near = _near(part, ordering, n)
-    some = part.updates if near is None else part.updates.take(near)
-    index = ordered(some.columns, types, ordering)[:n]
-    return FirstRows(some.take(index), len(index) < len(part))
-
-
-def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
-    """Some rows of a part with the first `n` among them; None: all of them."""
-    if len(part) <= _TIES_MAX:
-        return None
-    types = part.layout.types
-    certain: list[Index] = []
-    left: Index | None = None
-    for place, descending in (*ordering, *((i, False) for i in range(len(types)))):
-        every = exact_codes(part.columns[place], types[place])
-        if every is None:
-            break  # what is equal so far is put in order with the others
-        for codes_of in every:
-            below, same = _least(codes_of, left, len(part), n, descending=descending)
-            certain.append(below)
-            n -= len(below)
-            left = same
-            if len(left) <= max(n, _TIES_MAX):
-                return np.concatenate([*certain, left])
-    return None if left is None else np.concatenate([*certain, left])
-
-
-def _least(
-    codes_of: CodesOf, index: Index | None, size: int, n: int, *, descending: bool
-) -> tuple[Index, Index]:
-    """The rows of `index` (None: all) whose codes are below the `n`-th least, and equal to it."""
-    total = size if index is None else len(index)
-    codes, places = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    fresh: list[tuple[Any, Index]] = []
-    waiting, most = 0, None
-    for start in range(0, total, _BLOCK):
-        stop = min(start + _BLOCK, total)
-        some = codes_of(slice(start, stop) if index is None else index[start:stop])
-        if descending:
-            some = ~some
-        where = np.arange(stop - start) if most is None else (some <= most).nonzero()[0]
-        if len(where):
-            fresh.append((some[where], where + start))
-            waiting += len(where)
-        if waiting and (stop == total or waiting >= max(n, _BLOCK, len(codes)) // 2):
-            codes = np.concatenate([codes, *(c for c, _ in fresh)])
-            places = np.concatenate([places, *(p for _, p in fresh)])
-            fresh, waiting = [], 0
-            if len(codes) >= n:
-                most = np.partition(codes, n - 1)[n - 1]
-                kept = codes <= most
-                codes, places = codes[kept], places[kept]
-    rows_ = places if index is None else index[places]
-    if most is None:
-        return rows_, rows_[:0]
-    return rows_[codes < most], rows_[codes == most]
-
-
-def _added(firsts: Sequence[FirstRows], types: Sequence[str], ordering: Ordering) -> Updates:
-    """Adds the first rows of parts up, so far as none can have been missed; in order."""
-    updates = (
-        concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)
-    )
-    if not len(updates.diff):
-        return updates
-    order = ordered(updates.columns, types, ordering)
-    updates = updates.take(order)
-    every = np.arange(len(order) - 1)
-    same = np.ones(len(every), np.bool_)
-    for column, type_ in zip(updates.columns, types, strict=True):
-        same &= rows.equal(rows.take(column, every), rows.take(column, every + 1), type_)
-    run = np.concatenate(([0], (~same).cumsum()))
-    starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
-    ends = np.cumsum([len(each.updates.diff) for each in firsts]) - 1
-    last = ends[[each.more and len(each.updates.diff) > 0 for each in firsts]]
-    if len(last):
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        starts = starts[: int(run[place[last].min()]) + 1]
-    stop = int((run < len(starts)).sum())
-    diff = add_runs(updates.diff[:stop], starts)
-    kept = diff.nonzero()[0]
-    return Updates([rows.take(c, starts[kept]) for c in updates.columns], diff[kept])

@@ -19,7 +19,7 @@ from nosync_nb import Session, rows
 from nosync_nb.errors import NegativeMultiplicityError
 from nosync_nb.rows.order import exact_codes, order_codes
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace import Layer, Trace, stats
+from nosync_nb.trace import Layer, Trace, first_rows, stats
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 NAN = float("nan")
@@ -44,9 +44,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "_BLOCK", 8)
-    monkeypatch.setattr(stats, "_TIES_MAX", 2)
-    monkeypatch.setattr(stats, "_SHORTER", 0)
+    monkeypatch.setattr(first_rows, "_BLOCK_ROWS", 8)
+    monkeypatch.setattr(first_rows, "_TIES_MAX", 2)
+    monkeypatch.setattr(stats, "_SLACK_ROWS", 2)
+    monkeypatch.setattr(stats, "_LOOKUP_COST", 0)
 
 
 @pytest.fixture

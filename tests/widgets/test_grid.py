@@ -26,8 +26,7 @@ import nosync_nb
 from nosync.open_views import OpenViews
 from nosync_widgets.live import throttle
 from nosync_widgets.live.throttle import ThreadBudget, Throttle
-from nosync_widgets.views.grid import GridView
-from nosync_widgets.views.grid__grid_pages import GridRequest
+from nosync_widgets.views.grid import GridRequest, GridView
 
 STATIC = files("nosync_widgets") / "static"
 SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"

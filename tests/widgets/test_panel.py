@@ -20,7 +20,7 @@ from playwright._impl._driver import compute_driver_executable
 
 import nosync
 import nosync_nb
-from nosync.commands.views__panel import PanelActions
+from nosync.commands.views import PanelActions
 from nosync_widgets.live import overview_poller
 from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.panel import Panel

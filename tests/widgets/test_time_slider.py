@@ -15,8 +15,7 @@ import nosync_nb
 from nosync_widgets.data.tables import collection_table
 from nosync_widgets.data.timeline import Timeline
 from nosync_widgets.live import throttle
-from nosync_widgets.views.time_slider import TravelView
-from nosync_widgets.views.time_slider__course import RowCountSeries, past_of
+from nosync_widgets.views.time_slider import RowCountSeries, TravelView, past_of
 
 
 @pytest.fixture

@@ -1,10 +1,15 @@
-"""What waits to be committed, and what a cell has committed, in a line.
+"""Summarises pending rows and commits in one line, and notices work that a cell has repeated.
 
-Words alone: a commit is told by who makes it (see `cells`).
+The functions only return texts: the module `transaction` commits and prints.
+
+A cell that is run again submits loads whose keys are recorded already. These are counted, because
+one line for each would hide the line that matters. Inserts without a key are taken twice, as the
+cell says; a notice points that out if it was the same cell and gave the same rows.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +19,10 @@ if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_nb.session.state.pending_changes import PendingInputChanges
     from nosync_nb.session.state.transactions import Transaction
+
+_CELLS_MAX = 256
+_EPOCHS_MAX = 64
+"""Epochs of a cell that are compared."""
 
 
 def pending_rows(holder: Session | Transaction) -> str:
@@ -51,3 +60,61 @@ def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
             "around each that is a step in time of its own"
         )
     return line
+
+
+class UnchangedNotice:
+    """What the cells of one notebook repeat.
+
+    Threads: any may be heard while a cell runs.
+    """
+
+    def __init__(self) -> None:
+        self._skipped: list[str] = []
+        self._done: dict[bytes, tuple[str, range]] = {}
+
+    def hear(self, notice: str) -> bool:
+        """Keeps a notice of a load that was there already, until the cell ends; no other."""
+        from nosync_nb.session.writes.idempotency import ALREADY
+
+        if notice.endswith(ALREADY):
+            self._skipped.append(notice)
+            return True
+        return False
+
+    def skipped(self, done: str = "") -> str:
+        """What to say of the loads that were there, before the epochs that were `done`."""
+        notices, self._skipped = self._skipped, []
+        if not notices:
+            return ""
+        if len(notices) == 1:
+            return f"NoSync: {notices[0]}" + (f"\n{done}" if done else "")
+        count = f"{formats.count(len(notices), 'load')} were there already"
+        return f"NoSync: {count}; {done}" if done else f"NoSync: {count}, nothing to do"
+
+    def committed(self, session: Session, source: str, start: int) -> str:
+        """Keeps what a cell has committed after epoch `start`; what to say if it was there before.
+
+        Cost: nothing, but for a cell that is run again: the rows of the epochs that it made.
+        """
+        epochs = range(start + 1, session.now + 1)
+        if not 0 < len(epochs) <= _EPOCHS_MAX or not source.strip():
+            return ""
+        text = hashlib.blake2b(source.strip().encode(errors="replace"), digest_size=16).digest()
+        path, before = self._done.pop(text, ("", range(0)))
+        self._done[text] = session.path, epochs
+        while len(self._done) > _CELLS_MAX:
+            del self._done[next(iter(self._done))]
+        if path != session.path or len(before) != len(epochs) or before.stop > epochs.start:
+            return ""
+        from nosync_nb.session.session import owners_of
+
+        loads = owners_of(session).loads
+        same = {frozenset(loads.alike(*pair)) for pair in zip(before, epochs, strict=True)}
+        names = sorted(frozenset.intersection(*same))
+        if not names:
+            return ""
+        which = f"epoch {before[0]}" if len(before) == 1 else f"epochs {before[0]} to {before[-1]}"
+        return (
+            f"NoSync: the same rows as in {which}: {formats.listing(names)} has them twice now;"
+            f" `%dd rewind {start}` takes them out, insert(rows, once=KEY) takes a load once"
+        )

@@ -28,8 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nosync.cells.commit_summary import commit_sizes, commit_text, pending_rows
-from nosync.cells.commit_summary__again import UnchangedNotice
+from nosync.cells.commit_summary import UnchangedNotice, commit_sizes, commit_text, pending_rows
 from nosync_widgets import formats
 
 if TYPE_CHECKING:

@@ -16,13 +16,12 @@ from IPython.core.error import UsageError
 from nosync.commands.arguments import Quoted, Subcommand
 from nosync.commands.branches import COMMANDS as FORKING
 from nosync.commands.logs import COMMANDS as PLACING
-from nosync.commands.logs__verify import COMMANDS as VERIFYING
+from nosync.commands.logs import VERIFY
 from nosync.commands.mutations import COMMANDS as ACTING
 from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.retention import COMMANDS as RETAINING
 from nosync.commands.show import COMMANDS as SHOWING
 from nosync.commands.views import COMMANDS as VIEWING
-from nosync.commands.views__panel import COMMANDS as GATHERING
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -144,13 +143,12 @@ COMMANDS: dict[str, Subcommand] = {
     for command in (
         *SHOWING,
         *VIEWING,
-        *GATHERING,
         *ACTING,
         *PLACING,
         *COPYING,
         *RETAINING,
         *FORKING,
-        *VERIFYING,
+        VERIFY,
         Subcommand(
             "help",
             "this list, or the options of one subcommand",

@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` about which log is the notebook's: logs, open."""
+"""Subcommands of `%dd` about the notebook's log: logs, open, verify."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+    from nosync_nb.store.verification.report import DamagedRange, VerificationReport
 
 _DEEP = 64
 """How far below a log files are looked for: branches have branches."""
@@ -160,6 +161,32 @@ def _branch(notebook: Notebook, path: str, name: str) -> str:
     return place
 
 
+def _verify(notebook: Notebook, _arguments: Namespace) -> Table | None:
+    __tracebackhide__ = True
+    verified = notebook.session().verify()
+    notebook.say(str(verified))
+    return None if verified.whole else _damage_table(verified)
+
+
+def _damage_table(verified: VerificationReport) -> Table:
+    """What is damaged, a row for each place."""
+    own = [("", each) for each in verified.damage]
+    copies = [(copy.url, each) for copy in verified.replicas for each in copy.damage]
+    return Table(
+        caption="damaged: restore these files from a copy, or open the log with its replicas",
+        columns=("where", "file", "stage", "epochs", "what"),
+        types=("string", "string", "string", "string", "string"),
+        rows=[[where or "here", *_damage_row(each)] for where, each in own + copies],
+    )
+
+
+def _damage_row(each: DamagedRange) -> list[str | None]:
+    """The cells of a row."""
+    from nosync_nb.store.verification.report import findings_text
+
+    return [each.file, formats.value(each.stage), findings_text(each.epochs), each.what]
+
+
 COMMANDS = (
     Subcommand(
         "logs",
@@ -179,3 +206,6 @@ COMMANDS = (
         ],
     ),
 )
+
+VERIFY = Subcommand("verify", "read every byte of the log, and tell what is damaged", _verify)
+"""Apart from `COMMANDS`, because the list of all subcommands has it at its end."""

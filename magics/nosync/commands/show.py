@@ -10,10 +10,9 @@ from IPython.core.error import UsageError
 
 from nosync.commands.arguments import Subcommand, bounds_of, epoch_of, limit, moment
 from nosync_widgets import formats
-from nosync_widgets.data.comparison__differences import comparison_table
-from nosync_widgets.data.tables import WIDEST, Table, collection_table
+from nosync_widgets.data.comparison import comparison_table
+from nosync_widgets.data.tables import WIDEST, Table, changed_rows, collection_table
 from nosync_widgets.data.timeline import Timeline
-from nosync_widgets.views.time_slider__pages import changed_rows
 
 MAIN = "main"
 """What the log that branches fork from is called, where a branch is named."""

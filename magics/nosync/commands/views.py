@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that open views, which follow the session: travel, layers, graph.
+"""Subcommands of `%dd` that open views, which follow the session: travel, layers, graph, panel.
 
 A view is displayed below a table of the same: a saved notebook that is opened without its kernel
 has no views, and shows that. Where there is no front end for views the table is all there is.
@@ -7,10 +7,12 @@ has no views, and shows that. Where there is no front end for views the table is
 from __future__ import annotations
 
 from argparse import Namespace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from nosync.commands import mutations
 from nosync.commands.arguments import Subcommand
 from nosync.commands.branches import NotebookForks
 from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
@@ -21,6 +23,10 @@ from nosync_widgets.data.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
+    from nosync_widgets.views.grid import GridView
+    from nosync_widgets.views.time_slider import TravelView
+
+_PANEL_TITLE = "NoSync"
 
 
 def _travel(notebook: Notebook, arguments: Namespace) -> None:
@@ -91,6 +97,56 @@ def _node_detail(session: Session, name: str) -> str:
     return f"stale, {rows}" if name in session.stale else rows
 
 
+class PanelActions:
+    """What the panel's buttons do: the same as the commands of their names."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+
+    def drop(self, name: str, *, cascade: bool) -> str:
+        """Forgets a stage, its variable and its views."""
+        return mutations.drop(self._notebook, [name], cascade=cascade)
+
+    def rename(self, old: str, new: str) -> str:
+        """Gives a stage and its variable another name."""
+        return mutations.rename(self._notebook, old, new)
+
+    def rows(self, name: str) -> GridView:
+        """The grid of a stage, which cells may show, too."""
+        notebook = self._notebook
+        limit = notebook.settings.limit
+        return notebook.views.grid(notebook.session(), name, limit, notebook.branch)
+
+    def travel(self, name: str) -> TravelView:
+        """The view of a stage through time, which cells may have open, too."""
+        notebook = self._notebook
+        return notebook.views.travel(
+            notebook.session(), name, None, notebook.branch, NotebookForks(notebook)
+        )
+
+
+def _panel(notebook: Notebook, arguments: Namespace) -> None:
+    if not has_widgets(notebook):
+        raise UsageError("%dd panel: there is no front end for views here; see %dd status")
+    session = notebook.session()
+    panel = notebook.views.panel(session, notebook.branch, PanelActions(notebook))
+    if arguments.here or find_spec("sidecar") is None:
+        display_view(notebook, panel, panel.title())
+        if not arguments.here:
+            notebook.say('NoSync: pip install "nosync[views]" shows the panel at the side')
+        return
+    from IPython.display import display
+    from sidecar import Sidecar
+
+    _, html = panel.static()
+    title = f"{panel.title()}; it is at the side"
+    notebook.say(title, formats.folded(title, html))
+    side = Sidecar(title=_PANEL_TITLE, anchor="split-right")
+    notebook.views.keep(side)
+    with side:
+        display(panel)
+
+
 COMMANDS = (
     Subcommand(
         "travel",
@@ -101,5 +157,11 @@ COMMANDS = (
     Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
     Subcommand(
         "graph", "which stage reads which, how far each is, what a failure would cost", _graph
+    ),
+    Subcommand(
+        "panel",
+        "stages, graph, layers, replicas, at the side: drop, rename, travel",
+        _panel,
+        [(["--here"], {"action": "store_true", "help": "below the cell, not at the side"})],
     ),
 )

@@ -31,7 +31,7 @@ from nosync_nb.trace.batch import (
     no_updates,
 )
 from nosync_nb.trace.lazy_hashes import LazyHashes
-from nosync_nb.trace.merge__rearranging import rearrange_parts
+from nosync_nb.trace.merge import rearrange_parts
 from nosync_nb.trace.parts.part_file import PartRef, frame_rows
 from nosync_nb.trace.small_consolidation import FEW_ROWS, consolidate_few
 

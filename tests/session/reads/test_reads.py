@@ -19,7 +19,7 @@ from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import log_reader
 from nosync_nb.store.log import Log
-from nosync_widgets.views.time_slider__pages import changed_rows
+from nosync_widgets.data.tables import changed_rows
 
 
 @pytest.fixture

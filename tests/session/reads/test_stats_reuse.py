@@ -146,7 +146,7 @@ def test_a_merge_that_looks_at_more_than_it_merges_leaves_it_to_readers(
 def test_a_row_that_was_below_zero_for_some_epochs_is_so_on_their_branches_alone(
     tmp_path: Path, looked: list[int], read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats, "_SHORTER", 0)
+    monkeypatch.setattr(stats, "_LOOKUP_COST", 0)
     with made(tmp_path / "log") as session:
         data, sound = session.inputs["data"], session.now
         data.remove([(0, 0)])

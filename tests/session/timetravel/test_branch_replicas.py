@@ -1,19 +1,26 @@
-"""Branches at replicas: what a lost disk leaves of them, and what becomes of them when one goes."""
+"""Branches at replicas in folders, at servers and in object stores: recovered and dropped."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from machines.object_server import with_bucket
+from machines.replica_servers import ReplicaServer
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.replication.address import parse_address
+from nosync_nb.store.replication.config import checked_config
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.remote_branches import remote_branches
+
+WAIT_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +41,7 @@ def session(tmp_path: Path, urls: list[str]) -> Iterator[Session]:
         rows = made.input("rows", "k long, v long")
         made.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
         rows.insert([(1, 2), (1, 3), (2, 2)])
-        made.commit(wait="replicas", timeout=60)
+        made.commit(wait="replicas", timeout=WAIT_S)
         yield made
 
 
@@ -42,7 +49,7 @@ def shipped(session: Session, name: str) -> list[tuple[object, ...]]:
     """A branch of one epoch more, which all replicas have; closed."""
     with session.branch(name) as branch:
         branch.inputs["rows"].insert([(1, 9)])
-        branch.commit(wait="replicas", timeout=60)
+        branch.commit(wait="replicas", timeout=WAIT_S)
         return [tuple(row) for row in branch["sums"].rows()]
 
 
@@ -56,7 +63,7 @@ def test_branches_that_a_lost_disk_has_taken_are_named_and_come_back(
 ) -> None:
     held = shipped(session, "what_if")
     session.branch("here_alone").close()
-    session.sync("replicas", timeout=60)
+    session.sync("replicas", timeout=WAIT_S)
     session.close()
     shutil.rmtree(tmp_path / "log")
     if not home:
@@ -69,7 +76,7 @@ def test_branches_that_a_lost_disk_has_taken_are_named_and_come_back(
         with nosync_nb.open(branch.path, replicas=branch.replicas) as back:
             assert [tuple(row) for row in back["sums"].rows()] == held
             back.inputs["rows"].insert([(3, 3)])
-            back.commit(wait="replicas", timeout=60)
+            back.commit(wait="replicas", timeout=WAIT_S)
         assert again.branches["what_if"].replicas == ()
         assert again.branches["what_if"].now == 3
 
@@ -129,3 +136,91 @@ def test_a_keeper_ships_nothing_of_a_branch_that_was_dropped(
     session.drop_branch("what_if")
     with pytest.raises(nosync_nb.FencedError):
         copy.promise(term, LogName(session.path, "", 1, 1))
+
+
+@pytest.fixture
+def servers(key: None, tmp_path: Path) -> Iterator[list[ReplicaServer]]:
+    with ExitStack() as running:
+        folders = [tmp_path / name for name in ("one", "two")]
+        yield [running.enter_context(ReplicaServer(folder)) for folder in folders]
+
+
+@pytest.fixture
+def stored(key: None) -> Iterator[list[str]]:
+    """Two folders of an object store."""
+    with with_bucket():
+        yield ["s3://bucket/one", "s3://bucket/two"]
+
+
+@pytest.fixture(params=["servers", "stored"])
+def remote_urls(request: pytest.FixtureRequest) -> list[str]:
+    places = request.getfixturevalue(request.param)
+    return [each.url if isinstance(each, ReplicaServer) else each for each in places]
+
+
+def begun(tmp_path: Path, urls: list[str]) -> Session:
+    """A session with a branch of one epoch more, both of which all replicas have."""
+    session = nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2)
+    rows = session.input("rows", "k long, v long")
+    session.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
+    rows.insert([(1, 2), (1, 3), (2, 2)])
+    session.commit(wait="replicas", timeout=WAIT_S)
+    with session.branch("what_if") as branch:
+        branch.inputs["rows"].insert([(1, 9)])
+        branch.commit(wait="replicas", timeout=WAIT_S)
+    return session
+
+
+def copies(tmp_path: Path, urls: list[str]) -> dict[str, int]:
+    """Of the branches that replicas have copies of, how many."""
+    log = str(tmp_path / "log")
+    asked = checked_config(urls, 2, log=log).replicas
+    return {each.name: len(each.urls) for each in remote_branches(Files(), log, asked)}
+
+
+@pytest.mark.fault(33)
+def test_branches_at_servers_and_in_object_stores_come_back_and_are_dropped(
+    tmp_path: Path, remote_urls: list[str]
+) -> None:
+    begun(tmp_path, remote_urls).close()
+    assert copies(tmp_path, remote_urls) == {"what_if": 2}
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "home" / "replicas.json").unlink()
+    with nosync_nb.open(tmp_path / "log", replicas=remote_urls, quorum=2) as again:
+        (note,) = (text for text in again.recovery.notes if "what_if" in text)
+        assert note.startswith("branch 'what_if' is at its replicas: nosync.open(")
+        branch = again.branches["what_if"]
+        with nosync_nb.open(branch.path, replicas=branch.replicas) as back:
+            assert sorted(map(tuple, back["sums"].rows())) == [(1, 3, 9), (2, 1, 2)]
+            back.inputs["rows"].insert([(3, 3)])
+            back.commit(wait="replicas", timeout=WAIT_S)
+        again.drop_branch("what_if")
+        assert again.branches == {}
+        assert copies(tmp_path, remote_urls) == {}
+        (log_id,) = {log for url in remote_urls for log in at(tmp_path, url)}
+        assert all(log_id in at(tmp_path, url) for url in remote_urls)
+        assert [tuple(row) for row in again["sums"].rows()] == [(1, 2, 3), (2, 1, 2)]
+
+
+def at(tmp_path: Path, url: str) -> set[bytes]:
+    """The logs that a replica has copies of."""
+    (address,) = checked_config([url], 1, log=str(tmp_path / "log")).replicas
+    return set(connect_site(address, Files()).logs())
+
+
+@pytest.mark.fault(27)
+def test_a_branch_stays_at_a_server_that_is_away_when_it_is_dropped_until_it_is_dropped_again(
+    tmp_path: Path, servers: list[ReplicaServer]
+) -> None:
+    urls = [each.url for each in servers]
+    with begun(tmp_path, urls) as session:
+        servers[1].kill()
+        with pytest.warns(UserWarning, match="'what_if' is dropped here, and is still at grpc://"):
+            session.drop_branch("what_if")
+        (left,) = session.branches["what_if"].replicas
+        assert left.startswith(urls[1])
+        servers[1].start()
+        assert copies(tmp_path, urls) == {"what_if": 1}
+        session.drop_branch("what_if")
+        assert session.branches == {}
+        assert copies(tmp_path, urls) == {}

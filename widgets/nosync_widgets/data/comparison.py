@@ -14,12 +14,14 @@ from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.comparison import DifferenceCounts
+    from nosync_nb.collections.comparison import Comparison, DifferenceCounts, RowPair
 
 WIDTH, HEIGHT = 560, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 24
 LINES = (("#3a86d8", ""), ("#d1611b", "7 3"), ("#8a63d2", "2 3"))
 """Colour and dashes of each line: both have a contrast above 3 on white and on black."""
+
+CHANGED = "changed"
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +33,65 @@ class ChartedTable(Table):
     def html(self) -> str:
         """The table, and the chart."""
         return super().html() + self.chart
+
+
+def comparison_table(comparison: Comparison, *, limit: int) -> Table:
+    """Shows the first pairs of rows that differ, and counts all of them.
+
+    Cost: `limit` pairs, and the past of both; see `Comparison.rows` and `counts`.
+    """
+    schema, titles = comparison.schema, _titles(comparison)
+    pairs = comparison.rows(limit)
+    total = comparison.only_a + comparison.only_b + comparison.changed
+    notes = [f"rows are told apart by {', '.join(comparison.by)}"] if comparison.by else []
+    if len(pairs) < total:
+        notes.append(f"the first {len(pairs)} of {formats.count(total, 'difference')}")
+    return ChartedTable(
+        chart=counts_chart(comparison.counts(), titles),
+        caption=_caption(comparison, titles),
+        columns=("", *schema.names),
+        types=("string", *schema.types),
+        rows=[_row(pair, titles) for pair in pairs],
+        notes=notes,
+    )
+
+
+def _titles(comparison: Comparison) -> tuple[str, str]:
+    """What tells the sides apart: their names, or else their epochs."""
+    a, b = comparison.a, comparison.b
+    if a.name == b.name:
+        return f"epoch {a.epoch}", f"epoch {b.epoch}"
+    return a.name, b.name
+
+
+def _caption(comparison: Comparison, titles: tuple[str, str]) -> str:
+    a, b = comparison.a, comparison.b
+    both = formats.count(comparison.same, "row")
+    if comparison.equal:
+        return f"no difference between {a.title} and {b.title}: {both} in both"
+    figures = [
+        f"{comparison.changed:,} {CHANGED}" if comparison.changed else "",
+        f"{comparison.only_a:,} only in {titles[0]}" if comparison.only_a else "",
+        f"{comparison.only_b:,} only in {titles[1]}" if comparison.only_b else "",
+        f"{comparison.same:,} in both",
+    ]
+    return f"{a.title} and {b.title}: {', '.join(each for each in figures if each)}"
+
+
+def _row(pair: RowPair, titles: tuple[str, str]) -> list[str | None]:
+    """A line of the table; null in a cell that differs is written out."""
+    for side, title in zip(pair, titles, strict=True):
+        if side is not None and None in pair:
+            return [f"only in {title}", *map(formats.value, side)]
+    cells = []
+    for one, other in zip(pair.a, pair.b, strict=True):
+        a, b = formats.value(one), formats.value(other)
+        cells.append(a if a == b else f"{_text(a)} → {_text(b)}")
+    return [CHANGED, *cells]
+
+
+def _text(item: str | None) -> str:
+    return "null" if item is None else item
 
 
 def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) -> str:

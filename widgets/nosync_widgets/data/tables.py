@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from nosync_nb import Collection
     from nosync_nb.collections.session_protocol import Stopped
     from nosync_nb.rows import Schema
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 WIDEST = 40
 """Characters of a value that a table of text shows."""
+_SORTED_ROWS_MAX = 50_000
 _ROWS_HIGH = 40
 _HIGH = ' style="max-height:480px;overflow:auto"'
 _RIGHT = ' style="text-align:right"'
@@ -148,6 +151,31 @@ def look_table(name: str, look: CollectionView, limit: int) -> Table:
     total = look.count() if len(rows) > limit else None
     title = f"{name} at epoch {look.epoch}{ordered_by(look.schema.names, look.order)}"
     return _first(title, look.schema, rows, limit, total, look.stopped)
+
+
+def changed_rows(
+    collection: Collection, before: int | None, epoch: int, limit: int
+) -> tuple[list[tuple[int, list[str | None]]], int, int]:
+    """Reads the changes in (before, epoch]: the first, and how many copies came and went."""
+    table = collection.changes(after=before, upto=epoch)
+    diffs = table.column(-1).to_numpy()  # its name depends on those of the columns
+    added, removed = int(diffs[diffs > 0].sum()), -int(diffs[diffs < 0].sum())
+    if 1 < table.num_rows <= _SORTED_ROWS_MAX:
+        table = _sort_by_row(table)
+    columns = [table.column(name)[:limit].to_pylist() for name in collection.schema.names]
+    shown = table.column(-1)[:limit].to_pylist()
+    changes = [
+        (diff, [formats.value(column[i]) for column in columns]) for i, diff in enumerate(shown)
+    ]
+    return changes, added, removed
+
+
+def _sort_by_row(table: pa.Table) -> pa.Table:
+    """Puts changes of one row's neighbours together; nested columns leave the order as it is."""
+    import pyarrow as pa
+
+    names = [name for name in table.column_names if not pa.types.is_nested(table[name].type)]
+    return table.sort_by([(name, "ascending") for name in names])
 
 
 def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:

@@ -14,32 +14,35 @@ Failure
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import traitlets
 
 from nosync_widgets import formats
+from nosync_widgets.data.tables import Table, ordered_by
 from nosync_widgets.data.timeline import Timeline
 from nosync_widgets.live.comm_replies import AnsweringWidget
 from nosync_widgets.live.live_view import error_text, script, source
 from nosync_widgets.live.throttle import ThreadBudget, Throttle
-from nosync_widgets.views.time_slider__course import RowCountSeries, columns_of, marks_of, past_of
-from nosync_widgets.views.time_slider__pages import (
-    Looks,
-    empty_page,
-    page_table,
-    page_title,
-    read_page,
-)
 
 if TYPE_CHECKING:
-    from nosync_nb import Session
+    import pyarrow as pa
+
+    from nosync_nb import Collection, Session
+    from nosync_nb.collections.row_changes import RowChange
+    from nosync_nb.session.reads.paging import CollectionView
     from nosync_nb.session.services import Services
     from nosync_nb.store.catalog.epoch_index import EpochInfo
 
 _ROWS_MAX = 100
 """So many rows, and so many changes, are sent at most."""
+
+POINTS_MAX = 200
+
+Looks: TypeAlias = "dict[str | None, CollectionView]"
+"""The last look at each collection, by name."""
 
 
 class ForkActions(Protocol):
@@ -366,3 +369,239 @@ def epoch_info(session: Session, epoch: int) -> EpochInfo | None:
         else:
             high = middle
     return epochs[low] if low < len(epochs) and epochs[low].number == epoch else None
+
+
+def read_page(
+    collection: Collection,
+    owners: Services,
+    timeline: Timeline,
+    epoch: int,
+    *,
+    limit: int,
+    looks: Looks,
+) -> dict[str, Any]:
+    """Reads a collection at `epoch`.
+
+    Args:
+        looks: what was read before, which the next epoch is read from; it is changed.
+
+    Returns:
+        `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
+        is a list of strings with None for null, `ordered` says what they are ordered by, where a
+        collection has an order of its own, `fresh` has the signs of rows that came with this epoch
+        (+), or became what they are (→), else "". Changes are of rows that came, that went, or (if
+        there is a key, `by`) whose cells changed.
+
+    Cost: one pass over the rows the first time, then over what has changed since the page before;
+    and over the changes of one epoch, in vectors.
+    """
+    before = timeline.before(epoch)
+    schema = collection.schema
+    look = owners.paging.look(collection, epoch, looks.get(collection.name))
+    found = look.page(look.order, 0, limit + 1)
+    looks[collection.name] = look
+    changed = owners.comparing.changes(collection, before, epoch, limit=limit)
+    show = formats.like(found)
+    rows = [*map(show, found)]
+    signs = {tuple(show(row)): "+" for row in changed.arrived}
+    pairs = (each.b for each in changed.first if each.a is not None and each.b is not None)
+    signs |= {tuple(show(row)): "→" for row in pairs}
+    return {
+        "epoch": epoch,
+        "before": before,
+        "columns": _columns(collection),
+        "rows": rows[:limit],
+        "more": len(rows) > limit,
+        "ordered": formats.one_line(ordered_by(schema.names, look.order)),
+        "fresh": [signs.get(tuple(row), "") for row in rows[:limit]],
+        "by": [formats.one_line(name) for name in changed.by],
+        "changes": [_change(each, show) for each in changed.first],
+        "changes_more": changed.more,
+        "added": changed.came,
+        "removed": changed.went,
+    }
+
+
+def empty_page(collection: Collection, epoch: int) -> dict[str, Any]:
+    """The page of a stale stage that has no rows left; see `read_page`."""
+    return {
+        "epoch": epoch,
+        "before": None,
+        "columns": _columns(collection),
+        "rows": [],
+        "more": False,
+        "ordered": "",
+        "fresh": [],
+        "by": [],
+        "changes": [],
+        "changes_more": False,
+        "added": 0,
+        "removed": 0,
+    }
+
+
+def _columns(collection: Collection) -> list[dict[str, Any]]:
+    schema = collection.schema
+    return [
+        {
+            "name": formats.one_line(name),
+            "type": formats.one_line(kind),
+            "right": formats.is_numeric(kind),
+        }
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+
+
+def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[Any]:
+    """How often, and the row's cells; one that differs is a pair: what it was, what it is.
+
+    A count below 0 is of a row that went; 0 stands before the copies of one that changed.
+    """
+    if change.a is None:
+        return [change.copies, show(change.b)]
+    if change.b is None:
+        return [-change.copies, show(change.a)]
+    pairs = zip(change.a, change.b, show(change.a), show(change.b), strict=True)
+    # Two values may be shown alike, as long ones are cut short: it is said that they differ.
+    cells = [
+        b if one == other or (one != one and other != other) else [a, b]
+        for one, other, a, b in pairs
+    ]
+    return [0, cells, change.copies]
+
+
+def page_table(name: str, page: dict[str, Any]) -> Table:
+    """Draws a page as a static table, rows that came or changed marked; `past` is a note below."""
+    columns = ["", *(column["name"] for column in page["columns"])]
+    types = ["string", *(column["type"] for column in page["columns"])]
+    rows = [[sign, *row] for row, sign in zip(page["rows"], page["fresh"], strict=True)]
+    notes = [f"the first {formats.count(len(rows), 'row')}"] if page["more"] else []
+    past = page.get("past")
+    return Table(
+        caption=page_title(name, page) + page["ordered"],
+        columns=columns,
+        types=types,
+        rows=rows,
+        notes=[*notes, past] if past else notes,
+        marks=[page["stale"]] if page.get("stale") else [],
+    )
+
+
+def page_title(name: str, page: dict[str, Any]) -> str:
+    """Says which epoch is shown and what it changed: `slow at epoch 3 (January): +2 −1`."""
+    label = f" ({page['label']})" if page.get("label") else ""
+    changed = f"+{page['added']:,} −{page['removed']:,}"
+    against = "" if page["before"] is None else f" since epoch {page['before']}"
+    return f"{name} at epoch {page['epoch']}{label}: {changed}{against}"
+
+
+class RowCountSeries:
+    """The figures that are known of one collection. One thread at a time.
+
+    Args:
+        column: what is added up: the position of a numeric column, null and what is not finite left
+            out; None: the rows are counted.
+    """
+
+    def __init__(self, column: int | None = None) -> None:
+        self._column = column
+        self._figures: dict[int, int | float] = {}
+        self._epochs: list[int] = []
+
+    def forget(self) -> None:
+        """Epochs may be other ones by now: counts all of them again."""
+        self._figures, self._epochs = {}, []
+
+    def points(self, collection: Collection, timeline: Timeline) -> dict[str, Any]:
+        """Counts rows at epochs of a timeline.
+
+        Returns:
+            `points`, at most 200 pairs of epoch and figure, ascending, the latest among them;
+            `every`: that of so many readable epochs one is counted; `of`: what is counted.
+
+        Cost: that of `changes` between those that are new, of the first one from the beginning.
+        """
+        every = 1
+        while (len(timeline) + every - 1) // every >= POINTS_MAX:
+            every *= 2
+        epochs = [timeline[position] for position in range(0, len(timeline), every)]
+        if timeline.latest is not None and epochs[-1] != timeline.latest:
+            epochs.append(timeline.latest)
+        points = [[epoch, self._count(collection, epoch)] for epoch in epochs]
+        of = "rows"
+        if self._column is not None:
+            of = f"sum of {formats.one_line(collection.schema.names[self._column])}"
+        return {"points": points, "every": every, "of": of}
+
+    def _count(self, collection: Collection, epoch: int) -> int | float:
+        if epoch not in self._figures:
+            place = bisect_left(self._epochs, epoch)
+            before = self._epochs[place - 1] if place else None
+            changed = collection.changes(after=before, upto=epoch)
+            known = 0 if before is None else self._figures[before]
+            self._figures[epoch] = known + self._sum_of(changed)
+            insort(self._epochs, epoch)
+        return self._figures[epoch]
+
+    def _sum_of(self, changed: pa.Table) -> int | float:
+        """What changes add to the figure."""
+        diff = changed.column(-1)
+        if self._column is None:
+            return int(diff.to_numpy().sum())
+        values = changed.column(self._column)
+        there = values.is_valid()
+        values, diff = values.filter(there), diff.filter(there).to_numpy()
+        if str(values.type).startswith("int"):  # of a large load the sum may be beyond 64 bits
+            pairs = zip(values.to_pylist(), diff.tolist(), strict=True)
+            total: int = sum(value * copies for value, copies in pairs)
+            return total
+        numbers = values.cast("float64").to_numpy()
+        finite = abs(numbers) < float("inf")
+        return float((numbers[finite] * diff[finite]).sum())
+
+
+def columns_of(collection: Collection) -> list[list[Any]]:
+    """The columns that can be added up, as pairs of position and name."""
+    schema = collection.schema
+    return [
+        [place, formats.one_line(name)]
+        for place, (name, kind) in enumerate(zip(schema.names, schema.types, strict=True))
+        if formats.is_numeric(kind)
+    ]
+
+
+def marks_of(session: Session, stage: str) -> list[list[Any]]:
+    """Where branches forked and versions of a stage ended, as pairs of epoch and text, ascending.
+
+    Cost: that of listing the branches, a file each.
+    """
+    from nosync_nb.session.session import owners_of
+
+    seen = owners_of(session).publisher.snapshot
+    marks = [
+        [each.at, f"branch {formats.one_line(each.name)} forked"]
+        for each in session.branches.values()
+        if not each.damaged and not each.replicas
+    ]
+    marks += [
+        [seen.last(each), f"version {each.version} of {formats.one_line(stage)} ended"]
+        for name, each in seen.catalog.items()
+        if each.frozen and name.rpartition("@")[0] == stage
+    ]
+    return sorted(marks)
+
+
+def past_of(session: Session, stage: str) -> str:
+    """What to type if a stage was defined late and has no past; empty: nothing is missing."""
+    from nosync_nb.session.planning.replay import first_unread_epoch
+    from nosync_nb.session.session import owners_of
+
+    seen = owners_of(session).publisher.snapshot
+    found = seen.catalog.get(stage)
+    first = None if found is None else first_unread_epoch(seen, stage)
+    if found is None or first is None:
+        return ""
+    return (
+        f"{formats.one_line(stage)} begins at epoch {found.begin}, when it was defined:"
+        f" %%dd --replay {first} as the first line of its cell computes what it was before"
+    )
