@@ -25,8 +25,7 @@ from nosync_nb.session.feeds.folder_watch import FolderWatches
 from nosync_nb.session.feeds.stream import StreamFeeds
 from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.reads.collection_host import SessionHost
-from nosync_nb.session.reads.collection_host__frames import DataFrameExports
+from nosync_nb.session.reads.collection_host import DataFrameExports, SessionHost
 from nosync_nb.session.reads.compare import CompareService
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.paging import PagingService

@@ -13,7 +13,8 @@ import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.publisher import DefinitionRedo, Publisher
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.redo_records import DefinitionRedo
 from nosync_nb.store import store
 from nosync_nb.trace.history.archive import Archive
 

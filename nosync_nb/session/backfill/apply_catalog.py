@@ -23,7 +23,8 @@ from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import backfill_plan__lag, replay
 from nosync_nb.session.planning.definition_diff import DefinitionDecision
 from nosync_nb.session.planning.replay import RecomputedState
-from nosync_nb.session.state.publisher import DefinitionRedo, Publisher, files_of, record_history
+from nosync_nb.session.state.publisher import Publisher, files_of, record_history
+from nosync_nb.session.state.redo_records import DefinitionRedo
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.spark.connection import SparkConnection

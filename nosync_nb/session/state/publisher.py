@@ -19,12 +19,11 @@ same call again writes the same number a second time. 4. At the next opening bot
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
-from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
@@ -32,11 +31,12 @@ from nosync_nb.errors import FencedError, titled
 from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.file_gc import FileCollector
 from nosync_nb.session.state.metrics import WorkMetrics
+from nosync_nb.session.state.redo_records import DefinitionRedo, EpochRedo, RewindRedo
 from nosync_nb.session.state.transactions import Transaction
-from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog import signature
-from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark, last_epoch_note
+from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, last_epoch_note
 from nosync_nb.store.durability import frame_offsets as defined
 from nosync_nb.store.durability.frame_offsets import DefinitionOffset
 from nosync_nb.store.log import Position
@@ -279,90 +279,6 @@ class Publisher:
             self.runner = runner
         self.described = catalog
         self.snapshot = Snapshot(version, graph, catalog, visible_columns(self.store.history))
-
-
-class EpochRedo(NamedTuple):
-    """An epoch between its record and its last assignment.
-
-    Attributes:
-        position: where its frame will be, and is if the log goes that far.
-        retired: the files that are not needed any more after it.
-        stats: the counters after it.
-    """
-
-    publisher: Publisher
-    draft: EpochResult
-    meta: Mapping[str, Any]
-    utc: float
-    transaction: Transaction
-    position: Position
-    retired: frozenset[str]
-    stats: Mapping[str, int]
-
-    def finish(self) -> None:
-        """Makes the epoch visible, if its frame is written."""
-        if self.publisher.reached(self.position):
-            self.publisher.assign_epoch(self)
-            self.transaction.stands(self.draft.epoch)
-
-
-class DefinitionRedo(NamedTuple):
-    """A definition between its record and its last assignment.
-
-    Attributes:
-        position: where its frame will be, and is if the log goes that far.
-        snapshot: what readers see after it; its history is `seen(history)`.
-        logs: those of named collections, after it.
-        history: the past after it.
-        catalog: as its frame has it, and the `signing.digest` of that.
-        defined: by log, the frame that a named collection is defined by, after it.
-        retired: the files that are not needed any more after it.
-        work: what stages did last, after it.
-        stats: the counters that it changes, after it.
-        names: what descriptions are called after it, None: they have no name any more.
-        outcome: told that it stands.
-    """
-
-    publisher: Publisher
-    position: Position
-    snapshot: Snapshot
-    logs: Mapping[int, str]
-    history: History
-    runner: Runner
-    catalog: Mapping[str, Any]
-    digest: bytes
-    defined: Mapping[int, DefinitionOffset]
-    retired: frozenset[str]
-    work: Mapping[str, StageWork]
-    stats: Mapping[str, int]
-    names: Mapping[Definition, str | None]
-    outcome: DefinitionOutcome
-
-    def finish(self) -> None:
-        """Makes the definition visible, if its frame is written."""
-        if self.publisher.reached(self.position):
-            self.publisher.assign_definition(self)
-            self.outcome.stand()
-
-
-class RewindRedo(NamedTuple):
-    """A rewind between its record and its last assignment.
-
-    Attributes:
-        definition: what it says besides: the stages as they go on, and what was computed of them.
-        before_next: what has to be done before the next write; None: nothing.
-    """
-
-    publisher: Publisher
-    definition: DefinitionRedo
-    rewound: RewindMark
-    before_next: Callable[[], None] | None
-
-    def finish(self) -> None:
-        """Makes the rewind visible, if its frame is written."""
-        if self.publisher.reached(self.definition.position):
-            self.publisher.assign_rewind(self)
-            self.definition.outcome.stand()
 
 
 def files_of(version: VersionState) -> set[str]:

@@ -34,12 +34,11 @@ from nosync_nb.session.backfill.lost_memos import Compiled
 from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.planning import replay
 from nosync_nb.session.state.publisher import (
-    DefinitionRedo,
     Publisher,
-    RewindRedo,
     files_of,
     record_history,
 )
+from nosync_nb.session.state.redo_records import DefinitionRedo, RewindRedo
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions

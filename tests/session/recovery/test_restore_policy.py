@@ -14,7 +14,7 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
-from nosync_nb.session import opening__regaining
+from nosync_nb.session import opening
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication.consistency import ReadableExtent
 
@@ -111,7 +111,7 @@ def test_who_waits_is_told_for_what_and_goes_on_when_it_is_there(
         texts.append(text)
         told.set()
 
-    monkeypatch.setattr(opening__regaining, "warn", tell)
+    monkeypatch.setattr(opening, "warn", tell)
 
     def bring_back() -> None:
         assert told.wait(WAIT_S)
@@ -210,7 +210,7 @@ def test_a_wait_for_the_one_replica_that_has_the_log_ends_when_it_is_back_or_in_
 ) -> None:
     emptied(tmp_path, 0, 2)
     told = threading.Event()
-    monkeypatch.setattr(opening__regaining, "warn", lambda *_, **__: told.set())
+    monkeypatch.setattr(opening, "warn", lambda *_, **__: told.set())
     with pytest.raises(DurabilityError, match=r"may have it: .*replica-1") as caught:
         nosync_nb.open(**lost, on_loss="wait", timeout=0.01)
     assert any("waited for 0.01 s" in note for note in caught.value.__notes__)
