@@ -13,8 +13,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.backfill.background import BackgroundRebuild
 from nosync_nb.session.backfill.execute import BackfillExecutor
-from nosync_nb.session.definitions.define import DefinitionService
-from nosync_nb.session.definitions.define__declarations import InputDeclarations
+from nosync_nb.session.definitions.define import DefinitionService, InputDeclarations
 from nosync_nb.session.definitions.retention import RetentionService
 from nosync_nb.session.durability.backlog_policy import BacklogPolicy
 from nosync_nb.session.durability.frontiers import FrontierService

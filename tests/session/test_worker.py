@@ -6,13 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 
 import pytest
 from internals import inside
 
 from nosync_nb import Session
-from nosync_nb.session.maintenance import maintenance, maintenance__aging
+from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.state import worker as worker_module
 from nosync_nb.session.state import writer_lock
 from nosync_nb.session.state.worker import SWITCH_S, BackgroundWorker
@@ -202,36 +201,41 @@ def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Restless:
-    """Rests whenever it is asked."""
+    """A pause that gives way at every call, and counts its calls."""
 
-    def __init__(self, way: Callable[[], None] | None = None) -> None:
-        self._way = way
+    def __init__(self, give_way: Callable[[], None]) -> None:
+        self._give_way = give_way
+        self.calls = 0
 
     def __call__(self) -> None:
-        if self._way is not None:
-            self._way()
+        self.calls += 1
+        self._give_way()
 
 
-@pytest.mark.parametrize("room", [maintenance__aging, maintenance])
-def test_who_writes_a_checkpoint_gives_way_to_epochs(
-    session: Session, monkeypatch: pytest.MonkeyPatch, room: ModuleType
-) -> None:
+def test_checkpoint_gives_way_to_epochs(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[threading.Thread] = []
+    pauses: list[Restless] = []
     give_way = WriterLock.give_way
 
     def noted(gate: WriterLock) -> None:
         passed.append(threading.current_thread())
         give_way(gate)
 
+    def restless(way: Callable[[], None]) -> Restless:
+        pauses.append(Restless(way))
+        return pauses[-1]
+
     monkeypatch.setattr(WriterLock, "give_way", noted)
-    monkeypatch.setattr(room, "Rest", Restless)
+    monkeypatch.setattr(maintenance, "YieldingPause", restless)
     numbers = session.input("numbers", "x int")
     for number in range(3):
         numbers.insert([(number,)])
         session.commit()
     inside(session).upkeep.plan_checkpoint()
     inside(session).worker.settle()
-    assert passed
+    assert len(pauses) >= 2  # packs are written, and layers are moved to files
+    assert all(pause.calls for pause in pauses)
+    assert len(passed) == sum(pause.calls for pause in pauses)
     assert threading.main_thread() not in passed
 
 

@@ -20,7 +20,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session.backfill.off_lock import OffLockCompute, OffLockResult, first_names
 from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning import backfill_plan__lag, replay
+from nosync_nb.session.planning import backfill_plan, replay
 from nosync_nb.session.planning.definition_diff import DefinitionDecision
 from nosync_nb.session.planning.replay import RecomputedState
 from nosync_nb.session.state.publisher import Publisher, files_of, record_history
@@ -88,7 +88,7 @@ class CatalogInstaller:
             decision, catalog, renamed or before.graph, replay_from, afresh, ahead
         )
         graph, change = runner.graph, runner.graph.since(old)
-        backfill_plan__lag.with_recorded_gaps(catalog, graph, over)
+        backfill_plan.with_recorded_gaps(catalog, graph, over)
         _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
         known = _without(before.version, afresh.renewed)
@@ -205,7 +205,7 @@ class CatalogInstaller:
         version, history = publisher.snapshot.version, publisher.store.history
         with publisher.works.doing.of("runs what stages have missed"):
             missed, base = self._gate.run(
-                lambda: backfill_plan__lag.catch_up(runner, old, version, history, rows_max),
+                lambda: backfill_plan.catch_up(runner, old, version, history, rows_max),
                 cleanup,
             )
         graph = runner.graph

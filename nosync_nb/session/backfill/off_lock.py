@@ -16,7 +16,7 @@ from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.session.planning import backfill_plan__lag, replay
+from nosync_nb.session.planning import backfill_plan, replay
 from nosync_nb.session.planning.definition_diff import DefinitionDecision
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store.spill_files import RunFiles
@@ -89,7 +89,7 @@ class OffLockCompute:
                 going_on.step()
 
             def run() -> OffLockResult:
-                missed, base = backfill_plan__lag.catch_up(
+                missed, base = backfill_plan.catch_up(
                     self.runner, self.old, seen.version, seen.history, self._rows_max
                 )
                 draft = self.runner.first_run(base.version, base.graph, step=step)

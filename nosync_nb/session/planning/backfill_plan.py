@@ -1,34 +1,57 @@
-"""Losses: what becomes of stages of which files are not there, decided purely.
+"""Plans repairs of damaged stages, and catches up stages that stopped at an earlier epoch.
 
-    read        an arrangement of its rows is made again out of its log, which has them all
-    extend      its log is whole up to an epoch, and runs on from there
-    recompute   it is run over the logs of what it reads, from its first epoch; or only what its
-                operators remember, as of now, where its log is whole
-    stale       it cannot be computed again: what its functions gave is not had a second time
+A repair is planned purely. Each stage with missing files gets one of these actions:
 
-The others are left alone: their logs, their files and their rows stay what they are. Inputs are
-computed from nothing, so they come back out of their own log or not at all.
+    read        rebuild an arrangement of its rows from its log, which is complete
+    extend      its log is complete up to an epoch: run it from there on
+    recompute   run it from its first epoch over the logs of its inputs; if its log is complete,
+                rebuild only its operator state at the current epoch
+    stale       it cannot be recomputed, because it memoises results
 
-Failure: 1. A stage lacks a file, and so does what it reads, which is run again first. 2. The plan
-was made of what both had. Hence it goes by the order of the graph, and what is planned for a stage
-counts for those that read it.
+All other stages keep their logs, files and rows. Inputs are not computed, so the rows of an input
+come from its own log or are lost.
+
+Failure: 1. A stage and one of its inputs both lack files; the input is recomputed first. 2. The
+plan was made from the state of both before that. Hence stages are planned in the order of the
+graph, and the plan for a stage counts for its readers.
+
+A catch-up keeps the log, the traces and the operator state of a stage. It runs the changes of the
+inputs since the last epoch of the stage: epoch by epoch if that is cheap. Otherwise it runs all of
+them as one change at the current epoch, and the epochs between become a gap. Rows up to its last
+epoch are not recomputed. Recovery catches stages up at opening; a definition does so when a cell
+is run.
+
+Nodes stop at different epochs, so they run in groups, the latest stop first, because nodes that
+stopped earlier read them. An unnamed node that another stage kept current has no history. It is
+computed at the group's epoch from the named collections below it, and discarded afterwards.
+
+Failure: 1. The missed epochs are in frames before that of the definition that ends the lag. 2. A
+crash between the two leaves changes of a log that is already in the catalog. 3. The next catch-up
+adds them a second time. Hence the epochs are in the frame of the definition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import Node
+from nosync_nb.dataflow.graph import UNMADE, Graph, Node
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
+from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import RefutedState, Stage
+from nosync_nb.dataflow.state_reader import has_lost_state
 from nosync_nb.session.planning import replay
 from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted_noun
 from nosync_nb.store import lazy_layer
 from nosync_nb.store.provenance.check import ClockContradiction
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.epoch_ranges import EpochRanges
+from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.missing_files import MissingHistory
 
 NOBODY: frozenset[int] = frozenset()
@@ -314,3 +337,186 @@ def _unhad(stage: Stage) -> str:
 def _runs(first: int, last: int) -> str:
     """Which epochs are run."""
     return f"{counted_noun(last - first + 1, 'epoch')} from {first} on"
+
+
+class CatchUpResult(NamedTuple):
+    """What extending gave: past epochs of stages, not yet written, and the base that has them."""
+
+    drafts: list[EpochResult]
+    base: replay.ReplayBase
+
+
+def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
+    """Why a stage cannot be extended from its last epoch, None if it can.
+
+    Args:
+        same: what it reads, as far as it is what it was.
+    """
+    assert stage.definition is not None
+    graph, last = snapshot.graph, snapshot.last(stage)
+    node = graph.named[stage.name]
+    if node.operator is None:
+        return "its state was not kept"
+    own = [
+        part
+        for part in replay.replay_span(graph, {node.id}).graph
+        if part.name in (None, stage.name)
+    ]
+    if any(part.plan == UNMADE for part in own):
+        return "its state was not kept"
+    if any(p.operator and p.operator.memoises and p.stopped != last for p in own):
+        return "it shares memoised results with a stage that went on"
+    if stage.refused:
+        return "its rows are not believed"
+    if has_lost_state(stage, last):
+        return "it was in memory alone"
+    for name in stage.definition.references:
+        if name not in same:
+            return f"'{name}' is not what it was"
+        log = graph.named[name].log
+        assert log is not None
+        if not any(last in epochs for epochs in snapshot.history.epochs(log, snapshot.epoch)):
+            return f"'{name}' cannot be read at epoch {last} any more"
+    return None
+
+
+def catch_up(
+    runner: Runner, old: Graph, version: VersionState, history: History, rows_max: int
+) -> CatchUpResult:
+    """Brings every node of a graph to now that is in `old` and stopped, and does not stand still.
+
+    Nothing is written or made visible.
+
+    Args:
+        runner: of the graph.
+        rows_max: the most missed rows that are run epoch by epoch.
+    """
+    groups: dict[int, set[int]] = {}
+    for node in runner.graph.since(old).fresh:
+        before = old.nodes.get(node.id)
+        if before is None or before.stopped is None or node.frozen:
+            continue
+        if before.stopped < version.epoch:
+            groups.setdefault(before.stopped, set()).add(node.id)
+    past = HistoricalInputs(history, version.epoch)
+    if not groups:
+        return CatchUpResult([], replay.ReplayBase(old, version, past))
+    traces = dict(version.traces)
+    drafts: list[EpochResult] = []
+    for stop in sorted(groups, reverse=True):
+        lagging = _Lagging(
+            past, replay.replay_span(runner.graph, groups[stop]), old, stop, version.epoch
+        )
+        ran, after = lagging.run(runner, traces, rows_max)
+        traces.update(after)
+        for draft in ran:
+            past.add(draft)
+        drafts += ran
+    moved = set().union(*groups.values())
+    nodes = [runner.graph.nodes[n.id] if n.id in moved else n for n in old]
+    there = Graph(nodes, old.numbers, memory=old.memory, unwritten=old.unwritten)
+    return CatchUpResult(
+        drafts, replay.ReplayBase(there, VersionState(version.epoch, traces), past)
+    )
+
+
+class _Lagging:
+    """The nodes that stopped at one epoch.
+
+    Args:
+        found: they, and what must run with them.
+        stop: their last epoch, before `now`.
+    """
+
+    def __init__(
+        self, past: HistoricalInputs, span: replay.ReplaySpan, old: Graph, stop: int, now: int
+    ) -> None:
+        self.past, self.span, self.old, self.stop, self.now = past, span, old, stop, now
+
+    def run(
+        self, whole: Runner, traces: Mapping[int, Trace], rows_max: int
+    ) -> tuple[list[EpochResult], dict[int, Trace]]:
+        """Runs what was missed.
+
+        Args:
+            whole: what runs all of the graph.
+            traces: as of now, those of the group as of `stop`.
+
+        Returns:
+            a draft for each step in which something changed, and the group's traces as of now.
+        """
+        past, span, stop = self.past, self.span, self.stop
+        missed = {n.id: past.changes(n, stop, self.now) for n in span.sources}
+        steps = self._steps(missed, rows_max)
+        start: dict[int, Trace] = {}
+        for node in span.sources:
+            start.update(self._undone(node, traces, missed[node.id]))
+        for i in span.new:
+            start.update(self._kept(span.graph.nodes[i], traces))
+        there = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
+        runner = Runner(span.graph, whole.evaluate, whole.bulk)
+        draft = runner.first_run(VersionState(stop, start), there)
+        if len(steps) > 1:
+            runner = Runner(span.graph, whole.evaluate)
+        drafts = []
+        before = stop
+        for epoch in steps:
+            deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
+            inputs = {i: delta for i, delta in deltas.items() if delta is not None}
+            if inputs:
+                draft = runner.epoch(draft.version(), inputs, epoch)
+                drafts.append(draft.of_logs(span.logs))
+                replay.compact_replayed(draft)
+            before = epoch
+        past.skip(span.logs, stop, steps)
+        own = span.traces
+        return drafts, {n: t for n, t in draft.traces.items() if n in own}
+
+    def _steps(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
+        """The epochs to run: all that can be told apart if that is cheap, else now."""
+        rows = sum(map(len, missed.values()))
+        if rows > rows_max or self.now - self.stop > replay.EPOCHS_MAX:
+            return [self.now]
+        return [e for e in self.past.readable(self.span.sources) if e > self.stop]
+
+    def _undone(self, node: Node, traces: Mapping[int, Trace], missed: Batch) -> dict[int, Trace]:
+        """The traces of a collection at `stop`: those of now without what came since.
+
+        Cost: in what was missed; in all that the collection holds for an order that is new.
+        """
+        made = {}
+        known = set(self.old.nodes[node.id].traces.values())
+        for layout, number in node.traces.items():
+            if number not in known:
+                made[number] = replay.state_at(layout, self.past.state(node, self.stop), self.stop)
+                continue
+            layers = list(traces[number].layers) if number in traces else []
+            if len(missed):
+                undo = arrange(layout, missed.updates.negated())
+                layers.append(Layer(self.stop, self.stop + 1, (undo,)))
+            # Their intervals are not those of the session: what is appended comes after `stop`.
+            made[number] = Trace(
+                layout,
+                tuple(Layer(self.stop, self.stop + 1, each.parts, each.files) for each in layers),
+            )
+        return made
+
+    def _kept(self, node: Node, traces: Mapping[int, Trace]) -> dict[int, Trace]:
+        """The traces of a node of the group as it left them, and those newly asked for."""
+        before = self.old.nodes[node.id]
+        made = {n: traces[n] for n in (*node.state, *before.traces.values()) if n in traces}
+        held = next((traces[n] for n in before.traces.values() if n in traces), None)
+        for layout, number in node.traces.items():
+            if number not in before.traces.values() and held is not None:
+                made[number] = replay.state_at(layout, held.consolidated(), self.stop)
+        return made
+
+
+def with_recorded_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs) -> None:
+    """Notes in the catalog which epochs of its stages cannot be told apart."""
+    for node in graph if past.gaps else ():
+        spans = past.gaps.get(node.log) if node.name and node.log is not None else None
+        if node.name and spans:
+            stage = catalog[node.name]
+            gaps = {*stage.gaps, *((lower, upper) for lower, upper in spans)}
+            catalog[node.name] = replace(stage, gaps=tuple(sorted(gaps)))

@@ -24,7 +24,7 @@ from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, StageOptions, S
 from nosync_nb.dataflow.state_reader import has_lost_state
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
-from nosync_nb.session.planning import backfill_plan__lag
+from nosync_nb.session.planning import backfill_plan
 
 Catalog = dict[str, Stage]
 
@@ -120,7 +120,7 @@ def resume_decision(seen: Snapshot, types: Types | None, *, extend: bool) -> Def
         fresh, why = adapted_to_schemas(stage.resumed(), decision.catalog, types)
         if why or halt_reason(fresh, decision.catalog) or fresh.meaning(prints) != prints[name]:
             continue
-        if backfill_plan__lag.catch_up_refusal(seen, stage, decision.catalog) is None:
+        if backfill_plan.catch_up_refusal(seen, stage, decision.catalog) is None:
             decision.catalog[name] = fresh
             decision.status[name] = "extended"
     return decision
@@ -294,7 +294,7 @@ def _go_on(
     # What another's stage held is not this one's.
     equal = same and not again and before is not None and before.signer is None
     if equal and before is not None and not before.live:
-        missing = backfill_plan__lag.catch_up_refusal(seen, before, decision.same)
+        missing = backfill_plan.catch_up_refusal(seen, before, decision.same)
     status = stage_transition(before, equal=equal, missing=missing, now=seen.epoch)
     if before is not None and status == "changed":
         if missing is not None:

@@ -21,7 +21,7 @@ import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.files.filesystem import File
 from nosync_nb.session import removals
-from nosync_nb.session.maintenance import disk_usage, maintenance, maintenance__aging
+from nosync_nb.session.maintenance import disk_usage, maintenance
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes import commit
 from nosync_nb.store import store
@@ -117,7 +117,7 @@ def proposed(session: Session) -> None:
         for layer in trace.layers:
             layer.claim()
         if trace.layers:
-            proposals.begin(maintenance.Merging(number, trace.layout, trace.layers))
+            proposals.begin(maintenance.OffloadedMerge(number, trace.layout, trace.layers))
     proposals.lose()
 
 
@@ -302,12 +302,14 @@ FAULTS = {
     ),
     "thinning": Fault((History, "tidy"), checkpointed, "thinning out the past: ", checkpoint=True),
     "budget": Fault(
-        (maintenance__aging.disk_usage, "beyond"),
+        (disk_usage, "over_budget"),
         bounded,
         "fitting the past into the budget: ",
         checkpoint=True,
     ),
-    "memory": Fault((maintenance, "give_back"), gave_back, "giving memory back to the system: "),
+    "memory": Fault(
+        (maintenance, "release_memory"), gave_back, "giving memory back to the system: "
+    ),
     "removals": Fault(
         (commit, "absent"),
         lambda session: submit(
