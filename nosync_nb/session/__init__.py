@@ -1,7 +1,8 @@
-"""Session: the facade, and who does its work.
+"""The session: a facade, and the services that do its work.
 
-Promises: what is published is one reference to a snapshot that nobody changes, assigned under the
-gate's lock; readers take it and never wait. The facade has no state: each who does its work has its
-own, with the lock that guards it. Owns: the snapshot, what waits to be committed, the worker.
-Imports: spark, store, dataflow, collections, operators, expressions, trace, rows, files, errors.
+Promises: a published snapshot never changes. A commit, a definition or a rewind assigns the next
+one under the writer lock; readers take the reference and never wait. The facade has no state; each
+service guards its own state with a lock of its own. Owns: the snapshot, pending changes, the
+background worker. Imports: spark, store, dataflow, collections, operators, expressions, trace,
+rows, files, errors.
 """

@@ -1,8 +1,9 @@
-"""Copying: a log of its own in another folder, with all that a log holds at one moment.
+"""Copies a log, with everything in it at one moment, into another folder.
 
-Whoever writes the log is not asked and does not wait: what is copied is what a reader sees, as of
-the last epoch that is published. A file that was merged away meanwhile is no damage: then it is
-begun again with what is there now. The copy has an id of its own, so nobody takes it for the log.
+The owner of the log is not involved and does not wait. The copy has what a reader sees, as of the
+last published epoch. If the owner merges a needed file away meanwhile, the log is intact, and the
+copy starts again from the current files. The copy has an id of its own, so it cannot be mistaken
+for the log.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
 
 TRIES = 8
-"""How often it is begun again when the owner deletes a file that is needed."""
+"""How often the copy starts again after the owner has deleted a file that it needs."""
 
 
 def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
-    """Copies a log, whether somebody writes it or not; gives the last epoch that the copy has.
+    """Copies a log, also while another process writes it; returns the last epoch in the copy.
 
-    All of it is there: inputs, stages and their functions, the past, labels, keys of loads, pins.
-    What is not copied are branches, replicas, and what is pending.
+    The copy has all inputs, stages, functions, past epochs, labels, idempotency keys and pins. It
+    has no branches, no replicas and no pending changes.
 
     Args:
-        path: the folder of the log. `to`: a folder that is not there yet.
+        path: the folder of the log.
+        to: a folder that does not exist yet.
 
     Raises:
-        SchemaError: there is something at `to`, or no folder to make it in.
-        TrustError: another key, or none, has signed what the log computes: copy its folder.
-        CorruptLogError: something that the log names is damaged or missing.
+        SchemaError: `to` exists, or its parent folder does not.
+        TrustError: the catalog of the log is unsigned or signed with another key: copy its folder.
+        CorruptLogError: a file that the log names is damaged or missing.
 
-    Cost: a hard link for each file on one file system, else their bytes; nothing of the owner's.
+    Cost: a hard link for each file on one file system, else their bytes; nothing for the owner.
     """
     target = os.path.realpath(plain_path(to, "copy"))
     with opened(path, mode="r") as reader:
@@ -55,7 +57,7 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
 
 
 def _free(store: Store, target: str) -> None:
-    """Raises SchemaError if nothing can be made there."""
+    """Raises SchemaError if no folder can be created there."""
     files, within = store.files, os.path.join(store.path, "")
     why = ""
     if target.startswith(within):

@@ -1,8 +1,4 @@
-"""Limits: what the user of a session allows, beside what each stage says of itself.
-
-Short, and on its own: placement, reads and definitions ask for them, and nobody owns them but the
-user.
-"""
+"""Limits that the user of a session sets, for placement, reads and definitions."""
 
 from __future__ import annotations
 
@@ -16,16 +12,18 @@ BACKLOG_BYTES = 256 << 20
 
 @dataclass
 class UserLimits:
-    """Read anew whenever something is decided; each may be set at any time, by any thread.
+    """The limits of one session.
+
+    They are read whenever a decision needs them. Any thread may set one at any time.
 
     Attributes:
         spark_rows: the most rows that run in this process; None: by estimated cost.
-        spark_off: whether no Spark session is started, and this process does what it can.
-        collect_rows: the most rows that a read gives at once.
-        replay_rows: an edited stage is replayed over the past if that is at most so many rows; a
-            stage in memory keeps changes of about so many.
-        backlog_bytes: if replicas lack more than this, stages that can be had again by running are
-            owed to them last until it is half of that (see `scaling`); None: never.
+        spark_off: True if no Spark session may be started; this process then runs what it can.
+        collect_rows: the most rows that a read returns at once.
+        replay_rows: the most rows over which an edited stage is replayed in the past. A stage in
+            memory retains changes of about this many rows.
+        backlog_bytes: the replication backlog above which stages that can be recomputed are
+            replicated last, until it has halved (see `backlog_policy`); None: never.
     """
 
     spark_rows: int | None = None
@@ -35,5 +33,5 @@ class UserLimits:
     backlog_bytes: int | None = BACKLOG_BYTES
 
     def set(self, name: str, value: Any) -> None:
-        """Sets one of them."""
+        """Sets a limit by name."""
         setattr(self, name, value)

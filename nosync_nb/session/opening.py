@@ -74,34 +74,37 @@ def open(
     retain: int | str | None = None,
     budget: int | str | None = None,
 ) -> Session:
-    """Opens a session's folder: creates it, or recovers what is there.
+    """Opens a session's folder: creates it, or recovers it.
 
-    Twice in one process gives the same session. `nosync.open` also takes a notebook that has a log.
+    A second call in one process returns the same session. `nosync.open` also takes the path of a
+    notebook that has a log.
 
     Args:
-        spark: the Spark session to use, or a function that gives it when it is needed.
-        bulk: URL of a place that executors reach which do not see the session's folder, and this
-            process does: `file:///mnt/shared`, `s3://bucket/prefix`. Files go through it, and are
-            kept in the folder. Without it small DataFrames come over Arrow, no others.
-        spark_rows: first runs and epochs above this many rows run on executors, all others in
-            this process; None: each where it is estimated to end first, see `explain()`.
-        mode: "r" follows without becoming the owner.
-        takeover: replaces an owner who is alive, or may be.
-        replicas: where copies of the log are kept, `file:///absolute/folder` each, best on other
-            disks; None: as it was at the last opening. If the session's folder is gone, it is
-            made anew from them.
-        quorum: how many of them make an epoch safe; None: more than half.
-        on_loss: if the folder is gone and too few replicas can be read to be sure that nothing
-            safe is lost: "refuse" raises, "wait" waits for more of them, "gap" takes what there is;
-            `recovery.uncertain` says what may be missing then.
-        retain, budget: as those of a session, and "all", "none" for no bound; None: as it was.
-        timeout: how many seconds "wait" waits at most; None: until it is interrupted.
+        spark: the Spark session to use, or a function that returns it when it is needed.
+        bulk: URL of a location for staging files, if executors do not see the session's folder.
+            Both this process and the executors must reach it: `file:///mnt/shared`,
+            `s3://bucket/prefix`. Files are transferred through it and retained in the folder.
+            Without it only small DataFrames can be exchanged, over Arrow.
+        spark_rows: first runs and epochs above this many rows run on executors, all others in this
+            process; None: by estimated cost, see `explain()`.
+        mode: "w" writes; "r" follows the log without becoming its owner.
+        takeover: replaces an owner that is alive, or may be.
+        replicas: URLs of the copies of the log, `file:///absolute/folder` each, best on other
+            disks; None: those of the last opening. If the session's folder is missing, it is
+            restored from them.
+        quorum: how many replicas must have an epoch before it is safe; None: more than half.
+        on_loss: what to do if the folder is missing and too few replicas can be read to be sure
+            that no safe epoch is lost. "refuse" raises, "wait" waits for more of them, "gap"
+            continues with the readable ones; then `recovery.uncertain` lists what may be missing.
+        retain, budget: as the session's attributes, and "all", "none" for no bound; None:
+            unchanged.
+        timeout: the longest wait of "wait", in seconds; None: until it is interrupted.
 
     Raises:
-        SchemaError: an argument is not one of those that are known.
+        SchemaError: an argument is not valid.
         DurabilityError: too few replicas of a lost log can be read; or the notebook has no log.
-        FencedError: somebody else writes it; the notes say what can be done.
-        CorruptLogError: something that was on disk is damaged.
+        FencedError: another process writes it; the notes list what can be done.
+        CorruptLogError: a file on disk is damaged.
     """
     _refuse_kept(mode, retain, budget)
     _refuse(mode, bulk, named=replicas is not None or quorum is not None)
@@ -122,10 +125,10 @@ def open(
 
 
 def plain_path(path: str | os.PathLike[str], what: str) -> str:
-    """A path as text.
+    """Returns a path as text.
 
     Raises:
-        SchemaError: no file can be called so.
+        SchemaError: no file can have this name.
     """
     text = os.fsdecode(path)
     if not text or "\0" in text:
@@ -134,11 +137,11 @@ def plain_path(path: str | os.PathLike[str], what: str) -> str:
 
 
 class _Wish(NamedTuple):
-    """What one opening is asked for; see `open`.
+    """The arguments of one opening; see `open`.
 
     Attributes:
-        replicas: None: those of before.
-        quorum: of those of before, if no others are named.
+        replicas: None: those that the log has.
+        quorum: of the replicas that the log has, if no others are given.
     """
 
     where: str
@@ -149,7 +152,10 @@ class _Wish(NamedTuple):
     quorum: int | None
 
     def over(self, before: ReplicaConfig) -> ReplicaConfig | None:
-        """The replicas that are asked for of a log that has others; None: nothing is said."""
+        """Returns the requested replicas of a log that has some already.
+
+        None if none are requested.
+        """
         if self.replicas is None and self.quorum is not None:
             urls = [address.url for address in before.replicas]
             return config.checked_config(urls, self.quorum, log=self.where)
@@ -157,7 +163,7 @@ class _Wish(NamedTuple):
 
 
 def _one(wish: _Wish, *, gap: bool) -> Session:
-    """The session of a folder in this process, if there is one that goes on; else another one."""
+    """Returns the folder's open session of this process if it is usable; else opens one."""
     with _opening:
         known = _known(wish.where) if wish.mode == "w" and not wish.takeover else None
         if known is not None:
@@ -173,7 +179,10 @@ def _one(wish: _Wish, *, gap: bool) -> Session:
 
 
 def _begun(wish: _Wish, *, gap: bool) -> Session:
-    """A session that whoever opens the folder next finds; or nothing of it is left."""
+    """Opens a session and registers it for its folder.
+
+    If anything fails, it closes everything and registers nothing.
+    """
     started = time.perf_counter()
     where, mode, asked = wish.where, wish.mode, wish.replicas
     anew = restore.restore_log(where, asked, gap=gap) if asked is not None else None
@@ -206,14 +215,14 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":
             _register(where, session)
-            with suppress(NosyncError):  # a home that cannot be written keeps nobody from his log
+            with suppress(NosyncError):  # opening must succeed even if the home is read-only
                 registry.register_replicas(store.files, where, store.log.id, replicas)
         store.log.start()
         owners.replication.start()
         owners.fetching.start()
         owners.link.follow()
         if lacks:
-            owners.rebuilding.begin()  # before somebody waits for it
+            owners.rebuilding.begin()  # before a write waits for it
         return session
     except BaseException:
         (session or store).close()
@@ -221,15 +230,18 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
 
 
 def _may_lack(store: Store) -> bool:
-    """Whether operators may lack what they remember: of a branch, or after a rewind.
+    """Returns True if operator state may be missing: in a branch, or after a rewind.
 
-    There is no checkpoint after a rewind before they have it.
+    No checkpoint is written after a rewind before the state is complete.
     """
     return branches.branch_origin(store.meta) is not None or rewind_target(store.tail) is not None
 
 
 def _replicas(store: Store, wish: _Wish) -> tuple[ReplicaConfig, str | None]:
-    """The replicas of a log that was opened, and why those that it names are not asked."""
+    """Returns the replicas of an opened log, and why they cannot be used.
+
+    The second value is None if they can be used.
+    """
     log = store.log
     if log.mode == "r":
         return ReplicaConfig(), None
@@ -249,9 +261,10 @@ def _replicas(store: Store, wish: _Wish) -> tuple[ReplicaConfig, str | None]:
 
 
 def _prepared(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str | None]:
-    """The replicas of a branch, which it got from its parent, when it is opened first; tells so.
+    """Prepares the replicas that a branch has from its parent, at its first opening.
 
-    Those that cannot be reached keep nobody from it, and are tried again at the next opening.
+    Returns them, and a note for the report. If one cannot be reached, the branch opens all the
+    same, and the next opening tries again.
     """
     if not replicas.unprepared:
         return replicas, None
@@ -264,26 +277,26 @@ def _prepared(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str
 
 
 def _known(where: str) -> Session | None:
-    """The session of a folder in this process, if it can go on."""
+    """Returns the open session of a folder in this process, if it can be used."""
     known = _open.get(where)
     if known is not None and known.closed:
-        known.close()  # goes on, if something interrupted it
+        known.close()  # completes a close that was interrupted
     if known is None or known.closed or owners_of(known).publisher.fenced:
         return None
     return known
 
 
 def _register(where: str, session: Session) -> None:
-    """Makes a session the one of its folder in this process."""
+    """Registers the session of a folder in this process."""
     replaced = _open.get(where)
     if replaced is not None and not replaced.closed:
-        owners_of(replaced).link.close()  # its views would tell what it saw last
+        owners_of(replaced).link.close()  # because its views would show outdated contents
     _open[where] = session
     atexit.register(session.close)
 
 
 def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) -> None:
-    """Raises if what is to be kept of the past is nothing known, or said by who only reads."""
+    """Raises SchemaError if `retain` or `budget` is invalid, or given with `mode="r"`."""
     retention_policy.parse_retention(retain)
     retention_policy.parse_bounds(budget)
     for name, said in (("retain", retain), ("budget", budget)):
@@ -292,10 +305,11 @@ def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) 
 
 
 def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions:
-    """What is said of Spark.
+    """Returns the options for Spark.
 
     Raises:
-        SchemaError: what is to be its session is none, nor gives one; or there is no such place.
+        SchemaError: `spark` is neither a Spark session nor a function, or `bulk` is not a valid
+            URL.
     """
     from nosync_nb.spark.spark_session import is_session
 
@@ -309,10 +323,10 @@ def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions
 
 
 def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:
-    """Raises if it is not known who is to write, or who only reads says what is for who writes.
+    """Raises SchemaError if `mode` is unknown, or an argument for writing comes with `mode="r"`.
 
     Args:
-        named: whether replicas are.
+        named: True if replicas are given.
     """
     if mode not in ("r", "w"):
         raise SchemaError(
@@ -327,9 +341,10 @@ def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A block without garbage collection: it makes thousands of objects, and all of them stay.
+    """A block without garbage collection, because it creates thousands of lasting objects.
 
-    They count as looked through when it ends, or it would take a tenth of an opening to do so.
+    At its end they are marked as examined; otherwise the collector would spend a tenth of the
+    opening on them.
     """
     enabled = gc.isenabled()
     try:
@@ -337,20 +352,21 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # nobody else froze what would be thawed here
+            if not gc.get_freeze_count():  # else this would thaw objects that another caller froze
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 class RestorePolicy:
-    """What one opening does if too few replicas can be read.
+    """The reaction of one opening to too few readable replicas.
 
     Args:
-        timeout: seconds that are waited at most; None: as long as it takes.
+        on_loss: "refuse", "wait" or "gap".
+        timeout: the longest wait, in seconds; None: no limit.
 
     Raises:
-        SchemaError: an argument is not one of those that are known.
+        SchemaError: an argument is not valid.
     """
 
     def __init__(self, on_loss: Any, timeout: Any) -> None:
@@ -378,16 +394,16 @@ class RestorePolicy:
 
     @property
     def gap(self) -> bool:
-        """Whether what there is will do."""
+        """True if the opening continues with the readable replicas."""
         return self._on_loss == "gap"
 
     def wait(self, missing: QuorumUnavailableError) -> None:
-        """Waits a while before the replicas are asked again; it can be interrupted.
+        """Waits before the replicas are asked again; can be interrupted.
 
-        What is waited for is told, as a warning, whenever it is something else.
+        Warns of the missing replicas, again whenever the text changes.
 
         Raises:
-            MissingError: nothing is waited for, or not any longer.
+            MissingError: the policy does not wait, or its timeout has passed.
         """
         if self._on_loss != "wait":
             raise missing
@@ -401,7 +417,7 @@ class RestorePolicy:
 
 
 def report_restore(report: RecoveryReport, regained: RestoreResult, stages: list[str]) -> None:
-    """Says in the report of an opening from where a log came, and what it may lack."""
+    """Notes in the report of an opening the replica that a log was restored from, and its gaps."""
     if not regained.url:
         for doubt in regained.doubts:
             report.note(f"a new log was begun, though a replica did not answer: {doubt}")

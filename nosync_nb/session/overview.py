@@ -1,9 +1,9 @@
-"""Overview: all that is to be seen of a session at one moment, for views.
+"""An overview of a session at one moment, as one value for views.
 
-It is a value: a view keeps it, compares it and shows it in any thread. Making one reads no rows
-that were not read before but to count them, puts nothing in order, and takes no lock that a commit
-takes; what cannot be read is said of its stage and hides no other. `mark` tells, much cheaper,
-whether there is anything new to be seen.
+A view stores it, compares it and shows it in any thread. Building one reads rows only to count rows
+that were not counted before. It sorts nothing, and takes no lock that a commit takes. A stage that
+cannot be read says so, and hides no other stage. `OverviewMark` detects, much more cheaply, whether
+anything has changed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class StageOutline(NamedTuple):
     """A stage or an input.
 
     Attributes:
-        reads: the names of what it reads; none of an input.
-        persist: where it is kept: memory, disk or replicas.
-        rows: how many it has, copies counted; None: they cannot be read, and `why` tells.
-        size_bytes: of its layers; in memory about so many.
+        reads: the names of the collections that it reads; empty for an input.
+        persist: its durability level: memory, disk or replicas.
+        rows: its rows, copies counted; None: they cannot be read, see `why`.
+        size_bytes: size of its layers; approximate for layers in memory.
         last: its last epoch.
-        live: whether it goes on with the next one.
-        why: why it has stopped, or cannot be read; empty if neither.
-        work: what it did when it ran last, here; None: it has not.
-        frontier: its last epoch at each level.
-        copies: that at each replica, in their order.
-        after: by class of failure, the last epoch that it would have.
-        stale: whether `why` is that of a stale stage.
+        live: True if it follows the next epoch.
+        why: why it has stopped, or cannot be read; empty otherwise.
+        work: the work of its last run in this process; None: it has not run.
+        frontier: its last epoch at each durability level.
+        copies: its last epoch at each replica, in the order of the replicas.
+        after: by class of failure, the last epoch that it would keep.
+        stale: True if it is stale, and `why` is the reason.
     """
 
     name: str
@@ -62,19 +62,19 @@ class StageOutline(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What a view says of it: `stale: ...`, or why it cannot be read; empty: nothing."""
+        """The status text for a view: `stale: ...`, or why it cannot be read; empty: none."""
         return f"stale: {self.why}" if self.stale else self.why
 
 
 class FailureCost(NamedTuple):
-    """What a failure now would cost.
+    """The cost of a failure at this moment.
 
     Attributes:
-        failure: its class: kernel, power or disk.
+        failure: class of the failure: kernel, power or disk.
         lost: how many replicas are lost with the disk; None: as many as the quorum allows.
-        epoch: the one that all would be brought back to.
-        epochs: how many would be gone.
-        since: when the first of them was committed; None: none would be gone.
+        epoch: the epoch that the session would recover to.
+        epochs: how many epochs would be lost.
+        since: commit time of the first lost epoch; None: no epoch would be lost.
     """
 
     failure: str
@@ -96,12 +96,12 @@ class Overview(NamedTuple):
     watches: tuple[WatchStatus, ...]
 
     def named(self, name: str) -> StageOutline | None:
-        """The stage or input of a name."""
+        """Returns the stage or input of a name."""
         return next((each for each in self.collections if each.name == name), None)
 
 
 class OverviewMark(NamedTuple):
-    """What tells one moment from another: compared with `is_like`, and no further use."""
+    """A token of one moment, to compare with `is_like` alone."""
 
     snapshot: Snapshot
     durable: int
@@ -110,12 +110,12 @@ class OverviewMark(NamedTuple):
     watches: tuple[WatchStatus, ...]
 
     def is_like(self, other: OverviewMark | None) -> bool:
-        """Whether there is nothing to be seen now that was not to be seen then."""
+        """Returns True if the overviews of both moments are the same."""
         return other is not None and self.snapshot is other.snapshot and self[1:] == other[1:]
 
 
 def overview_mark(owners: Services) -> OverviewMark:
-    """The mark of now. Cost: some us, and some more a replica."""
+    """Returns the current mark. Cost: some us, and some more for each replica."""
     owners.follower.refresh()
     publisher = owners.publisher
     seen, durable = publisher.snapshot, publisher.store.log.durable
@@ -127,7 +127,7 @@ def overview_mark(owners: Services) -> OverviewMark:
 
 
 def build_overview(owners: Services) -> Overview:
-    """What is to be seen now, stages in the order in which they were defined, inputs first.
+    """Builds the current overview; inputs come first, then stages in order of definition.
 
     Cost: O(stages x (layers + replicas)); a layer's rows are counted once.
     """
@@ -136,7 +136,7 @@ def build_overview(owners: Services) -> Overview:
     of_stages, of_replicas = frontiers.of_stages(), frontiers.of_replicas()
     after = {failure.value: frontiers.of_failure(failure) for failure in FailureClass}
     costs = _costs(owners)
-    seen = publisher.snapshot  # not older than what was asked before
+    seen = publisher.snapshot  # taken last: not older than the frontiers
     shown = []
     for name in sorted(seen.catalog, key=lambda each: not seen.catalog[each].is_input):
         stage = seen.catalog[name]
@@ -177,16 +177,16 @@ def build_overview(owners: Services) -> Overview:
 
 
 def _held(owners: Services, seen: Snapshot, stage: Stage) -> tuple[int | None, int, str]:
-    """The rows of a stage, its bytes, and why they cannot be read."""
+    """Returns the rows of a stage, its bytes, and why they cannot be read."""
     try:
         layers = owners.upkeep.layers(stage.name)
         return stats.row_sums(seen.contents(stage.name)), sum(each["bytes"] for each in layers), ""
-    except Exception as error:  # a file that is damaged, or gone meanwhile
+    except Exception as error:  # a damaged or deleted file must not hide other stages
         return None, 0, str(error)
 
 
 def _costs(owners: Services) -> tuple[FailureCost, ...]:
-    """What each class of failure would cost, and a lost disk with each number of replicas."""
+    """Returns the costs of each class of failure; for a lost disk, by number of lost replicas."""
     replicas = len(owners.replication.settings.replicas)
     kinds: list[tuple[str, int | None]] = [("kernel", None), ("power", None)]
     kinds += [("disk", lost) for lost in range(replicas)] or [("disk", None)]

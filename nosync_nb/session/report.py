@@ -1,8 +1,8 @@
-"""Reports: what an opening found, brought back, and lost; what defining a stage did.
+"""Reports: what an opening recovered and lost, and what a definition did.
 
-The state comes from the log alone: traces are read, never computed again. Only a stage whose
-functions were not restored cannot go on: it is *stale*, readable at its last epoch, until its cell
-is run again. What is lost is told, whatever else there is to tell.
+Recovery reads traces from the log, and never computes them again. Only a stage whose functions were
+not restored cannot continue: it is *stale*. It stays readable at its last epoch until its cell runs
+again. Losses are always reported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nosync_nb.errors import visible
 READ, EXTEND, RECOMPUTE, STALE = "read", "extend", "recompute", "stale"
 
 NAMES_MAX = 12
-"""Names in a line; the rest is counted."""
+"""Names listed in a line; the rest is counted."""
 
 CELLS_MAX = 8
-"""Cells of which it is told what is not back; the rest is counted."""
+"""Cells whose lost names are listed; the rest is counted."""
 
 
 @dataclass
@@ -28,21 +28,22 @@ class RecoveryReport:
     """What opening a session did; prints as text; a notebook shows a table.
 
     Attributes:
-        fresh: nothing was there before.
-        clean: the last owner closed it properly.
-        resumed_at: the epoch it goes on from.
-        lost: epochs that had been committed in memory and are gone.
-        uncertain: by stage and input, the first epoch that may be lost, as too few replicas of a
-            lost log could be read; empty if all that was safe is there.
-        stages: how each stage came back: read, extend, recompute or stale.
+        fresh: True if the log is new.
+        clean: True if the last owner closed it properly.
+        resumed_at: the epoch that the session continues from.
+        lost: epochs that had been committed in memory and are lost.
+        uncertain: by stage and input, the first epoch that may be lost, because too few replicas of
+            a lost log could be read; empty if all safe epochs were recovered.
+        stages: how each stage was recovered: read, extend, recompute or stale.
         reasons: why stages are stale, were extended or recomputed.
-        recomputed: stage-epochs that were executed to get here.
-        running: the cell of a notebook that ran when its kernel ended, and what stands of it.
+        recomputed: stage-epochs that were executed for the recovery.
+        running: the cell of a notebook that ran when its kernel ended, and which of its effects
+            remain.
         spark: what becomes of the Spark session that a notebook used.
-        inputs: the inputs that came back.
+        inputs: the inputs that were recovered.
         not_restored: plain names of the notebook, with the cells that bound them.
         seconds: time by phase.
-        notes: what else is worth telling, such as a torn last frame.
+        notes: other remarks, such as a torn last frame.
     """
 
     fresh: bool = True
@@ -61,11 +62,11 @@ class RecoveryReport:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Notes what else is worth telling."""
+        """Adds a remark."""
         self.notes.append(text)
 
     def lacks(self, names: dict[str, str], *, running: str = "", spark: str = "") -> None:
-        """Notes the plain names of the notebook that are not back, with their cells.
+        """Sets the plain names of the notebook that were not restored, with their cells.
 
         Args:
             running: the cell that ran when the kernel ended, and what to do about it.
@@ -74,12 +75,12 @@ class RecoveryReport:
         self.not_restored, self.running, self.spark = names, running, spark
 
     def gap(self, stages: Iterable[str]) -> None:
-        """Notes that epochs after the last one may be lost of these stages and inputs."""
+        """Records that later epochs of these stages and inputs may be lost."""
         self.uncertain = dict.fromkeys(stages, self.resumed_at + 1)
 
     @property
     def doubt(self) -> str:
-        """What may be lost, in words; empty if nothing is."""
+        """A sentence on the epochs that may be lost; empty if none may be."""
         if not self.uncertain:
             return ""
         first = min(self.uncertain.values())
@@ -89,24 +90,24 @@ class RecoveryReport:
         )
 
     def took(self, verify: float, read: float, restore: float) -> None:
-        """Notes the seconds of each phase."""
+        """Sets the seconds of each phase."""
         self.seconds = {"fence and verify": verify, "read": read, "restore": restore}
 
     def restored(self, stages: dict[str, str], reasons: dict[str, str]) -> None:
-        """Notes how each stage came back, and why those that are stale are."""
+        """Sets how each stage was recovered, and why some are stale."""
         self.stages, self.reasons = stages, reasons
 
     def came_back(self, name: str, how: str, why: str) -> None:
-        """Notes how a stage came back that lacked something, and why so."""
+        """Sets how a stage with missing data was recovered, and why so."""
         self.stages[name], self.reasons[name] = how, why
 
     def remembered(self, names: Iterable[str], why: str) -> None:
-        """Notes stages in memory that were computed again."""
+        """Records that stages in memory were recomputed."""
         for name in names:
             self.came_back(name, RECOMPUTE, why)
 
     def regained(self, epochs: int) -> None:
-        """Notes how many epochs of a stage were executed for what it lacked."""
+        """Adds the stage-epochs that were executed to rebuild missing data."""
         self.recomputed += epochs
 
     def resumed(
@@ -115,10 +116,12 @@ class RecoveryReport:
         anew: Collection[str],
         missed: Iterable[Mapping[str, object]],
     ) -> None:
-        """Notes which of those that were stale go on, and how.
+        """Records how stale stages continue.
 
         Args:
-            missed: by epoch that was run for them, which stages were.
+            extended: stages that caught up.
+            anew: stages that were recomputed from scratch.
+            missed: for each epoch that was run to catch up, the stages that ran.
         """
         stale = {name for name, kind in self.stages.items() if kind == STALE}
         self.stages.update(dict.fromkeys(stale & extended, EXTEND))
@@ -138,7 +141,7 @@ class RecoveryReport:
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """What there is to tell below the title: (what, text)."""
+        """Returns the lines below the title, each with its heading."""
         if self.fresh:
             return [("note", each) for each in self.notes]
         facts = [("running", self.running)]
@@ -165,7 +168,7 @@ class RecoveryReport:
         return [(what, text) for what, text in facts if text]
 
     def _missed(self) -> list[str]:
-        """What is not back by the cell that made it: `a, b — In[3]: a, b = 1, 2`."""
+        """Returns the lost names by the cell that bound them: `a, b — In[3]: a, b = 1, 2`."""
         cells: dict[str, list[str]] = {}
         for name, cell in self.not_restored.items():
             cells.setdefault(cell, []).append(name)
@@ -185,28 +188,30 @@ class RecoveryReport:
 
 
 def listed_names(names: Sequence[str]) -> str:
-    """Names in a line, those that are too many counted."""
+    """Returns names in a line, and counts those that are too many."""
     shown = ", ".join(names[:NAMES_MAX])
     rest = len(names) - NAMES_MAX
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 def counted_noun(count: int, what: str) -> str:
-    """A number of things."""
+    """Returns a count with its noun, in the plural where needed."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _time(seconds: float) -> str:
-    """A time as people read it."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 class StageReport(NamedTuple):
     """What defining a stage did.
 
-    `status` is new, unchanged, changed, followed (it reads something that changed), resumed,
-    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows
-    now; `seconds` what computing it took; `hint` what the user may want to do next.
+    Attributes:
+        status: new, unchanged, changed, followed (a stage that it reads has changed), resumed,
+            extended (resumed, and it caught up on the missed epochs) or stale.
+        rows: its current rows.
+        seconds: the time to compute it.
+        hint: what the user may want to do next.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Owners: who does the work of a session, each made of those before it.
+"""The composition root: creates the services of a session, each from those before it.
 
-What is written here is which of them knows which; what each owns, and under which lock, is written
-beside it. It is whole when it is made: nobody is given anything later.
+This module alone decides which service has which others. What each service owns, and under which
+lock, is documented in its module. A service is complete when it is created: no dependency is set
+later.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ from nosync_nb.store.store import Store
 
 
 class Services:
-    """Those of one session over a folder that was opened.
+    """The services of one session.
 
     Attributes:
-        report: what opening it found.
-        behind: whether stages have stopped that can have what they missed, or lack files.
+        report: the report of the opening.
+        behind: True if some stages must catch up or be repaired.
     """
 
     def __init__(
@@ -131,11 +132,11 @@ class Services:
         self._begin(opening, transactions, installation)
 
     def _look(self) -> None:
-        """Has decided what is owed to replicas, of which something was heard."""
+        """Re-evaluates the replication requirement after a message from the keeper."""
         self.scaling.look()
 
     def _propose(self) -> None:
-        """Has looked at what the keeper has merged."""
+        """Queues the adoption of merges that the keeper has made."""
         self.worker.submit(
             "proposals", self.upkeep.take_proposals, name="taking what the keeper has merged"
         )
@@ -143,7 +144,10 @@ class Services:
     def _begin(
         self, opening: RecoveryState, transactions: Transactions, installation: CatalogInstaller
     ) -> None:
-        """Makes who goes back; has done before the first write what an opening has left to do."""
+        """Builds the rebuild and rewind services, and completes the opening.
+
+        Registers what recovery must finish before the first write.
+        """
         report, publisher, repeats = opening.report, self.publisher, self.repeats
         self.rebuilding = BackgroundRebuild(
             self.gate, publisher, installation, self.upkeep, self.worker, self.link.types, report
@@ -156,8 +160,8 @@ class Services:
             return
         if report.resumed_at:
             repeats.begin(report.resumed_at)
-        if not publisher.store.foreign:  # by what somebody else wrote nothing is deleted
-            with suppress(NosyncError):  # a disk that refuses keeps nobody from his log
+        if not publisher.store.foreign:  # an untrusted log must not make us delete files
+            with suppress(NosyncError):  # opening must succeed even if the clean-up fails
                 self.branching.settle()
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
@@ -169,11 +173,11 @@ class Services:
 
 
 def _carrier(store: Store, spark: SparkOptions) -> StagingService:
-    """What takes the files of a log to executors."""
-    own = store.log.id.hex(), str(store.log.generation)  # of this owner of it, and of no other
+    """Creates the service that stages the files of a log for executors."""
+    own = store.log.id.hex(), str(store.log.generation)  # unique to this owner of the log
     return StagingService(store.parts, own, spark.bulk)
 
 
 def _ended(gate: WriterLock, publisher: Publisher) -> bool:
-    """Whether a session closes, or its log is another owner's now."""
+    """Returns True if the session is closing, or another owner has the log."""
     return gate.closing or publisher.fenced

@@ -1,7 +1,7 @@
-"""Trusting: whose key signed a log, and what running its cells would define, as text.
+"""Reports the key that signed a log, and the stages that its cells would define, as text.
 
-Nothing is compiled or loaded to tell it. There is no switch that trusts a log: a stage becomes the
-user's by the user's own cell, and a log by the key that signed it.
+It compiles and loads nothing. No switch makes a log trusted: a stage becomes the user's through the
+user's own cell, and a log through the key that signed it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN_MAX = 400
 
 
 class StageTrust(NamedTuple):
-    """A stage: who described it, why it is held, and its operators, outermost first."""
+    """A stage: its author, why it is not run, and its operators, outermost first."""
 
     name: str
     whose: str
@@ -28,7 +28,7 @@ class StageTrust(NamedTuple):
 
 
 class TrustReport(NamedTuple):
-    """Whose log it is, in words, and its stages; texts may be a stranger's, and are one line."""
+    """The origin of a log, in words, and its stages; untrusted texts are shown as one line."""
 
     log: str
     whose: str
@@ -44,7 +44,7 @@ class TrustReport(NamedTuple):
 
 
 def trust_report(session: Session) -> TrustReport:
-    """Tells whose key signed the log of a session, and what its stages are. Runs nothing."""
+    """Returns the origin of a session's log and of its stages. Runs nothing."""
     owners = owners_of(session)
     publisher, signer = owners.publisher, owners.signer
     key, unfit = signature.own_key()
@@ -55,7 +55,7 @@ def trust_report(session: Session) -> TrustReport:
     catalog = publisher.snapshot.catalog
     described_here = [s for s in catalog.values() if s.definition and not s.frozen]
     if log.mode == "w" and described_here and all(s.signer is None for s in described_here):
-        origin = signature.OWN  # by now: the user's cells have defined what was another's
+        origin = signature.OWN  # the user's cells have redefined every stage
     stages = [
         StageTrust(
             one_line(s.name), _whose(s, origin), s.held and one_line(s.held), stage_summary(s)
@@ -82,14 +82,14 @@ def _whose(stage: Stage, origin: signature.CatalogOrigin) -> str:
 
 
 def stage_summary(stage: Stage) -> str:
-    """What a stage computes, as one line that is cut where it is long."""
+    """Returns the definition of a stage as one line, truncated if it is long."""
     assert stage.definition is not None
     text = one_line(_text(stage.definition))
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"
 
 
 def _text(tree: Definition) -> str:
-    """An operator and those below it, as calls; as much of them as can be shown."""
+    """Returns an operator and its inputs as nested calls, truncated to what can be shown."""
     pieces: list[str] = []
     waiting: list[str | Definition] = [tree]
     inner: list[str | Definition]

@@ -1,1 +1,1 @@
-"""Shared state of a session: lock, snapshot, redo records, worker."""
+"""State that the services of a session share: lock, snapshot, redo records, worker."""

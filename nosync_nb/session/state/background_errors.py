@@ -1,11 +1,11 @@
 """Errors of background tasks: reported once, listed until the task succeeds.
 
-A task in the background makes the log smaller or faster to read; no epoch depends on it. So its
-error refuses nothing. It is a warning of the next commit, and a line of `%dd status` until the same
-task has succeeded. What must stop commits stops them by itself: the log's writer refuses to append
-after a failed write, and the check of the generation refuses an owner that was replaced.
+A background task makes the log smaller or faster to read; no epoch depends on it. So its error does
+not refuse a call. The next commit warns of it, and `%dd status` lists it until the same task has
+succeeded. Two errors stop commits by other means: the log's writer refuses to append after a failed
+write, and the check of the generation refuses an owner that was replaced.
 
-Threads: any may attempt, report and look; what is kept is guarded by a lock, a leaf.
+Threads: any thread may attempt, report and list. A lock guards the state; it is a leaf.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class FailedTask(NamedTuple):
     """A task that has failed and not succeeded since.
 
     Attributes:
-        task: what was done, and for which stage.
-        error: the last one.
-        times: how often it has failed in a row.
-        since: when it failed first, in seconds since 1970.
+        task: the task and its stage, in words.
+        error: the last error.
+        times: consecutive failures.
+        since: time of the first failure, in seconds since 1970.
     """
 
     task: str
@@ -81,29 +81,29 @@ class Failures:
         return bool(self._unreported)
 
     def listed(self) -> tuple[FailedTask, ...]:
-        """The tasks that failed and have not succeeded since, in the order of their first error."""
+        """Returns the tasks that have not succeeded since they failed, oldest error first."""
         with self._lock:
             return tuple(self._failed.values())
 
     def attempt(self, task: str, errors: type[BaseException] = Exception) -> Attempt:
-        """A block that is a task: an error in it is noted here and raised nowhere.
+        """Returns a block for one task: its error is recorded here and not raised.
 
-        An error that says that the session is closed, or was replaced as the log's owner, is not
-        noted, because the next call raises it.
+        An error is not recorded if it means that the session is closed or that another owner has
+        replaced it, because the next call raises it.
 
         Args:
-            errors: the kind of errors that are noted; others are raised.
+            errors: the kind of errors that are recorded; others are raised.
         """
         return Attempt(self, task, errors)
 
     def succeed(self, task: str) -> None:
-        """Notes that a task has succeeded."""
+        """Records that a task has succeeded."""
         if task in self._failed:
             with self._lock:
                 self._failed.pop(task, None)
 
     def fail(self, task: str, error: BaseException) -> None:
-        """Notes that a task has failed."""
+        """Records that a task has failed."""
         if ended(error):
             return
         _logger.info("background work failed: %s", task, exc_info=error)
@@ -117,7 +117,7 @@ class Failures:
                 self._failed[task] = known._replace(error=error, times=known.times + 1)
 
     def take(self) -> list[FailedTask]:
-        """The errors that were not reported yet; after it, they are."""
+        """Returns the errors that were not reported yet, and marks them as reported."""
         with self._lock:
             failures, self._unreported = list(self._unreported.values()), {}
         return failures
@@ -157,13 +157,16 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def ended(error: BaseException) -> bool:
-    """True if an error says that the session is closed or was replaced as the log's owner."""
+    """Returns True if an error means that the session is closed or has lost the log."""
     cut_off = isinstance(error, DurabilityError) and error.errno == errno.ECANCELED
     return cut_off or isinstance(error, FencedError)
 
 
 def shown(error: BaseException) -> str:
-    """An error as one text: its kind if it is not one of NoSync's, and where it came from."""
+    """Formats an error as one text, with the stage that raised it.
+
+    The text begins with the kind of an error that is not one of NoSync's.
+    """
     if isinstance(error, MemoryError) and not isinstance(error, NosyncError):
         text = "out of memory"
     else:
@@ -173,4 +176,4 @@ def shown(error: BaseException) -> str:
 
 
 WHILE = "while "
-"""How a note on an error begins that names the stage which was worked on."""
+"""Prefix of the note that names the stage that an error came from."""

@@ -1,7 +1,7 @@
-"""Names: what descriptions are called, as long as somebody holds them.
+"""The names of definitions, as long as a collection refers to them.
 
-A description is named when it becomes a stage. Whoever holds it still then reads the stage, and
-what uses it is compiled over the stage.
+A definition gets a name when it becomes a stage. From then on a collection of that definition reads
+the stage, and a new definition that uses it is compiled over the stage.
 """
 
 from __future__ import annotations
@@ -15,42 +15,46 @@ from nosync_nb.session.state.subscriptions import Subscriptions
 
 
 class DefinitionNames:
-    """The names of a session's descriptions.
+    """The names of a session's definitions.
 
-    Threads: who defines changes them, with the gate; any may ask.
+    Threads: a definition of stages changes the names, with the writer lock. Any thread may look one
+    up.
 
     Args:
-        listeners: who wait for a name.
+        listeners: the subscriptions; those that wait for a name are notified.
     """
 
     def __init__(self, listeners: Subscriptions) -> None:
         self._listeners = listeners
-        self._mutex = threading.RLock()  # a signal's handler in the middle must not wait for itself
+        self._mutex = threading.RLock()  # reentrant: a signal handler may interrupt a holder
         self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._names)
 
     def of(self, definition: Definition) -> str | None:
-        """The name of a stage or input; None if the definition has none."""
+        """Returns the name of a stage or input; None if the definition has none."""
         return definition.name if definition.is_ref else self._names.get(definition)
 
     def read_by(self, definition: Definition) -> tuple[str, ...]:
-        """The name of a collection, or the names that one without a name reads."""
+        """Returns the name of a collection; if it has none, the names that it reads."""
         name = self.of(definition)
         return definition.references if name is None else (name,)
 
     def given(self, definition: Definition) -> str | None:
-        """What a description was called by a definition of stages; also a reference may be."""
+        """Returns the name that a definition of stages gave to a definition; None if it has none.
+
+        A reference may have been given another name than its own.
+        """
         return self._names.get(definition)
 
     def called(self, names: Collection[str]) -> list[Definition]:
-        """The descriptions that have one of some names."""
+        """Returns the definitions that have one of some names."""
         with self._mutex:
             return [each for each, name in self._names.items() if name in names]
 
     def call(self, definition: Definition, name: str | None) -> None:
-        """Notes a name, None: it has none any more; may be done again."""
+        """Records a name (None: removes it), and notifies the subscriptions; may be repeated."""
         with self._mutex:
             if name is None:
                 self._names.pop(definition, None)

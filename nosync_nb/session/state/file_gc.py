@@ -1,10 +1,11 @@
-"""Garbage: files that nothing names any more, until they may be deleted.
+"""Collects the files that are no longer referenced, until they may be deleted.
 
-A file that is retired is named by the newest checkpoint; it expires when the next one is written,
-and is deleted after the one that follows, as an opening may begin at the one before the newest.
+A retired file is still named by the newest checkpoint. It expires when the next checkpoint is
+written. It is deleted after the checkpoint that follows, because recovery may start at the one
+before the newest.
 
-Each step adds before it takes away, so an error between any two of them loses no file: what is
-noted twice is deleted a checkpoint later.
+Each step adds a file to its new set before it removes the file from the old one. So an error
+between two steps loses no file: a file in both sets is deleted one checkpoint later.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 
 EXPORTS_MAX = 64
-"""DataFrames whose files are kept; older ones fail, and say so, once their files were merged."""
+"""DataFrames whose files are retained. An older one fails once its files were merged."""
 
 
 class FileCollector:
-    """The files of a session that are on their way out.
+    """The files of a session that are waiting to be deleted.
 
-    Threads: `export` is for any, as adding to a deque is one step; all else is done with the gate.
+    Threads: any thread may call `export`, because appending to a deque is atomic. All else needs
+    the writer lock.
 
     Attributes:
-        retired: files that are not needed since the last checkpoint.
-        leaving: files that the checkpoint does not need that is being written, or that failed.
-        expiring: files that were not needed any more before it.
-        exports: the files that Spark DataFrames read when they are executed. Nobody tells when a
-            DataFrame, or one made of it, is gone: the last ones are kept until the session ends.
-        spilled: files that were written for such DataFrames alone, since the last checkpoint.
+        retired: files that are unreferenced since the last checkpoint.
+        leaving: files that the checkpoint that is being written, or that failed, does not need.
+        expiring: files that were unreferenced before that checkpoint.
+        exports: the files that Spark DataFrames read when they are executed. Spark does not report
+            when a DataFrame, or one derived from it, is dropped. So the files of the last ones are
+            retained until the session ends.
+        spilled: files written for such DataFrames alone, since the last checkpoint.
     """
 
     def __init__(self) -> None:
@@ -41,25 +44,32 @@ class FileCollector:
 
     @property
     def files(self) -> set[str]:
-        """All that are not to be deleted yet, but for exports."""
+        """The files that must not be deleted yet, except those of exports."""
         return self.retired | self.leaving | self.expiring
 
     def retire(self, names: AbstractSet[str]) -> None:
-        """Notes files that are not needed any more; may be done again."""
+        """Adds files that are no longer needed; may be repeated."""
         self.retired |= names
 
     def expire(self, names: Iterable[str]) -> None:
-        """Notes the files that were retired before the checkpoint that a log was opened at."""
+        """Sets the files that were retired before the checkpoint that recovery started at."""
         self.expiring = set(names)
 
     def export(self, names: frozenset[str], *, spilled: bool = False) -> None:
-        """Notes files that a DataFrame reads, and whether they were written for it."""
+        """Records the files that a DataFrame reads.
+
+        Args:
+            spilled: True if they were written for this DataFrame.
+        """
         self.exports.append(names)
         if spilled:
             self.spilled.extend(names)
 
     def leave(self) -> set[str]:
-        """The files that the checkpoint that is begun does not need; not to be changed."""
+        """Returns the files that the checkpoint that starts now does not need.
+
+        The caller must not change the set.
+        """
         spilled = list(self.spilled)
         self.leaving = self.leaving | self.retired | set(spilled)
         self.retired = set()
@@ -68,7 +78,7 @@ class FileCollector:
         return self.leaving
 
     def expired(self) -> set[str]:
-        """Files that may be deleted, as the checkpoint is written that was begun last."""
+        """Returns the files that may be deleted, because the last checkpoint is written."""
         read = self.expiring.intersection(chain.from_iterable(list(self.exports)))
         expired, self.expiring = self.expiring, self.leaving | read
         self.leaving = set()

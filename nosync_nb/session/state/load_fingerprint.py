@@ -1,7 +1,8 @@
-"""Digests: by what a load is known again, whatever the order of its rows.
+"""Fingerprints of loads, independent of the order of their rows.
 
-A few whole numbers over the hashes of rows, which equal multisets have in common, and others do not
-but by a rare chance. The log keeps one of each load with a key.
+A fingerprint is a few integers over the hashes of rows. Equal multisets have equal fingerprints;
+different multisets have different ones, except by a rare chance. The log records one for each load
+with an idempotency key.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nosync_nb.session.state.pending_changes import PendingCall
 
 
 class LoadFingerprint(NamedTuple):
-    """What equal multisets of rows have in common, and others do not but by a rare chance."""
+    """Integers that equal multisets of rows share, and others only by a rare chance."""
 
     rows: int
     sum: int
@@ -27,7 +28,7 @@ class LoadFingerprint(NamedTuple):
 
 
 def load_text(stage: Stage, calls: Sequence[PendingCall]) -> str:
-    """The calls on one input as a text for the log: equal for equal rows in any order."""
+    """Returns the calls on one input as a text for the log: equal for equal rows in any order."""
     every = stage.schema.types
     text = [type_kinds(every)]
     for kind in dict.fromkeys(call.kind for call in calls):
@@ -40,12 +41,15 @@ def load_text(stage: Stage, calls: Sequence[PendingCall]) -> str:
 
 
 def type_kinds(types: Sequence[str]) -> str:
-    """A short text for the types of columns: the hash of a number depends on its type."""
+    """Returns a short text for the types of columns.
+
+    A fingerprint needs it because the hash of a number depends on its type.
+    """
     return hashlib.blake2b("\n".join(types).encode(), digest_size=4).hexdigest()
 
 
 def fingerprint_of_calls(calls: Sequence[PendingCall], types: Sequence[str]) -> LoadFingerprint:
-    """The digest of the rows of some inserts."""
+    """Returns the fingerprint of the rows of some inserts."""
     return fingerprint(
         (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
         for call in calls
@@ -56,7 +60,10 @@ def fingerprint_of_calls(calls: Sequence[PendingCall], types: Sequence[str]) -> 
 def fingerprint(
     parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],
 ) -> LoadFingerprint:
-    """Adds up hashes and counts of rows; the order and the parts do not matter."""
+    """Returns the fingerprint of rows, given as hashes and counts.
+
+    Neither the order of the rows nor their division into parts matters.
+    """
     count = sums = squares = 0
     for hashes, diff in parts:
         times = diff.view(np.uint64)

@@ -1,6 +1,7 @@
-"""Works: what runs now, and what running has cost, each stage last and all of them together.
+"""Counters of a session: the running activity, the last work of each stage, and totals.
 
-Threads: who commits, defines and maintains changes it, under its own lock; any may look.
+Threads: commits, definitions and maintenance change them, under a lock of their own. Any thread may
+read them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class WorkMetrics:
     """The counters of a session, and the last work on each of its stages.
 
     Attributes:
-        counters: epochs, rows touched and merged, background merges, those of them that the keeper
-            has made, checkpoints, stalls, and how often a stage was run.
-        doing: what goes on now that may take long.
+        counters: epochs, rows touched, rows merged, background merges, proposals (background merges
+            that the keeper made), checkpoints, stalls, and executed (how often a stage ran).
+        doing: the activities that are running now and may take long.
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # a signal's handler in the middle must not wait for itself
+        self._mutex = threading.RLock()  # reentrant: a signal handler may interrupt a holder
         self._last: dict[str, StageWork] = {}
         self.counters: dict[str, Any] = dict.fromkeys(COUNTERS, 0)
         self.doing = ActivityMonitor()
@@ -46,7 +47,7 @@ class WorkMetrics:
             return dict(self._last)
 
     def last(self, name: str) -> StageWork | None:
-        """The last work on a stage; None if it has not run here."""
+        """Returns the last work on a stage; None if it has not run here."""
         return self._last.get(name)
 
     def count(self, name: str, by: int = 1) -> None:
@@ -54,10 +55,10 @@ class WorkMetrics:
         with self._mutex:
             self.counters[name] += by
 
-    # -- what an epoch or a definition adds: computed before, and assigned as often as one likes ---
+    # -- changes of an epoch or a definition: computed first, because assigning may be repeated --
 
     def after(self, draft: EpochResult) -> dict[str, int]:
-        """The counters that an epoch changes, as they are after it."""
+        """Returns the counters that an epoch changes, with their values after it."""
         now, counters = self.counters, self.after_runs(draft.work.values())
         counters["epochs"] = now["epochs"] + 1
         if draft.merged or draft.stalls:
@@ -66,20 +67,20 @@ class WorkMetrics:
         return counters
 
     def after_runs(self, done: Iterable[StageWork]) -> dict[str, int]:
-        """The counters that stages change which run, as they are after it."""
+        """Returns the counters that the work of some stages changes, with their new values."""
         touched, executed = self.counters["touched"], self.counters["executed"]
         for work in done:
             touched, executed = touched + work.touched, executed + 1
         return {"touched": touched, "executed": executed}
 
     def assign(self, counters: Mapping[str, int], work: Mapping[str, StageWork]) -> None:
-        """Takes counters, and the work on the stages that an epoch has run."""
+        """Sets counters, and the work on the stages that an epoch has run."""
         with self._mutex:
             self._last.update(work)
             self.counters.update(counters)
 
     def become(self, counters: Mapping[str, int], work: Mapping[str, StageWork]) -> None:
-        """Takes counters, and the work on all stages that there are after a definition."""
+        """Sets counters, and the work on all stages that exist after a definition."""
         with self._mutex:
             self._last = dict(work)
             self.counters.update(counters)

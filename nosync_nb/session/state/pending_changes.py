@@ -1,8 +1,8 @@
-"""Calls: what was asked of an input, and waits for its epoch.
+"""The calls on one input (insert, remove, set, ...) that wait for its epoch.
 
-A call is kept with what it means over the input as it is now, so that bad data is an error at the
-call and leaves everything as it was. If another transaction changes the input first, the meaning is
-computed again at the commit.
+A call is stored with its effect on the current contents of the input. So invalid data is an error
+at the call, and leaves everything unchanged. If another transaction changes the input first, the
+effect is computed again at the commit.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _parts_of = attrgetter("parts")
 
 
 class PendingCall(NamedTuple):
-    """One call on an input: what was asked, with the rows as they were at the call.
+    """One call on an input, with the rows as they were at the call.
 
-    Rows that came as a DataFrame lie in files: `held`, by layout, and no `updates`.
+    Rows that came as a DataFrame are in files: then `held` has them by layout, and `updates` is
+    None.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class PendingCall(NamedTuple):
     held: Mapping[Layout, ArrangedChange] = MappingProxyType({})
 
     def asks(self, *, keyed: bool) -> bool:
-        """Whether what it means depends on what is there."""
+        """Returns True if its effect depends on the contents of the input."""
         return keyed or self.kind not in ("insert", "remove")
 
     @property
@@ -52,16 +53,16 @@ class PendingCall(NamedTuple):
 
     @property
     def pieces(self) -> list[Updates]:
-        """The rows; those of files are mapped, not read."""
+        """The rows; those in files are memory-mapped, not read."""
         if self.updates is not None:
             return [self.updates]
         return [part.updates for part in next(iter(self.held.values())).parts]
 
 
 class RecordedCall(NamedTuple):
-    """A call that was taken: who made it, and what it means over those before it.
+    """A call that was accepted: its thread, and its effect after the calls before it.
 
-    `once` is the key of a repeatable load with a digest of what it loads.
+    `once` is the idempotency key of a load, with the fingerprint of its rows.
     """
 
     change: PendingCall
@@ -71,27 +72,28 @@ class RecordedCall(NamedTuple):
 
 
 class _CallsOver(NamedTuple):
-    """Calls, and the contents of the input over which they mean what they mean."""
+    """Calls, and the contents of the input that their effects were computed for."""
 
     base: Trace
     calls: list[RecordedCall]
 
 
 class PendingInputChanges:
-    """The pending changes of one input; `contents`: as it is now.
+    """The pending changes of one input; `contents`: its current contents.
 
-    IMPORTANT: an interrupt comes between any two steps, and the rows that wait stay. So all that is
-    known of a call is one value, which one step adds; all else is made of these.
+    IMPORTANT: an interrupt may come between any two steps, and must not lose pending rows. So all
+    that is recorded of a call is one value, which one step appends; everything else is derived from
+    these values.
     """
 
     def __init__(self, stage: Stage, contents: Trace) -> None:
         self.stage = stage
         self._taken = _CallsOver(contents, [])
-        self._plain = True  # no call has a key or files; else it is said before that is taken
+        self._plain = True  # no call has a key or files; cleared before such a call is appended
 
     @property
     def calls(self) -> int:
-        """Insert, remove, set... calls so far."""
+        """How many calls (insert, remove, set, ...) are pending."""
         return len(self._taken.calls)
 
     @property
@@ -110,17 +112,17 @@ class PendingInputChanges:
 
     @property
     def parts(self) -> list[Updates]:
-        """What they mean as updates."""
+        """Their effect, as updates."""
         return _parts(self._taken.calls)
 
     @property
     def threads(self) -> set[int]:
-        """Who made them; others read what is committed."""
+        """The threads that made the calls; other threads read committed rows."""
         return {call.thread for call in self._taken.calls}
 
     @property
     def once(self) -> dict[str, str]:
-        """The keys of repeatable loads among them, each with a digest."""
+        """The idempotency keys of loads among them, each with a fingerprint."""
         once = {}
         for call in () if self._plain else self._taken.calls:
             if call.once is not None:
@@ -129,37 +131,43 @@ class PendingInputChanges:
 
     @property
     def waits(self) -> bool:
-        """Whether they change anything."""
+        """True if they change anything."""
         return any(call.parts for call in self._taken.calls)
 
     @property
     def rows(self) -> int:
-        """Rows that wait to be added or taken away, copies counted."""
+        """Rows that the calls add and remove, copies counted."""
         return _rows(self.parts)
 
     @property
     def removed(self) -> int:
-        """How many of them are to be taken away."""
+        """Rows that the calls remove, copies counted."""
         return sum(-int(p.diff[p.diff < 0].sum()) for p in self.parts)
 
     @property
     def takes_away(self) -> bool:
-        """Whether somebody called `remove` with rows that may be absent: a keyed input looks."""
+        """True if a `remove` call may have removed absent rows.
+
+        False for a keyed input, because it looks the rows up at the call.
+        """
         takes_away = False
         if self.stage.key is not None:
             return False
-        for call in self._taken.calls:  # once an epoch
+        for call in self._taken.calls:
             if call.parts and call.change.kind == "remove":
                 takes_away = True
         return takes_away
 
     def earlier(self, last: int) -> list[Updates]:
-        """What the calls before the `last` ones mean."""
+        """Returns the effect of all calls but the `last` ones."""
         calls = self._taken.calls
         return _parts(calls[: len(calls) - last])
 
     def absent(self, change: PendingCall) -> Updates | None:
-        """The rows that a `remove` by key, one of the calls, did not find; None if it found all."""
+        """Returns the rows that a `remove` by key, one of the calls, did not find.
+
+        None if it found all of them.
+        """
         call = next(call for call in self._taken.calls if call.change is change)
         types = self.stage.schema.types
         both = concat_updates([*change.pieces, *call.parts], types)
@@ -168,10 +176,10 @@ class PendingInputChanges:
         return arrange(Layout(types, self.stage.key), both).updates
 
     def add(self, change: PendingCall, contents: Trace, once: tuple[str, str] | None = None) -> int:
-        """Adds a call; returns the number of rows it means, copies counted.
+        """Adds a call; returns how many rows it adds and removes, copies counted.
 
         Raises:
-            SchemaError: if a key is null or there already; nothing is added then.
+            SchemaError: if a key is null or already present; then nothing is added.
         """
         if contents is not self._taken.base:
             self._again(contents)
@@ -185,7 +193,7 @@ class PendingInputChanges:
         return count
 
     def delta(self, contents: Trace) -> Delta | None:
-        """The change of the input for its epoch, None if there is none."""
+        """Returns the change of the input for its epoch; None if there is no change."""
         keyed = self.stage.key is not None
         calls = self._taken.calls
         if contents is not self._taken.base and any(c.change.asks(keyed=keyed) for c in calls):
@@ -197,13 +205,13 @@ class PendingInputChanges:
         types = self.stage.schema.types
         if len(calls) == 1 and calls[0].change.kind == "insert":
             held = calls[0].change.held
-            # What lies in files is not the change if a count below 0 is repaired with it.
+            # The files are not the whole change if the load also repairs a count below 0.
             if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
                 return Delta(types, None, dict(held))
         return Delta(types, concat_updates(parts, types))
 
     def _again(self, contents: Trace) -> None:
-        """Computes the meaning anew, as somebody else changed the input."""
+        """Recomputes the effects, because another transaction has changed the input."""
         calls: list[RecordedCall] = []
         for call in self._taken.calls:
             calls.append(call._replace(parts=_meant(self.stage, call.change, contents, calls)))
@@ -211,38 +219,41 @@ class PendingInputChanges:
 
 
 def rows_to_remove(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
-    """Those rows of updates that are to be taken away."""
+    """Returns the rows that updates remove."""
     changed = concat_updates(parts, types)
     return changed.take((changed.diff < 0).nonzero()[0])
 
 
 def _parts(calls: Sequence[RecordedCall]) -> list[Updates]:
-    """What calls mean, one after the other."""
+    """Returns the effects of calls, in order."""
     return [*chain.from_iterable(map(_parts_of, calls))]
 
 
 def _rows(parts: Sequence[Updates]) -> int:
-    """How many rows updates add and take away, copies counted."""
+    """Returns how many rows updates add and remove, copies counted."""
     total = 0
     for part in parts:
         if len(part.diff) <= _FEW:
             total += sum(map(abs, part.diff.tolist()))
             continue
-        # In slices: it is also asked for by who tells that there is no memory for all of them.
+        # In slices, because the message of an out-of-memory error calls it, too.
         slices = range(0, len(part.diff), _SLICE)
         total += sum(int(np.abs(part.diff[at : at + _SLICE]).sum()) for at in slices)
     return total
 
 
 def _copies(held: ArrangedChange) -> int:
-    """How many rows a change adds, copies counted."""
+    """Returns how many rows a change adds, copies counted."""
     return sum(int(part.diff.sum()) for part in held.parts)
 
 
 def _meant(
     stage: Stage, change: PendingCall, contents: Trace, before: Sequence[RecordedCall]
 ) -> list[Updates]:
-    """What a call means as updates, over the contents and the transaction's earlier calls."""
+    """Returns the effect of a call as updates.
+
+    The effect is that on the contents after the transaction's earlier calls.
+    """
     if stage.key is None and change.kind == "insert":
         made = change.pieces
     elif stage.key is None and change.kind == "remove":
@@ -255,7 +266,7 @@ def _meant(
 def _meaning(
     stage: Stage, change: PendingCall, contents: Trace, before: Sequence[Updates]
 ) -> Updates:
-    """What a call means that asks what is there."""
+    """Returns the effect of a call that depends on the contents of the input."""
     layout = Layout(stage.schema.types, stage.key)
     pieces = change.pieces
     updates = concat_updates(pieces, layout.types) if pieces else no_updates(layout.types)
@@ -280,11 +291,11 @@ def _meaning(
     if change.kind == "insert":
         _refuse_existing(stage, old_rows)
     both = concat_updates([old_rows.negated(), rows_], layout.types)
-    return arrange(layout, both).updates  # rows that are there already change nothing
+    return arrange(layout, both).updates  # rows that are already present cancel out
 
 
 def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
-    """The contents with the transaction's earlier updates."""
+    """Returns the contents with the transaction's earlier updates applied."""
     if not before:
         return contents
     return contents.with_batch(
@@ -293,7 +304,11 @@ def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
 
 
 def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
-    """One row for each key, the last; null keys are an error, and if `unique` two rows of a key."""
+    """Returns the last row of each key.
+
+    Raises:
+        SchemaError: a key is null, or, if `unique`, two rows have the same key.
+    """
     if stage.key is None or not len(updates.diff):
         return updates
     names = [stage.schema.names[i] for i in stage.key]
@@ -311,13 +326,13 @@ def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
     if len(groups.starts) < len(updates.diff):
         ends = np.append(groups.starts[1:], len(groups.order)) - 1
         updates = updates.take(np.sort(groups.order[ends]))
-    if not (updates.diff == 1).all():  # equal rows of a DataFrame come as one, counted
+    if not (updates.diff == 1).all():  # equal rows of a DataFrame arrive as one row with a count
         updates = Updates(updates.columns, np.ones(len(updates.diff), np.int64))
     return updates
 
 
 def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
-    """The rows held under given keys, added up."""
+    """Returns the rows stored under some keys, consolidated."""
     assert stage.key is not None
     types = stage.schema.types
     n = len(keys[0])
@@ -331,7 +346,10 @@ def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
 
 
 def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
-    """Takes away those of some rows that are there: a key of a row that is not may have another."""
+    """Returns the updates that remove those of some rows that are present.
+
+    An absent row is left alone, because its key may belong to another row.
+    """
     assert stage.key is not None
     layout = Layout(stage.schema.types, stage.key)
     present = _found(stage, [updates.columns[i] for i in stage.key], trace)
@@ -343,7 +361,7 @@ def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
 
 
 def _refuse_existing(stage: Stage, held: Updates) -> None:
-    """Raises if a key that an insert would replace is there, or waits to be."""
+    """Raises SchemaError if a key to insert is present or pending."""
     present = (held.diff > 0).nonzero()[0]
     if len(present):
         raise SchemaError(
@@ -353,7 +371,7 @@ def _refuse_existing(stage: Stage, held: Updates) -> None:
 
 
 def _refuse_twice(stage: Stage, updates: Updates, groups: Groups) -> None:
-    """Raises for the first key of which there are two rows in one insert."""
+    """Raises SchemaError for the first key that has two rows in one insert."""
     many = np.add.reduceat(updates.diff[groups.order], groups.starts) > 1
     row = int(groups.order[groups.starts[many]].min())
     raise SchemaError(
@@ -363,7 +381,7 @@ def _refuse_twice(stage: Stage, updates: Updates, groups: Groups) -> None:
 
 
 def key_text(stage: Stage, updates: Updates, row: int) -> str:
-    """The key of a row as a message shows it."""
+    """Returns the key of a row as a message shows it."""
     assert stage.key is not None
     schema = Schema([stage.schema.fields[i] for i in stage.key])
     first = named_tuples(

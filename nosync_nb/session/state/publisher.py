@@ -1,19 +1,21 @@
-"""Publisher: what has its frame in the log is what the session shows, whatever was raised.
+"""Publishes snapshots: the session shows exactly what the log has, whatever is raised.
 
-An epoch or a definition goes the same way:
+An epoch, a definition and a rewind take the same path:
 
-    prepare what will be assigned, in one record -> write the frame -> assign
+    prepare the values to assign, in one redo record -> write the frame -> assign
 
-An exception may come between any two steps of this: from a signal, from another thread, or because
-memory is refused. Nothing is held back. Instead the record stands from before the frame until all
-of it is assigned, and whoever enters next (the error's own way out, a commit, a merge, a closing)
-finishes it: if the head of the log has the frame, everything is assigned, else nothing is.
+An exception may come between any two of these steps: from a signal, from another thread, or because
+memory is refused. Nothing delays it. Instead the redo record is registered before the frame is
+written, until everything is assigned. The next caller (the handler of the error itself, a commit, a
+merge, a close) completes it: it assigns everything if the frame reached the log, and nothing
+otherwise.
 
-IMPORTANT: each assignment may be made twice, as nobody knows which of them were made. So values are
-computed before, and nothing is added to what is there but what is not there yet.
+IMPORTANT: each assignment may run twice, because the next caller cannot know which of them have
+run. So values are computed first, and an append must skip an entry that exists.
 
-Failure: 1. The frame is written. 2. Ctrl-C; the epoch is not published, its rows still wait. 3. The
-same call again writes the same number a second time. 4. At the next opening both count.
+Failure: 1. The frame is written. 2. Ctrl-C; the epoch is not published, its rows are still pending.
+3. The same call again writes the same number a second time. 4. At the next opening both count. The
+redo record prevents this: step 3 first completes the epoch of step 1.
 """
 
 from __future__ import annotations
@@ -51,23 +53,24 @@ Catalog = Mapping[str, Stage]
 
 
 class Publisher:
-    """What is published, and what the log says of it.
+    """The published snapshot, and the state of the log that belongs to it.
 
-    All of it is changed with the gate's lock, and here alone. A reader takes `snapshot` once, and
-    may take what else is one reference.
+    All of it is changed here alone, with the writer lock. A reader takes `snapshot` once, and may
+    read any other attribute that is a single reference.
 
     Args:
-        works, garbage, names: what else a commit or a definition changes.
+        works, garbage, names: other state that a commit or a definition changes.
 
     Attributes:
-        store: the folder; a reader that begins again has another one then.
-        ledger: the epochs.
-        snapshot: what readers see.
-        described: the stages of it, those that are being defined included.
-        runner: what runs the graph.
-        position: that of the last frame.
-        catalog: as the last definition wrote it, and its `signing.digest`.
-        defined: by log, the frame that a named collection is defined by.
+        store: the folder; a reader that reloads the log replaces it.
+        ledger: the index of the epochs.
+        snapshot: the snapshot that readers see.
+        described: its stages, including those that are being defined.
+        runner: runs the graph.
+        position: position of the last frame.
+        catalog: the catalog as the last definition wrote it.
+        digest: the `signing.digest` of the catalog.
+        defined: by log, the frame that defines a named collection.
     """
 
     def __init__(
@@ -87,8 +90,8 @@ class Publisher:
         self.catalog: Mapping[str, Any] = {}
         self.digest = b""
         self.defined: Mapping[int, DefinitionOffset] = {}
-        self._logs: Mapping[int, str] = {}  # those of named collections, which have a history
-        self._numbers = 0  # of nodes and traces, that any definition here has taken
+        self._logs: Mapping[int, str] = {}  # logs of named collections: they have a history
+        self._numbers = 0  # used for nodes and traces by any definition of this session
         self._gate = gate
         self.works = works
         self.garbage = garbage
@@ -101,7 +104,7 @@ class Publisher:
 
     @property
     def retention(self) -> Retention:
-        """Which past is kept."""
+        """The retention policy of the past."""
         return retention_policy.retention_of(self.catalog)
 
     @property
@@ -111,7 +114,7 @@ class Publisher:
 
     @property
     def fenced(self) -> bool:
-        """Whether somebody else has taken over a log that was written here."""
+        """True if another owner has taken over the log that this session wrote."""
         try:
             if self.store.log.mode != "r":
                 self.store.log.check()
@@ -121,12 +124,15 @@ class Publisher:
 
     @property
     def named_files(self) -> set[str]:
-        """Every file that a trace, the history, or the checkpoint before the newest one names."""
+        """Every file that may not be deleted.
+
+        These are the files of traces, of the history, and of the checkpoint before the newest one.
+        """
         files = files_of(self.snapshot.version) | self.store.history.files()
         return files | self.garbage.files
 
     def title_of(self, number: int) -> str:
-        """The input or stage that a trace or a log belongs to, as messages name it."""
+        """Returns the input or stage that a trace or a log belongs to, as messages name it."""
         seen = self.snapshot
         for node in seen.graph:
             if number == node.log or number in (*node.state, *node.traces.values()):
@@ -138,8 +144,8 @@ class Publisher:
     # -- epochs and definitions --------------------------------------------------------------
 
     def epoch(self, draft: EpochResult, meta: Mapping[str, Any], transaction: Transaction) -> int:
-        """Writes an epoch and makes it visible. Returns the number of its frame."""
-        # As a datetime has it, so that it can be looked up by one.
+        """Writes an epoch and makes it visible; returns the number of its frame."""
+        # In microseconds, because a lookup by datetime must match it.
         utc = self.ledger.not_before(round(time.time(), 6))
         where = self.next()
         snapshot = self.snapshot
@@ -159,25 +165,28 @@ class Publisher:
         self._gate.finish()
 
     def rewind(self, record: RewindRedo, payload: bytes) -> None:
-        """Writes that the log goes on from an earlier epoch, and makes it visible."""
+        """Writes a rewind to an earlier epoch, and makes it visible."""
         self._gate.begin(record)
         written = self.store.write_definition(payload, back=True)
         assert written == record.definition.position
         self._gate.finish()
 
     def next(self) -> Position:
-        """Where the next frame will be."""
+        """Returns the position of the next frame."""
         head = self.store.log.head
         return Position(head.seq + 1, head.offset)
 
     def redefined(self, catalog: Mapping[str, Any]) -> Mapping[int, DefinitionOffset]:
-        """By log, the frames that define what is named if the next one has a catalog."""
+        """Returns, by log, the frames that define named collections after a definition.
+
+        The definition is the next frame, and has the given catalog.
+        """
         return defined.offsets_after_definition(
             self.defined, self.catalog, catalog, self.next().seq
         )
 
     def reached(self, position: Position) -> bool:
-        """Whether a frame is in the log; if so, others are shown it."""
+        """Returns True if a frame is in the log; then the log shows it to readers, too."""
         log = self.store.log
         if log.head.seq < position.seq:
             return False
@@ -185,7 +194,7 @@ class Publisher:
         return True
 
     def assign_epoch(self, record: EpochRedo) -> None:
-        """Makes an epoch visible; may be done again."""
+        """Makes an epoch visible; may be repeated."""
         draft, epoch, log = record.draft, record.draft.epoch, self.store.log
         log.note(last_epoch_note(self.ledger.incarnation, epoch))
         record_history(self.store.history, self._logs, draft, again=True)
@@ -202,7 +211,7 @@ class Publisher:
             self.snapshot = self.snapshot.advanced(draft.version())
 
     def assign_definition(self, record: DefinitionRedo) -> None:
-        """Makes a definition visible; may be done again."""
+        """Makes a definition visible; may be repeated."""
         self.position = record.position
         self.catalog, self.digest = record.catalog, record.digest
         self.defined = record.defined
@@ -217,7 +226,7 @@ class Publisher:
             self.names.call(definition, name)
 
     def assign_rewind(self, record: RewindRedo) -> None:
-        """Makes a rewind visible; may be done again."""
+        """Makes a rewind visible; may be repeated."""
         self.ledger.rewind(record.rewound)
         self.store.log.note(last_epoch_note(record.rewound.incarnation, record.rewound.epoch))
         self.assign_definition(record.definition)
@@ -226,15 +235,18 @@ class Publisher:
     # -- being defined -----------------------------------------------------------------------
 
     def describe(self, catalog: Catalog) -> None:
-        """Shows the stages that are being defined to who places what they run."""
+        """Sets the stages that are being defined, for the choice of where they run."""
         self.described = catalog
 
     def numbered(self, graph: Graph) -> Graph:
-        """A graph with numbers that nothing was written under, by a definition that failed."""
+        """Returns a graph whose numbers no frame has used.
+
+        A failed definition may have used numbers without a frame.
+        """
         return graph.numbered(self._numbers)
 
     def take_numbers(self, upto: int) -> None:
-        """Notes that numbers are taken, whatever becomes of the definition that took them."""
+        """Reserves numbers, whether the definition that uses them succeeds or not."""
         self._numbers = upto
 
     @property
@@ -245,17 +257,17 @@ class Publisher:
     # -- merges and packs --------------------------------------------------------------------
 
     def replace(self, version: VersionState) -> None:
-        """Makes a version visible that holds the same in other layers."""
+        """Publishes a version with the same contents in other layers."""
         self.snapshot = self.snapshot.advanced(version)
 
     def repacked(self) -> None:
-        """Makes the history visible that holds the same in other packs."""
+        """Publishes the history with the same contents in other packs."""
         self.snapshot = self.snapshot._replace(history=visible_columns(self.store.history))
 
     # -- opening -----------------------------------------------------------------------------
 
     def show(self, recovered: RecoveredState) -> None:
-        """Makes visible what a log says."""
+        """Publishes the state of a recovered log."""
         self.store = recovered.store
         self.position = self.store.position
         self.ledger = recovered.ledger
@@ -270,10 +282,10 @@ class Publisher:
     def compiled(
         self, runner: Runner | None, version: VersionState, graph: Graph, catalog: Catalog
     ) -> None:
-        """Makes visible what was compiled of a catalog that was read, with all of its state.
+        """Publishes the compiled graph of a catalog that was read, with all of its state.
 
         Args:
-            runner: of the graph; None: a definition that follows brings one.
+            runner: runs the graph; None: a definition that follows sets it.
         """
         if runner is not None:
             self.runner = runner
@@ -282,7 +294,7 @@ class Publisher:
 
 
 def files_of(version: VersionState) -> set[str]:
-    """The files of a version's traces."""
+    """Returns the files of a version's traces."""
     traces = version.traces.values()
     return {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
 
@@ -290,7 +302,11 @@ def files_of(version: VersionState) -> set[str]:
 def record_history(
     history: History, logs: Container[int], draft: EpochResult, *, again: bool = False
 ) -> None:
-    """Gives the changes in some logs to a history; `again`: it may have some of them already."""
+    """Appends the changes of an epoch to a history, for some logs.
+
+    Args:
+        again: True if the history may have some of the changes already.
+    """
     epoch = draft.epoch
     for number, layout, (parts, refs) in draft.logged:
         if number not in logs:
@@ -307,11 +323,14 @@ def record_history(
 
 
 def _emptied(version: VersionState, numbers: Iterable[int]) -> frozenset[str]:
-    """The files of traces that are emptied."""
+    """Returns the files of traces that an epoch empties."""
     layers = [layer for number in numbers for layer in version.traces[number].layers]
     return frozenset([ref.path for layer in layers for ref in layer.files])
 
 
 def unarranged_updates(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
-    """The updates of batches that are not arranged as their log is, and how many each has."""
+    """Returns the updates of batches, and how many each batch has.
+
+    The batches are not arranged as their log is.
+    """
     return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]

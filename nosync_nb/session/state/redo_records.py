@@ -22,7 +22,7 @@ from nosync_nb.trace.history.history import History
 
 
 class RedoTarget(Protocol):
-    """The publisher, as far as a redo record needs it."""
+    """The methods of the publisher that a redo record calls."""
 
     def reached(self, position: Position) -> bool:
         """Returns True if a frame is in the log."""
@@ -38,11 +38,11 @@ class RedoTarget(Protocol):
 
 
 class EpochRedo(NamedTuple):
-    """An epoch between its record and its last assignment.
+    """The redo record of an epoch.
 
     Attributes:
-        position: where its frame will be, and is if the log goes that far.
-        retired: the files that are not needed any more after it.
+        position: where its frame will be; the frame is written if the log reaches this position.
+        retired: the files that are not needed after it.
         stats: the counters after it.
     """
 
@@ -63,20 +63,21 @@ class EpochRedo(NamedTuple):
 
 
 class DefinitionRedo(NamedTuple):
-    """A definition between its record and its last assignment.
+    """The redo record of a definition.
 
     Attributes:
-        position: where its frame will be, and is if the log goes that far.
-        snapshot: what readers see after it; its history is `seen(history)`.
-        logs: those of named collections, after it.
+        position: where its frame will be; the frame is written if the log reaches this position.
+        snapshot: the snapshot after it; its history is `visible_columns(history)`.
+        logs: the logs of named collections after it.
         history: the past after it.
-        catalog: as its frame has it, and the `signing.digest` of that.
-        defined: by log, the frame that a named collection is defined by, after it.
-        retired: the files that are not needed any more after it.
-        work: what stages did last, after it.
+        catalog: the catalog as its frame has it.
+        digest: the `signing.digest` of the catalog.
+        defined: by log, the frame that defines a named collection, after it.
+        retired: the files that are not needed after it.
+        work: the last work of each stage after it.
         stats: the counters that it changes, after it.
-        names: what descriptions are called after it, None: they have no name any more.
-        outcome: told that it stands.
+        names: the names of definitions after it; None: the definition has no name any longer.
+        outcome: records that the definition is committed.
     """
 
     publisher: RedoTarget
@@ -102,11 +103,11 @@ class DefinitionRedo(NamedTuple):
 
 
 class RewindRedo(NamedTuple):
-    """A rewind between its record and its last assignment.
+    """The redo record of a rewind.
 
     Attributes:
-        definition: what it says besides: the stages as they go on, and what was computed of them.
-        before_next: what has to be done before the next write; None: nothing.
+        definition: the stages after the rewind, and the state that was computed for them.
+        before_next: a task that must run before the next write; None: no task.
     """
 
     publisher: RedoTarget

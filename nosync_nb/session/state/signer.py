@@ -1,7 +1,7 @@
-"""Sealing: what a session signs of what it defines, with the key of its user.
+"""Signs the catalogs and functions that a session defines, with the key of its user.
 
-The key is asked for when something is defined, never by opening a log. Without one the catalog is
-written unsigned: the session goes on, and after a restart its stages wait for their cells.
+A definition reads the key; opening a log never does. Without a key the catalog is written unsigned:
+the session continues, and after a restart its stages are stale until their cells run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nosync_nb.store.retention_policy import Retention
 
 
 class SignedCatalog(NamedTuple):
-    """A catalog as it is written, its `signing.digest`, and both as a frame says it."""
+    """A catalog as it is written, its `signing.digest`, and both in the form of a frame."""
 
     catalog: dict[str, Any]
     digest: bytes
@@ -30,16 +30,16 @@ class SignedCatalog(NamedTuple):
 
 
 class CatalogSigner:
-    """Signs what a session defines; knows whose the catalog is that was there.
+    """Signs what a session defines, and records the origin of the catalog that it read.
 
-    Changed with the gate's lock, and by who opens.
+    The writer lock guards its state; recovery sets it first.
 
     Args:
-        log_id: of the log that is signed.
+        log_id: id of the log that is signed.
 
     Attributes:
-        origin: of the catalog as it was last read or written.
-        said: the catalog as it was last read, with its signature.
+        origin: origin of the catalog that was last read or written.
+        said: the catalog that was last read, with its signature.
     """
 
     def __init__(self, log_id: bytes) -> None:
@@ -47,16 +47,16 @@ class CatalogSigner:
         self.said: WrittenCatalog | None = None
         self._log_id = log_id
         self._key: bytes | None = None
-        self._unsigned = False  # whether it was told that there is no key
+        self._unsigned = False  # True if the user was warned that there is no key
         self._pieces = payloads.CatalogPieces(log_id, self._function)
 
     def believe(self, recovered: RecoveredState) -> None:
-        """Takes what a log says, the key that is there already, and what it tells of that."""
+        """Sets the catalog of a recovered log, the key that exists, and the judgement on both."""
         self.said = recovered.said
         self._key, self.origin = recovered.judged
 
     def signed(self, epoch: int, digest: bytes) -> list[str] | None:
-        """The signature of a catalog at an epoch, by its digest; None without a key."""
+        """Returns the signature of a catalog at an epoch, from its digest; None without a key."""
         return (
             None
             if self._key is None
@@ -66,7 +66,7 @@ class CatalogSigner:
     def sealed(
         self, catalog: Mapping[str, Stage], graph: Graph, epoch: int, retention: Retention
     ) -> SignedCatalog:
-        """A catalog as a definition writes it at an epoch: it and its functions signed."""
+        """Returns a catalog as a definition writes it at an epoch, with its functions signed."""
         self._ask_key()
         kept = retention.upto(epoch).to_json()
         content = payloads.catalog_json(catalog, graph, self._pieces, kept)
@@ -84,7 +84,10 @@ class CatalogSigner:
         )
 
     def _function(self, captured: CapturedFunction, context: str) -> str | None:
-        """A function as text that is signed for a place; None, and a warning, if there is none."""
+        """Returns a function as a signed text for a context.
+
+        None, and a warning, if the function cannot be serialised.
+        """
         known = captured.sealed
         if known is not None:
             return self._moved(*known, context)
@@ -108,7 +111,10 @@ class CatalogSigner:
         return base64.b64encode(sealed).decode()
 
     def _moved(self, before: str, text: str, after: str) -> str:
-        """The text of a function whose stage is called otherwise now; as it was, if not ours."""
+        """Returns the text of a function, signed for the new name of its stage.
+
+        The text is unchanged if another key has signed it.
+        """
         try:
             if self._key is None:
                 return text
@@ -119,7 +125,7 @@ class CatalogSigner:
         return base64.b64encode(moved).decode()
 
     def _ask_key(self) -> None:
-        """Sees to the key that signs what is defined; warns, once, if there is none to be had."""
+        """Reads the key that signs definitions; warns, once, if there is no key."""
         if self._key is not None or self._unsigned:
             return
         try:

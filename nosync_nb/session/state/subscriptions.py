@@ -1,14 +1,14 @@
-"""Listeners: who is told what happens, and takes no part in it.
+"""Notifies subscribers, inspectors and the notice handler of epochs and events.
 
-A subscriber hears of each epoch; an inspector is called with the changes of a collection after each
-epoch; a notice is a line of text for whoever uses the session. What a function does that listens
-changes no rows. Its exception is reported once for each kind, as one that fails every epoch would
-be heard of for ever; a notebook shows it as a notice, elsewhere it is a warning. It hears of live
-epochs only, not of those that a new version or a recovery goes through again, and is forgotten with
-the kernel, as nobody else could hear it.
+A subscriber is called after each epoch. An inspector is called with the changes of a collection
+after each epoch. A notice is a line of text for the user of the session. These functions cannot
+change rows. Each kind of exception is reported once, because one that is raised at every epoch
+would be reported forever. A notebook shows it as a notice, elsewhere it is a warning. The functions
+are called for live epochs only, not for those that a new version or a recovery runs again. The
+subscriptions end with the process, because they are not stored.
 
-A collection without a name is no place where anything happens. Its inspector waits until it is
-named; if it is used in another stage without a name, that stage is refused.
+A collection without a name has no changes. Its inspector waits until it is named. A stage that uses
+it before that is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTICES_MAX = 100
 
 
 class InspectSubscription(NamedTuple):
-    """A named collection with its function, and the kinds of errors that were told of."""
+    """A named collection with its inspector, and the kinds of errors already reported."""
 
     name: str
     function: Inspector
@@ -48,33 +48,33 @@ class InspectSubscription(NamedTuple):
 
 
 class EpochSubscription(NamedTuple):
-    """A function that hears of each epoch, and the kinds of errors that were told of."""
+    """A function to call after each epoch, and the kinds of errors already reported."""
 
     callback: Callable[[int], None]
     failed: set[type]
 
 
 class Subscriptions:
-    """Who listens to a session.
+    """The functions that a session notifies.
 
-    Threads: any may add, remove and tell. The tuples are replaced under the lock and never
-    changed, so whoever tells goes on with those that were there when it began. No function is
-    called under the lock.
+    Threads: any thread may add, remove and notify. The tuples are replaced under the lock and never
+    changed, so a notification continues with the functions that existed when it began. No function
+    is called under the lock.
 
     Args:
         tell: calls a function of a user, which must not change the session meanwhile.
 
     Attributes:
-        notices: the last ones.
-        on_notice: gets each notice; without it the log of the program does. It is called where
-            something happens, and must not wait for another thread that changes the session.
+        notices: the last notices.
+        on_notice: called with each notice; without it the program's log gets them. It is called
+            where the event happens, and must not wait for another thread that changes the session.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
-        # A finalizer in the middle of a call must not wait for itself.
+        # Reentrant, because a finalizer may run while this thread holds the lock.
         self._mutex = threading.RLock()
         self._tell = tell
-        self._deaf: set[type] = set()  # the kinds of errors of `on_notice` that were told of
+        self._deaf: set[type] = set()  # the kinds of errors of `on_notice` already reported
         self._inspected: tuple[InspectSubscription, ...] = ()
         self._subscribed: tuple[EpochSubscription, ...] = ()
         self._waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
@@ -85,16 +85,16 @@ class Subscriptions:
 
     @property
     def subscribers(self) -> int:
-        """How many there are."""
+        """The number of subscribers."""
         return len(self._subscribed)
 
     @property
     def heard(self) -> bool:
-        """Whether anybody hears of epochs."""
+        """True if there are subscribers or inspectors."""
         return bool(self._inspected or self._subscribed)
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Adds a subscriber; returns the way to remove it, which may be called again."""
+        """Adds a subscriber; returns a function that removes it, and may be called again."""
         entry = EpochSubscription(callback, set())
 
         def stop() -> None:
@@ -106,7 +106,7 @@ class Subscriptions:
         return stop
 
     def hear(self, hears: Callable[[str], None] | None) -> None:
-        """Has a function get each notice from now on, or again (None) the program's log."""
+        """Sets the function that gets each notice; None: the program's log gets them."""
         self.on_notice = hears
 
     @property
@@ -115,14 +115,14 @@ class Subscriptions:
         return self.on_notice is not None
 
     def alert(self, text: str) -> None:
-        """Gives a notice that must be seen: without a function that gets notices, as a warning."""
+        """Gives a notice that must be seen: without a notice handler it is a warning."""
         if self.has_hearer:
             self.say(text)
         else:
             warn(text, stacklevel=None)
 
     def say(self, text: str) -> None:
-        """Gives a notice; whoever gets it cannot change the session, nor what goes on in it."""
+        """Gives a notice; its handler cannot change the session."""
         text = visible(text)
         self.notices.append(text)
         hears = self.on_notice
@@ -144,7 +144,7 @@ class Subscriptions:
         return len(self._waiting)
 
     def inspect(self, definition: Definition, name: str | None, function: Inspector | None) -> None:
-        """Has a function called; see `Collection.inspect`."""
+        """Sets or removes (None) the inspector of a collection; see `Collection.inspect`."""
         refuse_inside("inspect")
         if function is not None:
             check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
@@ -153,13 +153,13 @@ class Subscriptions:
             return
         with self._mutex:
             waiting = WeakKeyDictionary(self._waiting)
-            waiting.pop(definition, None)  # it is kept by the one that was given last
+            waiting.pop(definition, None)  # the key must be the last given definition object
             if function is not None:
                 waiting[definition] = function
             self._waiting = waiting
 
     def refuse_unnamed(self, described: Mapping[str, Definition]) -> None:
-        """Raises if a stage uses an inspected collection that has no name."""
+        """Raises StageError if a stage uses an inspected collection that has no name."""
         with self._mutex:
             waiting = set(self._waiting)
         if not waiting:
@@ -175,7 +175,7 @@ class Subscriptions:
                     )
 
     def named(self, definition: Definition, name: str) -> None:
-        """What waited for a name has it now; it may be told again."""
+        """Activates the inspector that waited for a definition's name; may be repeated."""
         with self._mutex:
             function = self._waiting.get(definition)
             if function is not None:
@@ -183,19 +183,19 @@ class Subscriptions:
                 self._waiting.pop(definition, None)
 
     def _put(self, name: str, function: Inspector | None) -> None:
-        """Sets or (None) removes the function of a named collection."""
+        """Sets or (None) removes the inspector of a named collection."""
         with self._mutex:
             others = tuple(each for each in self._inspected if each.name != name)
             added = () if function is None else (InspectSubscription(name, function, set()),)
             self._inspected = (*others, *added)
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- notifying ---------------------------------------------------------------------------
 
     def tell(self, draft: EpochResult, seen: Snapshot) -> None:
-        """Calls the functions of the collections that an epoch has changed, and subscribers."""
+        """Calls the inspectors of the collections that an epoch has changed, and subscribers."""
         for each in self._inspected:
             node = seen.graph.named.get(each.name)
-            if node is None:  # dropped, and not to be heard under a name that is given again
+            if node is None:  # dropped: a later stage of that name is another one
                 self._forget(each)
                 continue
             delta = draft.deltas.get(node.id)
@@ -205,10 +205,11 @@ class Subscriptions:
         self._notify(draft.epoch)
 
     def tell_back(self, was: Snapshot, seen: Snapshot) -> None:
-        """Calls them with what takes a collection to what it was at an earlier epoch.
+        """Calls them after a rewind, with the changes that lead back to the earlier epoch.
 
         Args:
-            was: what readers saw before, `seen`: what they see of that epoch now.
+            was: the snapshot before the rewind.
+            seen: the snapshot after it.
         """
         for each in self._inspected:
             if each.name in was.graph.named and each.name in seen.graph.named:
@@ -228,7 +229,6 @@ class Subscriptions:
                 self.alert(f"the inspector of '{each.name}' raised {error!r}")
 
     def _notify(self, epoch: int) -> None:
-        """Calls the subscribers."""
         for callback, failed in self._subscribed:
             try:
                 callback(epoch)
@@ -243,7 +243,7 @@ class Subscriptions:
 
 
 def _below(tree: Definition) -> Iterable[Definition]:
-    """All parts of a description, each once."""
+    """Yields all parts of a definition, each once."""
     seen: set[int] = set()
     waiting = [tree]
     while waiting:

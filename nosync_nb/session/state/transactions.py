@@ -1,7 +1,7 @@
 """Transactions: changes of inputs that wait for their epoch.
 
-A transaction keeps what users asked for (insert, remove, set, upsert, ...), input by input; see
-`calls`. It becomes one epoch, or none.
+A transaction stores the calls of users (insert, remove, set, upsert, ...) for each input; see
+`pending_changes`. It becomes one epoch, or none.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from nosync_nb.session.state.pending_changes import PendingInputChanges
 class Transaction:
     """Pending changes that will be one epoch, all or none.
 
-    `keyed` says that all of it is a repeatable load; `logged` that a frame of the log may name its
-    files, even if its commit failed; `epoch` is what it became last, whatever its commit raised;
-    `skipped` that a load of it was there already.
+    Attributes:
+        keyed: True if all of it is one load with an idempotency key.
+        logged: True if a frame of the log may name its files, even if its commit failed.
+        epoch: the epoch that it became last, whatever its commit raised.
+        skipped: True if one of its loads was already committed.
     """
 
     label: str | None = None
@@ -31,24 +33,24 @@ class Transaction:
     epoch: int | None = None
     skipped: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
-    _whole: Mapping[str, str] = field(default_factory=dict)  # keys of which it is a load
+    _whole: Mapping[str, str] = field(default_factory=dict)  # keys of the whole transaction
     _notes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def once(self) -> dict[str, str]:
-        """The keys of repeatable loads that this epoch records, each with a digest of its rows."""
+        """The idempotency keys that this epoch records, each with a fingerprint of its rows."""
         once = dict(self._whole)
         for changes in list(self.inputs.values()):
             once.update(changes.once)
         return once
 
     def record(self, once: Mapping[str, str]) -> None:
-        """All of it is a load of these keys, each with a digest."""
+        """Records that all of it is a load of these keys, each with a fingerprint."""
         self._whole = {**self._whole, **once}
 
     @property
     def notes(self) -> Mapping[str, tuple[str, str]]:
-        """What the log says from this epoch on, by mark, and what it has to say until then."""
+        """Notes of this epoch in the log: by mark, the new text and the expected current text."""
         return self._notes
 
     def note(self, mark: str, said: str, before: str) -> None:
@@ -57,12 +59,12 @@ class Transaction:
 
     @property
     def pending(self) -> dict[str, PendingInputChanges]:
-        """The inputs with changes that wait."""
+        """The inputs with pending changes."""
         return {n: c for n, c in list(self.inputs.items()) if c.waits}
 
     @property
     def files(self) -> set[str]:
-        """The files that were written for what waits."""
+        """The files that were written for pending rows."""
         files: set[str] = set()
         for changes in self.inputs.values():
             files |= changes.files
@@ -77,33 +79,33 @@ class Transaction:
         return int(self.ender(self, True, wait, label))
 
     def discard(self) -> int:
-        """Drops what is pending and ends the transaction; returns the rows dropped."""
+        """Drops the pending changes and ends the transaction; returns the rows dropped."""
         if self.ender is not None:
             return int(self.ender(self, False, None, None))
         return self.clear()
 
     def clear(self) -> int:
-        """Forgets everything; returns the updates forgotten."""
+        """Drops everything; returns the number of updates dropped."""
         count = sum(c.rows for c in self.inputs.values())
         self.forget()
         return count
 
     def forget(self) -> None:
-        """Forgets everything."""
+        """Drops everything."""
         self.inputs.clear()
         self._whole, self._notes = {}, {}
         self.logged = False
 
     def skip(self) -> None:
-        """A load is there already, and was left out."""
+        """Records that a load was left out because it is already committed."""
         self.skipped = True
 
     def log(self) -> None:
-        """A frame may name its files from now on."""
+        """Records that a frame may name its files from now on."""
         self.logged = True
 
     def stands(self, epoch: int) -> None:
-        """It has become an epoch; nothing waits any more. May be said again."""
+        """Records the epoch that it has become, and drops its changes; may be repeated."""
         self.forget()
         self.epoch = epoch
 
@@ -115,14 +117,14 @@ class _Block(threading.local):
 
 
 class Transactions:
-    """Which transaction a call on an input belongs to.
+    """Finds the transaction that a call on an input belongs to.
 
-    Threads: each has its own block, which only it changes; the shared one is one reference. What a
-    transaction holds is changed with the gate's lock, so that a commit forgets nothing that comes
-    meanwhile.
+    Threads: each thread has its own block, which only it changes; the shared transaction is one
+    reference. The contents of a transaction are changed with the writer lock, so that a commit
+    loses no call that comes meanwhile.
 
     Attributes:
-        shared: that of all threads which are in no block.
+        shared: the transaction of all threads that are not in a block.
     """
 
     def __init__(self) -> None:
@@ -131,22 +133,22 @@ class Transactions:
 
     @property
     def current(self) -> Transaction:
-        """That of the thread's block, or the shared one."""
+        """The transaction of the thread's block, or the shared one."""
         own = self._local.transaction
         return self.shared if own is None else own
 
     @property
     def open(self) -> bool:
-        """Whether this thread is in a block."""
+        """True if this thread is in a block."""
         return self._local.transaction is not None
 
     def share(self, transaction: Transaction) -> None:
-        """Makes a transaction the one of all threads which are in no block."""
+        """Sets the transaction of all threads that are not in a block."""
         self.shared = transaction
 
     @contextmanager
     def block(self, transaction: Transaction) -> Iterator[None]:
-        """A block of this thread, in which a transaction is the current one."""
+        """A block of this thread in which a transaction is the current one."""
         outer = self._local.transaction
         self._local.transaction = transaction
         try:

@@ -1,8 +1,8 @@
-"""The worker: what is done behind the committing thread's back.
+"""The background worker: runs maintenance tasks in a thread beside the committing one.
 
 One daemon thread merges layers, packs history and writes checkpoints. It reads immutable versions
-and hands results back through `adopt` callbacks, which take the session's lock for microseconds.
-An error of a task ends that task alone, and is reported once (`failures.py`).
+and hands results back through `adopt` callbacks, which take the session's lock for microseconds. An
+error of a task ends that task alone, and is reported once (`background_errors.py`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from nosync_nb.store import interruptible_wait
 from nosync_nb.store.background_thread import SingleThread
 
 SWITCH_S = 0.00002
-"""After how long a thread that waits for the interpreter is given it, while a task runs. A loop
-that commits lets go of it more often than Python's 5 ms, and takes it back before the waiting
-thread is awake, which starves: checkpoints would never keep up with such a loop. The sooner it is
-done, the fewer epochs work beside it."""
+"""The switch interval of the interpreter while a task runs. A loop that commits releases the
+interpreter more often than Python's 5 ms, and takes it back before the waiting thread is awake. The
+worker would starve, and checkpoints would never keep up with such a loop. The sooner a task is
+done, the fewer epochs run beside it."""
 
 
 PAUSE_S = 0.05
-"""After so long without an epoch somebody is taken to pause."""
+"""A time without epochs that counts as a pause, in seconds."""
 
 DELAY_S = 1.0
-"""What waits for a pause waits for so long, not longer."""
+"""The longest wait of a deferred task for a pause, in seconds."""
 
 
 class InterpreterSwitch:
-    """How soon a waiting thread gets the interpreter: one setting of the process.
+    """The switch interval of the interpreter, one setting for the process.
 
-    Workers of several sessions overlap, so the first to begin keeps what stood and the last to end
-    puts it back; each for itself, one would keep the other's setting and leave it there for good.
+    Workers of several sessions overlap. So the first worker to begin saves the setting, and the
+    last one to end restores it. If each worker saved it for itself, one would save the shortened
+    interval of another, and leave it in place for good.
     """
 
     def __init__(self) -> None:
@@ -47,7 +48,10 @@ class InterpreterSwitch:
 
     @contextmanager
     def shorter(self) -> Iterator[None]:
-        """Turns of `SWITCH_S` at most, until the last of those who asked for them has ended."""
+        """Shortens the interval to `SWITCH_S` at most during the block.
+
+        The last of several overlapping blocks restores it.
+        """
         with self._lock:
             if not self._running:
                 self._before = sys.getswitchinterval()
@@ -74,8 +78,9 @@ class _Submitted(NamedTuple):
 class BackgroundWorker:
     """Runs tasks one after the other in a thread that starts with the first.
 
-    Those that may as well be done later are begun in a pause, if one comes soon. Failure: a load is
-    followed by many small epochs, and each takes twice as long beside the checkpoint of the load.
+    A deferred task starts in a pause between epochs, if one comes soon. Failure: 1. A load is
+    followed by many small epochs. 2. The checkpoint of the load runs beside them. 3. Each takes
+    twice as long. A deferred checkpoint waits for a pause.
 
     Attributes:
         failures: the tasks that failed.
@@ -83,10 +88,10 @@ class BackgroundWorker:
 
     def __init__(self, name: str = "nosync worker") -> None:
         self.failures = Failures()
-        self._tasks: dict[object, _Submitted] = {}  # those that wait, and the one that runs
-        self._later: dict[object, float] = {}  # those of them that wait for a pause, and until when
-        self._stirred = 0.0  # when the last epoch began or ended
-        self._hurrying = 0  # how many wait for all of them
+        self._tasks: dict[object, _Submitted] = {}  # the queued ones, and the running one
+        self._later: dict[object, float] = {}  # the deferred ones, each with its deadline
+        self._stirred = 0.0  # time at which the last epoch began or ended
+        self._hurrying = 0  # threads that wait for all tasks
         self._thread = SingleThread(name)
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -100,34 +105,37 @@ class BackgroundWorker:
     def submit(
         self, key: object, task: Callable[[], None], *, name: str = "", later: bool = False
     ) -> bool:
-        """Queues a task unless one with that key waits or runs; returns whether it was queued.
+        """Queues a task unless one with that key waits or runs; returns True if it was queued.
 
         Args:
-            name: what it is called if it fails; empty: its key.
-            later: it is begun in a pause, or after `DELAY_S`.
+            name: title of the task in error reports; empty: its key.
+            later: the task starts in a pause, or after `DELAY_S`.
         """
         with self._lock:
             if self._closed or key in self._tasks:
                 return False
             self._thread.start(self._run)
-            self._news.notify_all()  # who wakes up waits for the lock
+            self._news.notify_all()  # safe here: a woken thread waits for the lock
             self._tasks[key] = _Submitted(name or str(key), task)
             if later:
                 self._later[key] = time.monotonic() + DELAY_S
         return True
 
     def stir(self) -> None:
-        """Is told that an epoch begins or ends: it is no pause."""
+        """Records that an epoch begins or ends, so there is no pause now."""
         self._stirred = time.monotonic()
 
     def settle(self) -> None:
-        """Waits until nothing waits or runs, and raises the first error that was not reported."""
+        """Waits until no task waits or runs; raises the first error not yet reported."""
         self.drain()
         for failure in self.failures.take():
             raise failure.raised from failure.error
 
     def drain(self, seconds: float | None = None) -> None:
-        """Waits until nothing waits or runs, or so long; nothing waits for a pause meanwhile."""
+        """Waits until no task waits or runs, or for `seconds`.
+
+        Meanwhile deferred tasks start at once.
+        """
         with self._lock:
             self._hurrying += 1
             try:
@@ -137,21 +145,21 @@ class BackgroundWorker:
                 self._hurrying -= 1
 
     def catch_up(self, seconds: float) -> None:
-        """Waits until nothing runs, or waits for anything but a pause, or so long."""
+        """Waits until only deferred tasks are left, or for `seconds`."""
         with self._lock:
             interruptible_wait.wait_until(
                 self._news, lambda: len(self._tasks) == len(self._later), seconds
             )
 
     def close(self) -> None:
-        """Finishes what waits and ends the thread."""
+        """Finishes the queued tasks and ends the thread."""
         with self._lock:
             self._closed = True
             self._news.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
-        parallel.single_threaded()  # the other ones are for who commits
+        parallel.single_threaded()  # the other cores are for the committing thread
         while True:
             with self._lock:
                 while (key := self._due()) is None:
@@ -162,13 +170,13 @@ class BackgroundWorker:
                 name, run = self._tasks[key]
             with _TURNS.shorter(), self.failures.attempt(name, BaseException):
                 run()
-            del run  # it may hold a whole graph
+            del run  # because it may keep a whole graph alive
             with self._lock:
                 del self._tasks[key]
                 self._news.notify_all()
 
     def _due(self) -> object | None:
-        """The task that is to be run, if one is; with the lock."""
+        """Returns the key of the next task to run, if any; needs the lock."""
         now = time.monotonic()
         at_once = self._hurrying or self._closed
         due = (key for key in self._tasks if at_once or self._later.get(key, now) <= now)
@@ -176,7 +184,7 @@ class BackgroundWorker:
         return next(due, next(iter(self._later), None) if paused else None)
 
     def _until_due(self) -> float | None:
-        """In how many seconds a pause has come, or one is waited for no longer; with the lock."""
+        """Returns the seconds until a deferred task may start; needs the lock."""
         if not self._later:
             return None
         until = min(self._stirred + PAUSE_S, *self._later.values())

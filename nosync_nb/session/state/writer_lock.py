@@ -1,17 +1,18 @@
-"""Gate: the one lock under which anything is published, and who may pass.
+"""The writer lock: serialises commits, definitions and rewinds.
 
     with gate.lock:
         gate.turn("commit")
 
-Lock order: `ending`, the follower or who writes a checkpoint or looks for removed rows, the gate,
-then one leaf, which is what else has a lock of its own here or below (ledger, names, listeners,
-works, worker, link, log). A leaf calls nobody who takes the gate.
+Lock order: `ending`; then the lock of the follower, of the checkpoint writer, or of the check of
+removed rows; then the writer lock; then one leaf. A leaf is any other lock here or below (ledger,
+names, listeners, works, worker, link, log). A leaf never calls code that takes the writer lock.
 
-IMPORTANT: `with` is on the lock itself. An error may come between any two steps of what is written
-in Python; a method that took the lock could be left before the block is entered that gives it back.
+IMPORTANT: `with` is used on the lock itself. An error may come between any two steps of Python
+code. A method that took the lock could be left before the caller enters the block that releases it.
 
-Whoever enters finishes first what an interrupted call has left. That is a record, which stands from
-before a frame is written until all is assigned that follows from it; see `publisher`.
+Each caller that acquires the lock first completes an interrupted call. That is a redo record, which
+exists from before a frame is written until everything that follows from it is assigned; see
+`redo_records`.
 """
 
 from __future__ import annotations
@@ -28,48 +29,56 @@ from nosync_nb.errors import DurabilityError, FencedError, StageError
 Result = TypeVar("Result")
 
 WAY_S = 0.01
-"""How long at most others wait for the end of an epoch, again and again until they are done."""
+"""The longest single wait of background work for the end of an epoch, in seconds."""
 
 
 class RedoRecord(Protocol):
-    """What an interrupted call may leave."""
+    """A call that may have been interrupted."""
 
     def finish(self) -> None:
-        """Assigns all of it, or nothing; may be called twice."""
+        """Assigns all of it, or nothing; may be repeated."""
 
 
 class PendingRebuild(Protocol):
-    """What operators lack of what they remember, which is made before the next write."""
+    """Missing operator state, which must be rebuilt before the next write."""
 
     def finish(self) -> None:
-        """Makes it, or waits a while for who does, without the lock; with the lock."""
+        """Rebuilds the state, or waits for the thread that does; needs the lock.
+
+        It releases the lock while it waits.
+        """
 
     def cancel(self) -> None:
-        """Nobody waits for it any more; with the lock."""
+        """Cancels the rebuild, because no call waits for it any longer; needs the lock."""
 
 
 class _Thread(threading.local):
-    """What a thread does: whether it runs stages, or tells users' functions of an epoch."""
+    """The activity of a thread.
+
+    Attributes:
+        running: True while it runs stages.
+        telling: True while it calls functions of users that hear of an epoch.
+    """
 
     running = False
     telling = False
 
 
 class WriterLock:
-    """Who may write to a session, and when.
+    """The lock of a session's writers, and the checks that a write must pass.
 
     All but `closed` and `closing` is changed with the lock alone.
 
     Args:
-        mode: how the session was opened: `w` or `r`.
-        check: raises if this process may not write the log, or not any more; some 0.2 us.
+        mode: mode of the session: `w` or `r`.
+        check: raises if this process may not write the log, or has lost it; takes some 0.2 us.
 
     Attributes:
-        lock: of all that is published.
-        ending: of giving back what is held, which must not keep others from the gate.
-        inherited: this is a forked child, and the session its parent's.
-        closing: it is refused to write.
-        closed: nothing is held any more.
+        lock: guards everything that is published.
+        ending: serialises the release of resources, which must not block the writer lock.
+        inherited: True in a forked child; the session belongs to the parent.
+        closing: True if writes are refused.
+        closed: True if all resources are released.
     """
 
     def __init__(self, mode: str, check: Callable[[], None]) -> None:
@@ -81,39 +90,42 @@ class WriterLock:
         self._mode = mode
         self._check = check
         self._thread = _Thread()
-        self._unready: Callable[[], None] | None = None  # what the first write has to do before
-        self._rebuild: PendingRebuild | None = None  # and what may go on behind its back
+        self._unready: Callable[[], None] | None = None  # runs before the first write
+        self._rebuild: PendingRebuild | None = None  # finishes before the first write that needs it
         self._unfinished: RedoRecord | None = None
         _gates.add(self)
 
     def inherit(self) -> None:
-        """Notes that this is a forked child; a lock that another thread held is never released."""
+        """Marks a forked child, and replaces the locks.
+
+        A lock that another thread of the parent held is never released in the child.
+        """
         self.inherited = True
         self.lock, self.ending = threading.RLock(), threading.RLock()
 
     # -- with the lock -----------------------------------------------------------------------
 
     def turn(self, what: str, *, rebuilt: bool = True) -> None:
-        """Begins a change: finishes the one before, and refuses it if it may not be made.
+        """Begins a change: completes the previous one, and raises if this one is not allowed.
 
         Args:
-            rebuilt: it needs what operators remember, and waits for that.
+            rebuilt: True if the change needs the operator state, and waits for its rebuild.
         """
         self.finish()
         self.writable(what, rebuilt=rebuilt)
 
     def finish(self) -> None:
-        """Assigns what a written frame has left to assign; before anything else."""
+        """Completes an interrupted call; must come before anything else."""
         if self._unfinished is not None:
             self._unfinished.finish()
             self._unfinished = None
 
     def give_way(self) -> bool:
-        """Waits until nobody has the lock, but for `WAY_S` at most; says whether somebody had it.
+        """Waits until the lock is free, for `WAY_S` at most; returns True if it was taken.
 
-        Who works beside an epoch takes the interpreter and the cache away from it, and gets on as
-        little as it does; it may as well wait for its end. The main thread waits for nobody: it
-        could be interrupted with the lock in hand.
+        Background work beside an epoch takes the interpreter and the cache away from it, and itself
+        makes as little progress. So it is better to wait for the end of the epoch. The main thread
+        does not wait, because an interrupt could come while it holds the lock.
         """
         if threading.current_thread() is threading.main_thread():
             return False
@@ -123,14 +135,14 @@ class WriterLock:
         return not free
 
     def begin(self, unfinished: RedoRecord) -> None:
-        """Keeps what is to be finished, whatever comes."""
+        """Registers a redo record, which the next caller completes whatever is raised."""
         self._unfinished = unfinished
 
     def run(self, run: Callable[[], Result], cleanup: Callable[..., None]) -> Result:
-        """Runs stages; inside, the session refuses to be changed. Needs no lock.
+        """Runs stages; meanwhile this thread cannot change the session. Does not need the lock.
 
         Args:
-            cleanup: called when they have run, with `failed`.
+            cleanup: called after the run, with `failed`.
         """
         thread, failed = self._thread, True
         try:
@@ -147,24 +159,27 @@ class WriterLock:
         return result
 
     def first(self, task: Callable[[], None] | None) -> None:
-        """Has something done before the first write, and nothing of what was to be done so far."""
+        """Sets the task to run before the first write; replaces any earlier one."""
         if self._rebuild is not None:
             self._rebuild.cancel()
         self._unready, self._rebuild = task, None
 
     def lack(self, rebuild: PendingRebuild | None) -> None:
-        """Has something made before the first write that needs it; None: it is there."""
+        """Sets the rebuild to finish before the first write that needs it; None: not needed."""
         self._rebuild = rebuild
 
     @property
     def lacking(self) -> bool:
-        """Whether operators lack something of what they remember."""
+        """True if operator state is missing."""
         return self._rebuild is not None
 
-    # -- by anybody --------------------------------------------------------------------------
+    # -- without the lock ---------------------------------------------------------------------
 
     def writable(self, what: str, *, rebuilt: bool = True) -> None:
-        """Raises if nothing may be changed here and now; sees to it that it can be; see `turn`."""
+        """Raises if this thread may not write now; completes what the first write waits for.
+
+        See `turn` for the argument.
+        """
         loops.refuse_inside(what)
         if self._thread.running:
             raise StageError(
@@ -194,13 +209,13 @@ class WriterLock:
             )
 
     def ready(self, *, rebuilt: bool = True) -> None:
-        """Does what is to be done before the first write, once.
+        """Runs, once, the tasks that the first write waits for.
 
-        While it waits for what another thread makes others have the lock, who may go back or close:
-        hence it is called before anything is looked at that they change.
+        While it waits for the rebuild of another thread, the lock is free, so a rewind or a close
+        may come between. Hence callers call it before they read state that those change.
 
         Args:
-            rebuilt: what operators lack is to be there too.
+            rebuilt: True if missing operator state must be rebuilt, too.
         """
         with self.lock:
             while True:
@@ -216,7 +231,8 @@ class WriterLock:
     def tell(self, tell: Callable[..., None], *what: Any) -> None:
         """Calls functions of users, which must not change the session.
 
-        Without the lock where it can be: what such a function waits for may need it.
+        Callers do not hold the lock where that is possible, because such a function may wait for
+        another thread that needs it.
         """
         thread, before = self._thread, self._thread.telling
         try:
@@ -230,7 +246,10 @@ class WriterLock:
             raise
 
     def settle(self, error: BaseException, outcome: DefinitionOutcome, what: str) -> None:
-        """Finishes what an error has interrupted; says with it what stands all the same."""
+        """Completes the call that an error has interrupted.
+
+        Adds a note to the error if the definition is committed all the same.
+        """
         with self.lock:
             self.finish()
         if outcome.stands:
@@ -239,9 +258,9 @@ class WriterLock:
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Refuses to write from now on; whether there is anything left to give back.
+        """Refuses writes from now on; returns True if resources must be released.
 
-        A forked child gives nothing back: threads, files and queries are its parent's.
+        A forked child releases nothing, because threads, files and queries are its parent's.
         """
         if self.inherited:
             self.closing = self.closed = True
@@ -258,7 +277,7 @@ class WriterLock:
         return not self.closed
 
     def end(self) -> None:
-        """Notes that nothing is held any more."""
+        """Records that all resources are released."""
         self.closed = True
 
 
@@ -274,10 +293,14 @@ os.register_at_fork(after_in_child=_inherit)
 
 
 class DefinitionOutcome:
-    """Whether a definition stands: its frame is written, whatever was raised then."""
+    """The outcome of a definition.
+
+    Attributes:
+        stands: True once its frame is written, whatever is raised afterwards.
+    """
 
     stands = False
 
     def stand(self) -> None:
-        """It stands."""
+        """Records that the definition is committed."""
         self.stands = True
