@@ -119,8 +119,8 @@ class RecoveryReport:
         """Records how stale stages continue.
 
         Args:
-            extended: stages that caught up.
-            anew: stages that were recomputed from scratch.
+            extended: names of the stages that caught up.
+            anew: names of the stages that were recomputed.
             missed: for each epoch that was run to catch up, the stages that ran.
         """
         stale = {name for name, kind in self.stages.items() if kind == STALE}

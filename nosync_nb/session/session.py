@@ -1,4 +1,4 @@
-"""Session: inputs, stages and epochs over one folder.
+"""The session: inputs, stages and epochs over one folder.
 
     import nosync_nb
     session = nosync_nb.open("flights.nosync")
@@ -8,9 +8,9 @@
     session.commit()
     slow.rows()
 
-It hands each call to who does it, who does not know the session. Changes pass one gate; readers
-take the current `Snapshot`, which never changes, and do not wait. An epoch is computed, written,
-then published by one assignment; if it fails, everything is as it was.
+It is a facade: each call goes to a service, and no service knows the session. Changes are
+serialised by one writer lock. Readers take the current `Snapshot`, which never changes, and do not
+wait. An epoch is computed, written, then published by one assignment; if it fails, nothing changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nosync_nb.store.verification.report import VerificationReport
 
 
 def _limit(name: str, doc: str) -> property:
-    """An attribute that the session's `UserLimits` own."""
+    """Returns an attribute of the session that is stored in its `UserLimits`."""
     return property(
         lambda session: getattr(owners_of(session).limits, name),
         lambda session, value: owners_of(session).limits.set(name, value),
@@ -56,7 +56,7 @@ class Session:
     """One folder of collections, open for writing or for reading; made by `open`.
 
     Attributes:
-        recovery: what opening it found.
+        recovery: the report of the opening.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Session:
     def input(
         self, name: str, schema: Any = None, *, key: str | Sequence[str] | None = None
     ) -> Input:
-        """An input: made, or returned if one with an equal schema is there.
+        """Returns an input: creates it unless one with an equal schema exists.
 
         Args:
             schema: Spark DDL, an Arrow schema, or data to take the columns from (not its rows).
             key: a key column or several; makes the input keyed (upsert, delete).
 
         Raises:
-            SchemaError: if it is there with another schema or key; quotes both.
+            SchemaError: if it exists with another schema or key; quotes both.
         """
         self._owners.declarations.declare(check_name(name, "input"), schema, key)
         return self._input(name)
@@ -86,14 +86,19 @@ class Session:
         label: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Closes the epoch: runs every stage on what is pending, and returns its number.
+        """Closes the epoch: runs every stage on the pending changes; returns the epoch's number.
 
-        After it returned, the epoch survives the death of this process; with `wait="disk"` also
-        the loss of power, with `"replicas"` that of the disk.
+        After it returns, the epoch survives the death of this process; with `wait="disk"` also the
+        loss of power, with `"replicas"` the loss of the disk.
+
+        Args:
+            wait: the durability level to wait for; None: none.
+            label: a name for the epoch.
+            timeout: the longest wait for replicas, in seconds; None: no limit.
 
         Raises:
-            OutcomeUnknownError: what was waited for (`timeout` seconds) failed; `epoch` stands.
-            NosyncError: and nothing has changed; what was pending still is.
+            OutcomeUnknownError: the epoch is committed, but the wait failed; `epoch` is its number.
+            NosyncError: the epoch is not committed; nothing has changed, pending changes included.
         """
         transaction = self._owners.transactions.current
         return self._owners.commits.commit(transaction, wait, label, timeout)
@@ -104,8 +109,10 @@ class Session:
         """A transaction of its own: commits at the end of the block, discards if it raises.
 
         Args:
-            once: a key; if this history has recorded it, nothing in the block takes effect
-                (`e.skipped`), nor if it has only loads with keys, all of which are there.
+            once: an idempotency key. If this history has recorded it, nothing in the block takes
+                effect (`e.skipped`). The same holds for a block that has only loads with recorded
+                keys.
+            label: a name for the epoch.
         """
         return self._owners.blocks.epoch(once, label)
 
@@ -115,15 +122,15 @@ class Session:
         return self._owners.transactions.current.pending
 
     def discard(self) -> int:
-        """Drops what is pending; returns the updates dropped."""
+        """Drops the pending changes; returns the number of updates dropped."""
         return self._owners.commits.discard(self._owners.transactions.current)
 
     def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
-        """Has micro-batches of a streaming DataFrame become epochs; see `StreamFeeds.start`."""
+        """Commits the micro-batches of a streaming DataFrame as epochs; see `StreamFeeds.start`."""
         return self._owners.streams.start(frame, into, **options)
 
     def sync(self, level: str = "disk", timeout: float | None = None) -> None:
-        """Waits until all epochs are on disk, or for `timeout` seconds on a quorum of replicas."""
+        """Waits until all epochs are on disk, or up to `timeout` seconds for a replica quorum."""
         self._owners.commits.sync(level, timeout)
 
     # -- stages ------------------------------------------------------------------------------
@@ -131,13 +138,16 @@ class Session:
     def iterate(
         self, body: Callable[..., Any], /, rounds: int | None = None, **sources: Collection
     ) -> dict[str, Collection]:
-        """Several loop variables together: each may use the others (mutual recursion).
+        """Iterates several loop variables together: each may use the others (mutual recursion).
 
-        `session.iterate(lambda even, odd: (..., ...), even=start, odd=none)` gives the last value
-        of each, by name; all of them take a round at once. See `Collection.iterate`.
+        `session.iterate(lambda even, odd: (..., ...), even=start, odd=none)` returns the last value
+        of each, by name; all of them advance a round at once. See `Collection.iterate`.
 
         Args:
-            body: gets them by their names; returns their next values in that order, or by name.
+            body: called with the variables by name; returns their next values in that order, or by
+                name.
+            rounds: the number of rounds; None: until nothing changes.
+            sources: the first value of each variable, by name.
         """
         return iterate_together(self._owners.host, body, rounds, sources)
 
@@ -149,16 +159,17 @@ class Session:
         nondeterministic: bool = False,
         persist: str | None = None,
     ) -> Collection:
-        """Names a collection, so that it is kept, maintained, logged and readable at any epoch.
+        """Names a collection: it is then maintained, logged and readable at past epochs.
 
-        An equal definition changes nothing; another one makes a new version, and stages that
-        read it follow by name.
+        An equal definition changes nothing. A different one makes a new version, and stages that
+        read it by name use the new version.
 
         Args:
-            nondeterministic: its functions, or expressions as `uuid()`, may give something else
-                for the same row next time; what they gave is kept, and exactly that taken back.
-            persist: where it is kept: memory, disk or replicas (see `levels`); None: as it is, a
-                new one as safe as can be.
+            nondeterministic: True if its functions, or expressions such as `uuid()`, may return
+                different results for the same row. Results are memoised per row, so a retraction
+                removes exactly what was emitted.
+            persist: its durability level: memory, disk or replicas (see `levels`); None: unchanged,
+                for a new stage the safest that is possible.
         """
         self.define({name: collection}, nondeterministic=nondeterministic, persist=persist)
         return self[name]
@@ -169,16 +180,16 @@ class Session:
         Args:
             options: those of `stage`, for all of them; `on`: where they run: auto, local or spark;
                 `replay`: the epoch from which a new version is computed for the past as well;
-                `again`: computes them anew even if nothing changed.
+                `again`: recomputes them from scratch even if nothing changed.
         """
         return self._owners.definitions.define(collections, **options)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
-        """Forgets stages or inputs; with `cascade`, what reads them too."""
+        """Drops stages or inputs; with `cascade`, also the stages that read them."""
         self._owners.definitions.drop(names, cascade=cascade)
 
     def rename(self, old: str, new: str) -> None:
-        """Gives a stage or input another name; stages that read it follow."""
+        """Renames a stage or input; stages that read it follow."""
         self._owners.definitions.rename(old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
@@ -222,20 +233,20 @@ class Session:
         by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
     ) -> Comparison:
-        """What two collections have in common, and what differs, row beside row.
+        """Compares two collections: counts their common rows and pairs the rows that differ.
 
         Args:
-            a, b: stages, versions (`"delays@1"`), unnamed collections, or one of another open
-                session; without `b`, `a` at two epochs.
-            at: the epoch of both, or a pair of them; None: the last one.
-            by: the columns that say which row became which; None: the declared key, that of the
-                group or join; else rows are equal or not.
-            columns: those that are compared; None: all, which have to be the same.
+            a, b: stages, versions (`"delays@1"`), unnamed collections, or a collection of another
+                open session; without `b`, `a` is compared at two epochs.
+            at: the epoch of both, or a pair of epochs; None: the last one.
+            by: the columns that match a row with its changed version; None: the declared key, or
+                that of the group or join; without any, rows are equal or different.
+            columns: the columns to compare; None: all, which must then be the same on both sides.
 
         Raises:
             SchemaError: the columns differ; quotes both.
 
-        Cost: of one collection at two epochs in proportion to what changed, else O(rows).
+        Cost: for one collection at two epochs proportional to the changes, else O(rows).
         """
         one = self[a] if isinstance(a, str) else a
         other = self[b] if isinstance(b, str) else b
@@ -245,91 +256,94 @@ class Session:
 
     @property
     def now(self) -> int:
-        """The last epoch; 0 is "empty, before everything"."""
+        """The last epoch; epoch 0 is empty, before any change."""
         return self._owners.publisher.now
 
     def epochs(self) -> EpochSequence:
-        """The epochs readable for all live stages, with time and label."""
+        """Returns the epochs readable for all live stages, with time and label."""
         return self._owners.retaining.epochs()
 
     retain = property(
         lambda session: owners_of(session).retaining.retention.asked,
         lambda session, asked: owners_of(session).retaining.set(asked),
-        doc='For how long single epochs are kept, as `"30 days"`; None: all.',
+        doc='How long single epochs are retained, as `"30 days"`; None: all.',
     )
     budget = property(
         lambda session: owners_of(session).retaining.retention.bounds,
         lambda session, asked: owners_of(session).retaining.bound(asked),
-        doc='What the log may take, as `"2 GB, 500 files"`; None: all.',
+        doc='The disk budget of the log, as `"2 GB, 500 files"`; None: no bound.',
     )
 
     def pin(self, at: Any, name: str) -> int:
-        """Keeps an epoch exactly, whatever is retained, under a name; gives its number.
+        """Pins an epoch under a name, so that it stays readable; returns its number.
 
         Raises:
-            TimeError: it cannot be told apart any more; names its neighbours.
+            TimeError: the epoch is no longer retained separately; names its neighbours.
         """
         return self._owners.retaining.pin(at, name)
 
     def unpin(self, name: str) -> None:
-        """Lets an epoch go that was pinned."""
+        """Removes a pin."""
         self._owners.retaining.unpin(name)
 
     @property
     def pins(self) -> dict[str, int]:
-        """The epochs that are pinned, by name."""
+        """The pinned epochs, by name."""
         return dict(self._owners.retaining.retention.pins)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
-        """For each stage and input the last epoch at each level, inclusive."""
+        """By stage and input, the last epoch at each durability level, inclusive."""
         return self._owners.frontiers.of_stages()
 
     def recovery_frontier(
         self, failure: FailureName = "kernel", lost: int | None = None, stage: str | None = None
     ) -> int:
-        """The epoch a failure now would bring all back to, or a stage."""
+        """Returns the epoch that the session, or a stage, would recover to after a failure now."""
         return self._owners.frontiers.after(failure, lost, stage)
 
     def branch(self, name: str, at: Any = None, *, definitions: str = "now") -> Session:
-        """Another session that goes on from an epoch (None: now); see `BranchService.branch`."""
+        """Returns a new session that continues from an epoch (None: the last).
+
+        See `BranchService.branch`.
+        """
         return cast(Session, self._owners.branching.branch(name, at, definitions=definitions))
 
     def follow(self, parent: Session, upto: Any = None) -> int:
-        """Takes the epochs that its parent had since, as far as `upto`."""
+        """Takes over the epochs that the parent has committed since, up to `upto`."""
         follow = partial(self._owners.following.follow, parent._owners.publisher, upto)
         return parent._owners.follower.following(follow) if parent.mode == "r" else follow()
 
     @property
     def branches(self) -> Mapping[str, BranchInfo]:
-        """The branches by name: where each forked, its last epoch, who has it open."""
+        """The branches by name: where each forked, its last epoch, the process that has it open."""
         return self._owners.branching.listed
 
     def drop_branch(self, name: str) -> None:
-        """Deletes a branch that nobody has open and that has no branches itself."""
+        """Deletes a branch that is not open and has no branches itself."""
         self._owners.branching.drop(name)
 
     def rewind(self, to: Any) -> RewindReport:
-        """Goes on from an earlier epoch; see `RewindService.rewind`."""
+        """Continues from an earlier epoch; see `RewindService.rewind`."""
         return self._owners.rewinding.rewind(to)
 
     def verify(self) -> VerificationReport:
-        """Reads every byte of the log; tells which files are damaged. Commits go on meanwhile."""
+        """Reads every byte of the log; reports damaged files. Commits continue meanwhile."""
         return self._owners.verification.verify()
 
     @property
     def path(self) -> str:
-        """The session's folder."""
+        """The folder of the session."""
         return self._owners.publisher.store.path
 
     @property
     def mode(self) -> str:
-        """How it was opened: `w` or `r`."""
+        """The mode of the session: `w` or `r`."""
         return self._owners.publisher.store.log.mode
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True after `close` was called."""
         return self._owners.gate.closing
 
     @property
@@ -339,7 +353,7 @@ class Session:
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """Settings of a Spark session that this one has to start itself."""
+        """Settings for the Spark session that this one starts if it needs to."""
         return self._owners.link.conf
 
     @property
@@ -348,11 +362,11 @@ class Session:
         stages = self._owners.publisher.snapshot.catalog.values()
         return {s.name: s.reason for s in stages if s.reason is not None}
 
-    spark_rows = _limit("spark_rows", "The most rows that run here; None: by estimated cost.")
-    spark_off = _limit("spark_off", "Whether no Spark session is started.")
-    collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` give.")
+    spark_rows = _limit("spark_rows", "The most rows that run in this process; None: by estimate.")
+    spark_off = _limit("spark_off", "True if no Spark session may be started.")
+    collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` return.")
     replay_rows = _limit("replay_rows", "The most rows that an edited stage is replayed over.")
-    backlog_bytes = _limit("backlog_bytes", "The most that replicas may lack; see `UserLimits`.")
+    backlog_bytes = _limit("backlog_bytes", "The largest replication backlog; see `UserLimits`.")
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -360,7 +374,7 @@ class Session:
         return self._owners.works.counters
 
     def close(self) -> None:
-        """Ends the session properly: everything is on disk, the log free for others."""
+        """Closes the session: everything is on disk, and the log is free for other owners."""
         if self._owners.gate.close():
             with self._owners.gate.ending:
                 try:
@@ -369,15 +383,15 @@ class Session:
                     self._owners.follower.between(self._end)
 
     def _end(self) -> None:
-        """Gives back what it holds; it is closed after the last step, and each may be repeated."""
-        if self._owners.gate.closed:  # by another thread meanwhile
+        """Releases all resources. Each step may be repeated; the last one marks it as closed."""
+        if self._owners.gate.closed:  # another thread has closed it
             return
         own, store, replaced = self._owners, self._owners.publisher.store, False
         for owner in (own.streams, own.watches, own.link, own.carrier, own.fetching, own.worker):
             owner.close()
         try:
             store.close()
-        except FencedError:  # the new owner reads what was committed, and may remove files
+        except FencedError:  # the new owner has the epochs, and may have removed our files
             replaced = True
         finally:
             if store.log.closed:
@@ -400,5 +414,5 @@ class Session:
 
 
 def owners_of(session: Session) -> Services:
-    """Who does the work of a session, for who opens it, shows it or measures it."""
+    """Returns the services of a session, for modules that open, show or measure it."""
     return session._owners

@@ -1,4 +1,7 @@
-"""SessionHost: what the collections of a session ask of it (collections/session_protocol.py)."""
+"""The host of a session's collections: reads, epochs, DataFrames, inspectors.
+
+It implements `collections/session_protocol.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ Seen = TypeVar("Seen")
 
 
 class CollectionPosition(NamedTuple):
-    """Up to where a collection has come, and what tells it from another one of its name.
+    """The last epoch of a collection, and the identity of its version.
 
     Attributes:
         point: its last epoch.
-        logs: the numbers of the logs that it is read from; another version has others.
+        logs: numbers of the logs that it is read from; another version has other logs.
     """
 
     point: ResolvedEpoch
@@ -43,7 +46,7 @@ class CollectionPosition(NamedTuple):
 
 
 class DataFrameExports:
-    """Makes DataFrames; the files that they read are kept."""
+    """Makes Spark DataFrames of collections, and retains the files that they read."""
 
     def __init__(
         self,
@@ -60,10 +63,10 @@ class DataFrameExports:
     def frame(
         self, definition: Definition, at: Any, following: Callable[[Callable[[], Any]], Any]
     ) -> Any:
-        """A collection as a DataFrame.
+        """Returns a collection as a DataFrame.
 
         Args:
-            following: calls what reads.
+            following: calls the function that reads the rows.
         """
         spark = self._link.require("to_spark")
         from nosync_nb.spark import launch
@@ -96,10 +99,10 @@ class DataFrameExports:
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
     def _rows(self, definition: Definition, at: Any, small: int) -> Any:
-        """The source of a DataFrame: a trace, whose files are kept where possible, or a batch.
+        """Returns the source of a DataFrame: a batch, or a trace whose files are retained.
 
         Raises:
-            CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.
+            CorruptLogError: with `mode="r"`, if the owner has deleted files of this snapshot.
         """
         reader, store, seen = self._reader, self._publisher.store, self._publisher.snapshot
         name = self._names.of(definition)
@@ -123,7 +126,7 @@ class SessionHost:
     """The host of a session's collections.
 
     Attributes:
-        types: what expressions mean.
+        types: the types of expressions.
     """
 
     def __init__(
@@ -150,12 +153,12 @@ class SessionHost:
 
     @property
     def collect_rows(self) -> int:
-        """The most rows that a read gives at once."""
+        """The most rows that a read returns at once."""
         return self._limits.collect_rows
 
     @property
     def closed(self) -> bool:
-        """Whether the session was closed."""
+        """True if the session was closed."""
         return self._gate.closing
 
     @property
@@ -164,24 +167,24 @@ class SessionHost:
         return self._publisher.store.path
 
     def name_of(self, definition: Definition) -> str | None:
-        """The name of a stage or input; None if the definition has none."""
+        """Returns the name of a stage or input; None if the definition has none."""
         return self._names.of(definition)
 
     def epoch(self, at: Any) -> int:
-        """The number of an epoch."""
+        """Returns the number of an epoch."""
         return self._reader.epoch(at, self._publisher.snapshot)
 
     def pinpoint(self, at: Any) -> ResolvedEpoch:
-        """An epoch that is told from any that has its number after a rewind."""
-        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        """Returns an epoch that differs from a later one of its number, after a rewind."""
+        since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         return ResolvedEpoch(self.epoch(at), since)
 
     def stopped(self, definition: Definition) -> Stopped | None:
-        """Why a collection is stale, or reads one that is."""
+        """Returns why a collection is stale, or reads one that is."""
         return self._reader.stopped(self._publisher.snapshot, definition)
 
     def still(self, point: ResolvedEpoch, title: str) -> int:
-        """The number of an epoch of before; see `Host.still`."""
+        """Returns the number of an earlier resolved epoch; see `SessionProtocol.still`."""
         if self._publisher.ledger.numbering.has_left(*point):
             raise TimeError(
                 f"{title}: epoch {point.epoch} was left when the session went back behind it",
@@ -190,12 +193,12 @@ class SessionHost:
         return point.epoch
 
     def standing(self, definition: Definition) -> CollectionPosition:
-        """Up to where a collection has come; what a reader has not looked at yet is not in it.
+        """Returns the current position of a collection, in the published snapshot.
 
         Raises:
-            StageError: what it reads was dropped, or has other columns.
+            StageError: a collection that it reads was dropped, or has other columns.
         """
-        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         if name is not None:
@@ -207,27 +210,30 @@ class SessionHost:
         return CollectionPosition(ResolvedEpoch(seen.epoch, since), logs)
 
     def holds(self, standing: CollectionPosition, definition: Definition) -> bool:
-        """Whether what a collection had then is what its epoch of that number has now."""
+        """Returns True if a position is valid: not undone by a rewind, not replaced by an edit."""
         left = self._publisher.ledger.numbering.has_left(*standing.point)
         return not left and self.standing(definition).logs == standing.logs
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Has a function hear of each epoch; returns the way to end it."""
+        """Adds a function to call after each epoch; returns a function that removes it."""
         return self._listeners.subscribe(callback)
 
     def read(self, definition: Definition, at: Any) -> Batch:
-        """The consolidated rows at an epoch; counts below 0 are among them."""
+        """Returns the consolidated rows at an epoch, including negative counts."""
         loops.refuse_reading(definition)
         return self._following(lambda: self._reader.read(definition, at))
 
     def repair(self, definition: Definition) -> str:
-        """The command that brings the rows that inputs of a collection lack."""
+        """Returns the command that adds the missing rows of a collection's inputs."""
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
     def glance(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
     ) -> Seen | None:
-        """What a look at the layers whose sum is there gives; None if there are none."""
+        """Applies a function to the trace of a collection, without merging its layers.
+
+        None if the collection has no trace at that epoch.
+        """
         loops.refuse_reading(definition)
         reader = self._reader
 
@@ -238,22 +244,22 @@ class SessionHost:
         return self._following(glanced)
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
-        """Net changes of the epochs in `(after, upto]`, consolidated."""
+        """Returns the net changes of the epochs in `(after, upto]`, consolidated."""
         return self._following(lambda: self._reader.changes(definition, after, upto))
 
     def history(self, definition: Definition) -> list[range]:
-        """The readable epochs, as ranges."""
+        """Returns the readable epochs, as ranges."""
         return self._reader.history_of(definition)
 
     def explain(self, definition: Definition) -> ExplainOutput:
-        """How a collection is computed, as of now."""
+        """Returns the current plan of a collection."""
         return self._reader.explain(definition)
 
     def frame(self, definition: Definition, at: Any) -> Any:
-        """The rows as a DataFrame of Spark, copies expanded."""
+        """Returns the rows as a Spark DataFrame, one row for each copy."""
         loops.refuse_reading(definition)
         return self._frames.frame(definition, at, self._following)
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
-        """Has a function called with the changes of each epoch, or (None) no longer."""
+        """Sets or removes (None) the function that is called with the changes of each epoch."""
         self._listeners.inspect(definition, self.name_of(definition), function)

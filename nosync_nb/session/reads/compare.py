@@ -1,7 +1,7 @@
-"""Comparing: two collections side by side, two versions, epochs or sessions of one.
+"""Compares two collections: two stages, or versions, epochs or sessions of one.
 
-What differs between two epochs of one collection is read as its changes, by work in proportion to
-them; of two collections both states are read.
+The difference of two epochs of one collection is read as its changes, at a cost proportional to
+them. For two collections both states are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nosync_nb.trace.history.archive import add_sums
 
 
 class _Compared(NamedTuple):
-    """One side: where it is read, and the places of the columns that are compared."""
+    """One side: its epoch, its host, its definition, and the positions of the columns."""
 
     side: ComparisonSide
     host: SessionProtocol
@@ -49,11 +49,11 @@ class _Compared(NamedTuple):
 
 
 class CompareService:
-    """Compares what a session has; owns nothing.
+    """Compares the collections of a session; has no state.
 
     Args:
-        host: that of the session's own collections.
-        evaluate: has Spark evaluate what only it can.
+        host: host of the session's own collections.
+        evaluate: evaluates expressions that only Spark can.
     """
 
     def __init__(self, publisher: Publisher, host: SessionProtocol, evaluate: Evaluate) -> None:
@@ -69,7 +69,7 @@ class CompareService:
         by: str | Sequence[str] | None,
         columns: Sequence[str] | None,
     ) -> Comparison:
-        """Both at their epochs; see `Session.compare`."""
+        """Compares both collections at their epochs; see `Session.compare`."""
         pair = isinstance(at, tuple | list)
         if b is None and not pair:
             raise StageError(
@@ -109,15 +109,16 @@ class CompareService:
         return Comparison(one.side, two.side, schema, made, count, by_key, live, over)
 
     def changes(self, collection: Collection, after: Any, upto: Any, *, limit: int) -> RowChanges:
-        """The first changes of a stage or input in `(after, upto]`, by its key if it has one.
+        """Returns the first changes of a collection in `(after, upto]`, paired by its key if any.
 
         Args:
             after: None: from the beginning.
+            limit: the most changes to return.
 
         Raises:
             TimeError: an epoch is not readable.
 
-        Cost: one pass over what changed, in vectors.
+        Cost: one vectorised pass over the changes.
         """
         definition, host = definition_of("changes", collection), session_of(collection)
         made = host.changes(definition, after, upto)
@@ -127,7 +128,10 @@ class CompareService:
     def _between(
         self, one: _Compared, two: _Compared, epochs: tuple[Any, ...], schema: Schema
     ) -> Callable[[], Collection] | None:
-        """Makes the difference of two that do not both go on here; None: a side is one itself."""
+        """Returns a function that builds the difference of two collections of different sessions.
+
+        None if a side is itself such a difference.
+        """
         feeds = []
         for read, at in zip((one, two), epochs, strict=True):
             if not isinstance(read.host, SessionHost):
@@ -141,10 +145,10 @@ class CompareService:
         return lambda: Between(feeds, schema, self._host, self._evaluate).collection
 
     def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
-        """The places of the columns that say which row became which.
+        """Returns the positions of the columns that match a row with its changed version.
 
         Args:
-            one: the first side that is of this session, if one is.
+            one: the first side that belongs to this session, if any.
         """
         if by is not None:
             return tuple(map(schema.index, [by] if isinstance(by, str) else by))
@@ -157,10 +161,10 @@ class CompareService:
 
 
 def _common(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
-    """The columns that are compared.
+    """Returns the columns to compare.
 
     Raises:
-        SchemaError: quotes both schemas, if they are not the same on both sides.
+        SchemaError: the columns of both sides differ; quotes both schemas.
     """
     sides = (a, b) if columns is None else (a.select(columns), b.select(columns))
     if sides[0].types != sides[1].types or sides[0].names != sides[1].names:
@@ -174,19 +178,19 @@ def _common(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
 
 
 def _only(collection: Collection, schema: Schema) -> Collection:
-    """A collection with the columns that are compared alone."""
+    """Returns a collection with the columns to compare alone."""
     if collection.schema.names == schema.names:
         return collection
     return collection.select(*("`" + name.replace("`", "``") + "`" for name in schema.names))
 
 
 def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
-    """How a side is read."""
+    """Resolves one side: its epoch, its host and its columns."""
     definition, host = definition_of("compare", collection), session_of(collection)
     name = collection.name or one_line(repr(collection))
     places = [collection.schema.index(each) for each in schema.names]
     if at is None:
-        host.glance(definition, lambda _: None)  # raises if what it depends on is not committed
+        host.glance(definition, lambda _: None)  # raises if it depends on pending changes
     epoch = host.epoch(at)
     if at is None and (known := collection.history()):
         epoch = known[-1][-1]  # an earlier version has stopped
@@ -194,14 +198,14 @@ def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
 
 
 def _rows(read: _Compared, schema: Schema) -> Updates:
-    """The rows of a side."""
+    """Returns the rows of a side."""
     return restricted_comparison(
         read.host.read(read.definition, read.side.epoch), read.places, schema.types
     )
 
 
 def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
-    """What differs between two epochs of one collection."""
+    """Returns the difference between two epochs of one collection."""
     first, last = sorted((one.side.epoch, other.side.epoch))
     changed = restricted_comparison(
         one.host.changes(one.definition, first, last), one.places, schema.types
@@ -214,7 +218,10 @@ def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
 def _over(
     one: _Compared, two: _Compared, schema: Schema, by: Key, known: list[range], most: int
 ) -> Iterator[Comparison]:
-    """The comparison at epochs that both can be read at, each out of the one before."""
+    """Yields the comparison at epochs that both sides can be read at.
+
+    Each is computed from the previous one.
+    """
     upto = one.side.epoch
     epochs = [each[: bisect_right(each, upto)] for each in known]
     many = sum(map(len, epochs))
@@ -235,18 +242,18 @@ def _over(
 
 
 def _at(read: _Compared, epoch: int, schema: Schema) -> Updates:
-    """The rows of a side at an epoch."""
+    """Returns the rows of a side at an epoch."""
     return restricted_comparison(read.host.read(read.definition, epoch), read.places, schema.types)
 
 
 def _between(read: _Compared, after: int, upto: int, schema: Schema) -> Updates:
-    """What changed in a side."""
+    """Returns the changes of a side in `(after, upto]`."""
     changed = read.host.changes(read.definition, after, upto)
     return restricted_comparison(changed, read.places, schema.types)
 
 
 def _key(seen: Snapshot, definition: Definition) -> Key:
-    """By which columns the rows of a definition are told apart, through what it reads by name."""
+    """Returns the key columns of a definition, inferred through the stages that it reads."""
     reads: dict[str, tuple[str, ...]] = {}
     waiting = list(definition.references)
     while waiting:

@@ -1,8 +1,9 @@
-"""Explaining: how a collection is computed, for people; see `Collection.explain`.
+"""Explains how a collection is computed; see `Collection.explain`.
 
-What is told is the plan by which it runs, from the result down to what it reads, and what there is
-of it now. Parts of one input stand below each other; only where there are several inputs the tree
-has branches. A part that is used twice is told once. Nothing is computed for it and no row is read.
+The text shows the plan that runs, from the result down to its inputs, and the current size of its
+state. Operators with one input are listed below each other; the tree branches only at operators
+with several inputs. An operator that is used twice is described once. Nothing is computed and no
+row is read.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.spark.sql_settings import SparkTypes
 
 DEPTH_MAX = 16
-"""How many branches stand inside each other; what is further down stands below the tree."""
+"""Nesting depth of branches; deeper subtrees are listed below the tree."""
 
 SHOWN_MAX = 40
-"""How many arrangements are told, and of how many inputs what a change of them looks up."""
+"""How many arrangements are listed, and for how many inputs the lookups of a change."""
 
 LOOKUPS_MAX = 8
-"""How many lookups are told of a change of one input."""
+"""How many lookups are listed for a change of one input."""
 
 WORDS = {
     "asof": "an as-of join", "concat": "a union", "consolidate": "adding up", "join": "a join",
@@ -48,16 +49,16 @@ WORDS = {
 
 
 class ExplainSubject(NamedTuple):
-    """What is explained.
+    """The collection to explain, and its plan.
 
     Attributes:
-        written: as it was described.
-        plan: as it is run.
-        stage: the stage that it is; None if it has no name.
-        others: what it looks up since others keep it.
-        instead: what it looks up since that is less than what it would keep.
-        spared: about how many rows that would be.
-        possible: what it might look up besides.
+        written: the definition as the user wrote it.
+        plan: the plan that runs.
+        stage: its stage; None if it has no name.
+        others: lookups in arrangements that other stages maintain.
+        instead: lookups that replace intermediate rows, because they need less state.
+        spared: estimated number of these intermediate rows.
+        possible: lookups that the planner considered and rejected.
     """
 
     written: Definition
@@ -76,7 +77,7 @@ def explain_collection(
     works: WorkMetrics,
     types: SparkTypes,
 ) -> ExplainOutput:
-    """The plan of a collection.
+    """Returns the plan of a collection.
 
     Cost: O(its operators + nodes of the graph); some 20 us for each operator.
     """
@@ -96,7 +97,7 @@ def explain_collection(
 def _chosen(
     told: ExplainSubject, seen: Snapshot, plans: PlanSet, types: SparkTypes
 ) -> ExplainSubject:
-    """With the plan by which it runs, and why by that."""
+    """Adds the plan that runs, and the reasons for it."""
     runs, stage = _runs_by(seen, told.stage, plans), told.stage
     others = NOBODYS if stage is None else arrangements_of_others(seen.catalog, stage.name, types)
     told = told._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
@@ -108,7 +109,7 @@ def _chosen(
 
 
 def _runs_by(seen: Snapshot, stage: Stage | None, plans: PlanSet) -> frozenset[Lookup]:
-    """What of its wishes a stage is run by."""
+    """Returns the wished lookups that the plan of a stage uses."""
     graph = seen.graph
     if stage is None or stage.name not in graph.named:
         return NOBODYS
@@ -121,7 +122,7 @@ def _runs_by(seen: Snapshot, stage: Stage | None, plans: PlanSet) -> frozenset[L
 
 
 class _Telling:
-    """The telling of one plan."""
+    """Formats one plan."""
 
     def __init__(
         self, told: ExplainSubject, seen: Snapshot, works: WorkMetrics, types: SparkTypes
@@ -142,14 +143,17 @@ class _Telling:
         self.shown: set[int] = set()
 
     def _used(self, part: Definition) -> list[PlannedArrangement]:
-        """The arrangements of a part; of a named collection those that this plan looks into."""
+        """Returns the arrangements of an operator.
+
+        For a named collection only those that this plan looks up.
+        """
         own, stage = self.lookups.of(part), self.told.stage
         if not part.is_ref or stage is None:
             return own
         return [each for each in own if stage.name in each.readers]
 
     def explained(self, title: str) -> ExplainOutput:
-        """All of it."""
+        """Returns the whole text."""
         stage, plan = self.told.stage, self.told.plan
         head = f"{title}{self._ran(title) if stage is not None else ''}"
         lines = [*self._states(), *self._tree(plan)]
@@ -161,7 +165,7 @@ class _Telling:
         return ExplainOutput(head, sections)
 
     def _states(self) -> Iterator[PlanLine]:
-        """What is said of the whole before its parts."""
+        """Yields remarks on the whole plan."""
         stage, written = self.told.stage, self.told.written
         if stage is None:
             return
@@ -175,7 +179,7 @@ class _Telling:
     # -- the tree ----------------------------------------------------------------------------------
 
     def _tree(self, plan: Definition) -> Iterator[PlanLine]:
-        """The parts from the result down; what is too deep follows under its number."""
+        """Yields the operators from the result down; deep subtrees follow under a number."""
         stage = self.told.stage
         if stage is not None and stage.is_input:
             yield PlanLine(f"input ({listed_names(stage.schema.names)})")
@@ -185,7 +189,7 @@ class _Telling:
             yield from self._branch(later.pop(0), later)
 
     def _branch(self, part: Definition, later: list[Definition]) -> Iterator[PlanLine]:
-        """A part with all below it: chains stand below each other, branches further right."""
+        """Yields an operator with all below it: chains below each other, branches indented."""
         ahead: list[tuple[Definition, str, str, int, str]] = [(part, "", "", 0, "")]
         while ahead:
             each, first, rest, depth, role = ahead.pop()
@@ -223,7 +227,7 @@ class _Telling:
         return PlanLine(role + label, "; ".join(notes), rail)
 
     def _notes(self, part: Definition) -> Iterator[str]:
-        """What planning has done here."""
+        """Yields the changes that the planner has made at an operator."""
         if (places := self.read.get(id(part))) is not None and part.is_ref:
             names = part.schema.names
             if len(places) < len(names):
@@ -244,13 +248,13 @@ class _Telling:
                 yield f"to keep none it would look up {listed_names(more)}"
 
     def _among(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
-        """Which of some lookups a join of many does."""
+        """Yields those of some lookups that a multiway join does."""
         for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
             if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in lookups:
                 yield f"{each.name} by {listed_names([each.schema.names[place] for place in key])}"
 
     def _possible(self) -> Iterator[str]:
-        """What it would look up if it kept no rows between, and how many rows that has."""
+        """Yields the lookups that would replace the intermediate rows, with their row counts."""
         for name, key in sorted(self.told.possible):
             names = self.seen.catalog[name].schema.names
             trace = self.tables.trace(name)
@@ -258,12 +262,12 @@ class _Telling:
             yield f"{name} by {listed_names([names[place] for place in key])} ({rows})"
 
     def _rows_below(self, join: Definition) -> int:
-        """How many rows a join looks up in its first input."""
+        """Returns how many rows of its first input a join looks up."""
         kept, key = self.kept[id(join.inputs[0])], {*join.params["left"]}
         return max((e.rows for e in kept if e.key is not None and {*e.key} == key), default=0)
 
     def _is_numbered(self, part: Definition) -> bool:
-        """Whether others refer to it: it is used twice, or something of it is kept."""
+        """Returns True if other lines refer to it: it is used twice, or has arrangements."""
         if part.is_ref or part is self.told.plan:
             return False
         return self.told.plan.uses[id(part)] > 1 or bool(self.kept[id(part)])
@@ -278,10 +282,10 @@ class _Telling:
         why = f": {work.why}" if work.why else ""
         return f"  [{work.placement}, {_took(work.seconds)}{why}]"
 
-    # -- what is kept, and asked -------------------------------------------------------------------
+    # -- arrangements and lookups ------------------------------------------------------------------
 
     def _kept(self) -> Iterator[PlanLine]:
-        """The arrangements of the parts, largest first."""
+        """Yields the arrangements of the operators, largest first."""
         every = {_identity(self.parts[key], e): e for key, own in self.kept.items() for e in own}
         largest = sorted(every.values(), key=lambda each: -each.size_bytes)
         for each in largest[:SHOWN_MAX]:
@@ -292,7 +296,7 @@ class _Telling:
             yield PlanLine(f"and {len(largest) - SHOWN_MAX:,} smaller ones: {_bytes(rest)}")
 
     def _called(self, each: PlannedArrangement) -> str:
-        """What an arrangement is called, and its rows."""
+        """Returns the title of an arrangement, with its row count."""
         part, rows = self.parts[each.part], f" ({_rows(each.rows)})"
         title = part.name if part.is_ref else self._title(part)
         if each.own:
@@ -310,7 +314,7 @@ class _Telling:
         return f"{self._numbered(part)} {part.op}"
 
     def _asked(self) -> Iterator[PlanLine]:
-        """For what the plan reads, what a change of it looks up on its way to the result."""
+        """Yields, for each input of the plan, the lookups that a change of it makes."""
         names = self.told.plan.references
         above = _readers(self.told.plan)
         for name in names[:SHOWN_MAX]:
@@ -337,7 +341,10 @@ class _Telling:
 
 
 def _identity(part: Definition, each: PlannedArrangement) -> tuple[object, ...]:
-    """What tells one arrangement from another: a named collection may stand in a plan twice."""
+    """Returns the identity of an arrangement.
+
+    It is that of the collection if it has a name, because a plan may use it twice.
+    """
     return part.name if part.is_ref else each.part, each.key, each.own
 
 
@@ -350,7 +357,10 @@ def _readers(plan: Definition) -> dict[int, list[tuple[Definition, int]]]:
 
 
 def _drawn(part: Definition) -> list[int]:
-    """The places of a part's inputs, of one that is looked up by several keys the first."""
+    """Returns the positions of the inputs to draw.
+
+    An input that a multiway join looks up by several keys is drawn once.
+    """
     if part.op != "joins" or not part.inputs:
         return [*range(len(part.inputs))]
     numbers = part.params["inputs"]
@@ -358,7 +368,7 @@ def _drawn(part: Definition) -> list[int]:
 
 
 def _role(part: Definition, at: int) -> str:
-    """What an input is to an operator, where its place does not say it."""
+    """Returns the role of an operator's input, if its position does not show it."""
     if part.op == "iterate":
         return "begins with: " if at < len(part.inputs) // 2 else "each round: "
     return ""

@@ -1,4 +1,4 @@
-"""Follower: a reader behind the owner of its log."""
+"""Follows a log as a reader: shows what its owner has committed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from nosync_nb.store.store import Store
 Read = TypeVar("Read")
 
 FOLLOW_MAX = 8192
-"""Frames after which a reader begins again at the newest checkpoint."""
+"""Frames after which a reader reloads the log from the newest checkpoint."""
 
 
 class LogFollower:
-    """Shows what the owner of a log has committed by now; nothing to do for the owner itself.
+    """Refreshes the snapshot of a reader from the log; does nothing for the owner itself.
 
-    Threads: what is here is changed with `_lock` alone, which is taken before the gate, and which
-    who closes takes as well. What is shown is a whole snapshot.
+    Threads: the state here is changed with `_lock` alone, which is taken before the writer lock. A
+    close takes it as well. A published snapshot is always complete.
 
-    IMPORTANT: reading frames moves the log's end and changes the ledger, before anything is shown.
-    `_unshown` stands meanwhile: who finds it was interrupted begins again.
+    IMPORTANT: reading frames moves the log's end and changes the ledger before anything is
+    published. Meanwhile `_unshown` is set: a caller that finds it set knows that a refresh was
+    interrupted, and reloads the log.
 
     Args:
-        recovered: what the log said when it was opened, for a reader; None: the session writes.
-        repairs: of files that are damaged, if it writes.
+        repairs: repairs damaged files, for a session that writes.
+        recovered: the state of the log at the opening, for a reader; None: the session writes.
     """
 
     def __init__(
@@ -51,15 +52,14 @@ class LogFollower:
         self._repairs = repairs
         self._lock = threading.RLock()
         self._recovered = recovered
-        self._followed = 0  # frames since the log was opened
-        self._unshown = False  # whether frames may have been read that are not shown
+        self._followed = 0  # frames since the log was loaded
+        self._unshown = False  # True while frames may be read but not published
 
     def refresh(self) -> int:
-        """Takes in what the owner has committed since the last look; gives the last epoch.
+        """Reads what the owner has committed since the last call; returns the last epoch.
 
-        If the log cannot be followed from where the reader is, as its owner was replaced or has
-        gone back to an earlier epoch, or as the reader has fallen far behind or was interrupted, it
-        begins again at the newest checkpoint.
+        It reloads the log from the newest checkpoint if it cannot follow: the owner was replaced or
+        has rewound, the reader is far behind, or an earlier refresh was interrupted.
         """
         if self._recovered is not None:
             with self._lock:
@@ -68,9 +68,10 @@ class LogFollower:
         return self._publisher.now
 
     def following(self, read: Callable[[], Read]) -> Read:
-        """Reads what the owner has committed by now.
+        """Calls a function that reads, after a refresh.
 
-        A file that the owner has merged away meanwhile is no damage.
+        A missing file is no damage if the owner has merged it away meanwhile: then the log is
+        reloaded, and the function is called again.
         """
         if self._recovered is None:
             return self._repairs.repairing(read)
@@ -85,12 +86,12 @@ class LogFollower:
             return read()
 
     def between(self, act: Callable[[], None]) -> None:
-        """Does something, as giving back the log, while nobody takes in what is in it."""
+        """Runs an action, such as releasing the log, while no thread refreshes."""
         with self._lock:
             act()
 
     def _follow(self, before: RecoveredState) -> bool:
-        """Shows what was written after what is shown; whether it could be followed."""
+        """Publishes the new frames; returns False if they cannot be followed."""
         store = before.store
         self._unshown = True
         try:
@@ -110,7 +111,7 @@ class LogFollower:
         return True
 
     def _reload(self) -> None:
-        """Begins again at the newest checkpoint, also if the log's folder was renamed."""
+        """Reloads the log from the newest checkpoint, also if its folder was renamed."""
         self._unshown = True
         before = self._publisher.store
         store = Store.open(relocate.current_folder(before.files, before.log.place), mode="r")

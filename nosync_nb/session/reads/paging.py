@@ -1,8 +1,8 @@
-"""Paging: looks at a collection, of which pages, summaries and downloads are made.
+"""Immutable views of collections for pages, summaries and downloads.
 
-A look is of one snapshot: what it shows stays the same however often it is asked, whatever is
-committed meanwhile, and orders are made once for it. It costs nothing before something is asked of
-it, and keeps the layers that it sees alive. Nothing here is done by who commits.
+A view belongs to one snapshot: its rows stay the same, whatever is committed meanwhile, and each
+order is sorted once. It costs nothing before its first use, and keeps the layers that it reads
+alive. A commit does none of this work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nosync_nb.trace.paging import Order, OrderedRows
 
 
 class PagingService:
-    """Makes looks; owns nothing."""
+    """Makes views; has no state."""
 
     def __init__(
         self,
@@ -54,22 +54,23 @@ class PagingService:
 
     @property
     def latest(self) -> int:
-        """The last epoch that is there to be looked at."""
+        """The last epoch that a view can show."""
         return self._follower.refresh()
 
     def look(
         self, collection: Readable, at: Any = None, before: CollectionView | None = None
     ) -> CollectionView:
-        """A look at a collection, now or at an epoch.
+        """Returns a view of a collection, current or at an epoch.
 
-        A stale stage is looked at as of its last epoch, and without rows if it has none left.
+        A stale stage is shown at its last epoch, and without rows if none is retained.
 
         Args:
-            before: an earlier look at it, at any epoch; what has not changed since is taken from
-                there, and what has is all that is read.
+            before: an earlier view of the collection, at any epoch. Unchanged data is taken from
+                it, and only changes are read.
 
         Raises:
-            TimeError: it cannot be read there; StageError: it is not there, or was edited.
+            TimeError: the epoch is not readable.
+            StageError: the collection does not exist, or was edited.
         """
         definition = definition_of("look", collection)
         return self._follower.following(lambda: self._look(definition, at, before))
@@ -77,7 +78,7 @@ class PagingService:
     def _look(
         self, definition: Definition, at: Any, before: CollectionView | None
     ) -> CollectionView:
-        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         seen, name = self._publisher.snapshot, self._names.of(definition)
         stopped = self._reader.stopped(seen, definition)
         number = None if at is None else self._reader.epoch(at, seen)
@@ -99,14 +100,14 @@ class PagingService:
         return look
 
     def repair(self, definition: Definition) -> str:
-        """The command that brings the rows that inputs of a collection lack."""
+        """Returns the command that adds the missing rows of a collection's inputs."""
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
     def filtered(self, look: CollectionView, where: str) -> OrderedRows:
-        """The rows of a look for which a predicate is true.
+        """Returns the rows of a view that satisfy a predicate.
 
         Raises:
-            ExpressionError: it cannot be understood, or is not boolean.
+            ExpressionError: the predicate is invalid, or is not boolean.
         """
         definition = row_expressions.filter_definition(look.definition, where, self._types)
         if look.stopped is not None and look.stopped.epoch is None:
@@ -120,12 +121,12 @@ class PagingService:
 class CollectionView:
     """A collection at an epoch.
 
-    Threads: any may ask at once; see `OrderedRows`.
+    Threads: any number may call it at once; see `OrderedRows`.
 
     Attributes:
-        epoch: what it is dated with.
+        epoch: the epoch that it shows.
         schema: the columns.
-        order: what the collection itself is ordered by, such as a `top`; else empty.
+        order: the order of the collection itself, such as that of a `top`; else empty.
         stopped: why it is stale, or reads a stage that is; None if neither.
     """
 
@@ -151,21 +152,24 @@ class CollectionView:
         self._profiles: dict[str, list[Profile]] = {}
 
     def take_over(self, before: CollectionView) -> None:
-        """Takes what was made by an earlier look, if nothing has changed since."""
+        """Takes the sorted rows and profiles of an earlier view, if the rows are the same."""
         if before.trace is self.trace and before.schema == self.schema:
             self._ordered, self._profiles = before._ordered, before._profiles
 
     def near(
         self, paging: PagingService, log: int | None, numbering: EpochNumbering
     ) -> Sequence[NearbyState]:
-        """What is known of a log, if it is the one that was looked at, and the epoch is its own."""
+        """Returns this view as a cached state of a log, for an incremental seek.
+
+        Empty if it shows another log, or if a rewind has undone its epoch.
+        """
         node = self.seen.graph.named.get(self._name or "")
         own = self._paging is paging and node is not None and node.log == log
         left = numbering.has_left(self.epoch, self._since)
         return [NearbyState(self.epoch, self.trace)] if own and not left else ()
 
     def check(self, batch: Batch) -> None:
-        """Raises NegativeMultiplicityError if rows, added up, are no state."""
+        """Raises NegativeMultiplicityError if consolidated rows have a negative count."""
         refuse_negative(
             batch,
             result_title(self._name),
@@ -174,24 +178,24 @@ class CollectionView:
         )
 
     def count(self, where: str = "") -> int:
-        """How many rows there are, copies counted."""
+        """Returns the number of rows, copies counted."""
         return self._rows(where).count()
 
     def page(self, order: Order, offset: int, limit: int, *, where: str = "") -> list[Any]:
-        """The rows `[offset, offset + limit)` of an order as named tuples."""
+        """Returns the rows `[offset, offset + limit)` of an order as named tuples."""
         columns = self._rows(where).page(order, offset, limit)
         n = len(columns[0]) if columns else 0
         return named_tuples(columns, self.schema, n)
 
     def table(self, order: Order, *, where: str = "") -> pa.Table:
-        """All rows in an order, as an Arrow table."""
+        """Returns all rows in an order, as an Arrow table."""
         columns = self._rows(where).all(order)
         types = self.schema.types
         arrays = [rows.to_arrow(c, t) for c, t in zip(columns, types, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
 
     def profiles(self, where: str = "") -> list[Profile]:
-        """A summary of each column, made once."""
+        """Returns a summary of each column; computed once."""
         made = self._profiles.get(where)
         if made is None:
             made = self._rows(where).profiles()
@@ -207,7 +211,7 @@ class CollectionView:
 
 
 def stage_order(definition: Definition | None) -> Order:
-    """What a stage is ordered by itself: groups of a `top`, and its order in each."""
+    """Returns the order of a stage itself: the groups of a `top`, and the order in each."""
     if definition is None or definition.op != "top":
         return ()
     params = definition.params

@@ -1,6 +1,6 @@
-"""Reads: the rows of a collection at an epoch, its changes, and when it may not be read.
+"""Reads the rows of a collection at an epoch, its changes, and its readable epochs.
 
-Readers take the session's snapshot once and work on it without a lock.
+A read takes the session's snapshot once and works on it without a lock.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from nosync_nb.trace.history.archive import total_of
 
 
 class SnapshotReader:
-    """Reads what is published; owns nothing, and takes no lock.
+    """Reads what is published; has no state, and takes no lock.
 
     Args:
-        evaluate: has Spark evaluate what only it can.
+        evaluate: evaluates expressions that only Spark can.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class SnapshotReader:
         self._evaluate = evaluate
 
     def epoch(self, at: Any, seen: Snapshot) -> int:
-        """The number of the epoch that `at` names; None is the last."""
+        """Returns the number of the epoch that `at` names; None is the last."""
         if at is None:
             return seen.epoch
         return self._publisher.ledger.resolve(at, seen.epoch)
 
     def read(self, definition: Definition, at: Any) -> Batch:
-        """The consolidated rows of a collection at an epoch."""
+        """Returns the consolidated rows of a collection at an epoch."""
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         number = self.epoch(at, seen)
@@ -73,7 +73,10 @@ class SnapshotReader:
         return collection_state(seen, name, number)
 
     def now(self, definition: Definition) -> Trace | None:
-        """The trace of a named collection at the last epoch; None if it has to be evaluated."""
+        """Returns the trace of a named collection at the last epoch.
+
+        None if the collection must be evaluated or read by `read`.
+        """
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         self.refuse_pending(seen, definition, name)
@@ -81,13 +84,13 @@ class SnapshotReader:
             return None
         stage = same_columns_definition(seen, name, definition.schema)
         if not stage.frozen and (seen.last(stage) != seen.epoch or stage.in_memory):
-            return None  # it has stopped: reading it says why
+            return None  # it has stopped: `read` raises the reason
         numbers = seen.graph.named[name].traces.values()
         found = (seen.version.traces.get(number) for number in numbers)
         return next((trace for trace in found if trace is not None), None)
 
     def then(self, definition: Definition, at: Any) -> Trace | None:
-        """The trace of a named collection at an epoch; None if it has no name."""
+        """Returns the trace of a named collection at an epoch; None if it has no name."""
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
@@ -96,7 +99,10 @@ class SnapshotReader:
         return layers_at(seen, name, self.epoch(at, seen))[1]
 
     def stopped(self, seen: Snapshot, definition: Definition) -> Stopped | None:
-        """Why a collection is stale, or reads one that is; None if neither, or if it is gone."""
+        """Returns why a collection is stale, or reads one that is.
+
+        None if neither, or if it was dropped.
+        """
         name = self._names.of(definition)
         stages = [seen.catalog.get(each) for each in ([name] if name else definition.references)]
         stale = [stage for stage in stages if stage is not None and stage.reason is not None]
@@ -109,7 +115,7 @@ class SnapshotReader:
         return Stopped(reason or "", epoch)
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
-        """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
+        """Returns the net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
@@ -129,7 +135,7 @@ class SnapshotReader:
         return total_of(found, node.log_layout)
 
     def history_of(self, definition: Definition) -> list[range]:
-        """The readable epochs of a collection."""
+        """Returns the readable epochs of a collection."""
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
@@ -139,9 +145,9 @@ class SnapshotReader:
         return seen.history.epochs(log, last)
 
     def refuse_pending(self, seen: Snapshot, definition: Definition, name: str | None) -> None:
-        """Raises if what is read would not show changes of this thread that wait.
+        """Raises StageError if the read would not show pending changes of this thread.
 
-        Another thread, such as that of a view, reads what is committed while somebody inserts.
+        Another thread, such as that of a view, reads committed rows while this one inserts.
         """
         me = threading.get_ident()
         pending = {n: c for n, c in self._transactions.current.pending.items() if me in c.threads}
@@ -167,20 +173,20 @@ class SnapshotReader:
                 names |= set(stage.definition.references) - reached
 
     def scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
-        """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+        """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
         return evaluate_unnamed(seen, definition, epoch, self._types, self._evaluate)
 
     def explain(self, definition: Definition) -> ExplainOutput:
-        """How a collection is computed, as of now."""
+        """Returns the current plan of a collection."""
         seen, works = self._publisher.snapshot, self._publisher.works
         return explain_collection(definition, seen, self._names, works, self._types)
 
 
 def same_columns_definition(seen: Snapshot, name: str, schema: Schema) -> Stage:
-    """A named collection, if it still has the columns that the reader knows.
+    """Returns the stage of a name, if it has the columns that the caller expects.
 
     Raises:
-        StageError: if it was dropped, or edited so that its rows would be taken for others.
+        StageError: it was dropped or edited, so its columns would be misread.
     """
     stage = seen.stage(name)
     if stage.schema != schema:
@@ -195,7 +201,7 @@ def same_columns_definition(seen: Snapshot, name: str, schema: Schema) -> Stage:
 def evaluate_unnamed(
     seen: Snapshot, definition: Definition, epoch: int, types: SparkTypeResolver, evaluate: Evaluate
 ) -> Batch:
-    """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+    """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
     read = {ref.name: ref.schema for ref in definition.refs}
     catalog = {
         n: Stage(n, same_columns_definition(seen, n, schema).schema) for n, schema in read.items()

@@ -1,9 +1,9 @@
-"""Committing: from rows that wait to an epoch that is visible, or to nothing at all.
+"""Commits a transaction: all of it becomes a visible epoch, or none of it.
 
-    compute a draft -> write its frame -> the log checks who owns it -> publish by one assignment
+    compute the epoch -> write its frame -> the log checks its owner -> publish by one assignment
 
-Until the frame is written, an error leaves no trace; from then on the epoch stands, whatever is
-raised, and the error says so. What was written survives the death of this process.
+Until the frame is written, an error changes nothing. From then on the epoch is committed, whatever
+is raised, and the error says so. A written frame survives the death of this process.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from nosync_nb.spark.execution.cost_model import FEW_ROWS
 
 
 class CommitService:
-    """Makes epochs of transactions, one at a time.
+    """Commits transactions as epochs, one at a time.
 
-    Owns the rows that were taken away and not looked for, which the gate's lock guards. A lock of
-    its own is held by who looks for many of them, and by who waits for that.
+    Owns the removed rows that were not yet checked for existence; the writer lock guards them. A
+    lock of its own is held by the thread that checks many of them, and by threads that wait for it.
 
     Args:
-        upkeep, audits: what is to be done after an epoch.
+        upkeep, audits: notified after an epoch.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class CommitService:
         timeout: float | None = None,
     ) -> int:
         """Runs a transaction as the next epoch; see `Session.commit`."""
-        # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
+        # Not by `enough_memory`, because passing arguments through it slows down small epochs.
         try:
             return self._commit(transaction, wait, label, timeout)
         except OutOfMemoryError:
@@ -104,7 +104,7 @@ class CommitService:
             ) from error
 
     def _state(self, transaction: Transaction) -> str:
-        """What a commit has done that had not enough memory."""
+        """Returns the outcome of a commit that had not enough memory."""
         now = self.now
         if not transaction:
             return f"epoch {now} is the last that is committed, and nothing waits"
@@ -124,7 +124,7 @@ class CommitService:
         try:
             draft, seq, unused, looked = self._committed(transaction, label)
         except CorruptLogError as error:
-            if self._publisher.now != before:  # an epoch stands, maybe this one
+            if self._publisher.now != before:  # an epoch is committed, perhaps this one
                 raise
             draft, seq, unused, looked = self._repairs.again(
                 error, lambda: self._committed(transaction, label)
@@ -148,7 +148,7 @@ class CommitService:
             self._worker.failures.report()
         self._worker.stir()
         epoch, large = draft.epoch, draft.largest == ENDLESS
-        del draft  # it holds what is given back
+        del draft  # because it keeps alive the memory to give back
         if large:
             self._upkeep.plan_giving_back()
         return epoch
@@ -156,13 +156,16 @@ class CommitService:
     def _committed(
         self, transaction: Transaction, label: str | None
     ) -> tuple[EpochResult, int, set[str], list[Taken]]:
-        """What it has become: the epoch, its frame, files of no use, removals to look at."""
+        """Commits a transaction.
+
+        Returns the epoch result, its frame, unused files, and the removals to check at once.
+        """
         gate, publisher = self._gate, self._publisher
         with gate.lock:
             gate.finish()
             before: int | None = None
             try:
-                gate.writable("commit")  # others may commit while it waits
+                gate.writable("commit")  # before `now` is read: others may commit meanwhile
                 before = publisher.now
                 draft, meta = self._computed(transaction, label)
                 transaction.log()
@@ -187,7 +190,7 @@ class CommitService:
     def _computed(
         self, transaction: Transaction, label: str | None
     ) -> tuple[EpochResult, dict[str, Any]]:
-        """The next epoch, and what its frame says besides."""
+        """Computes the next epoch; returns it and the metadata of its frame."""
         publisher = self._publisher
         snapshot = publisher.snapshot
         version = snapshot.version
@@ -213,7 +216,7 @@ class CommitService:
         def run() -> EpochResult:
             return publisher.runner.epoch(version, inputs, version.epoch + 1)
 
-        if sum(map(len, inputs.values())) <= FEW_ROWS:  # nobody would see it
+        if sum(map(len, inputs.values())) <= FEW_ROWS:  # too short to be seen
             return self._gate.run(run, self._cleanup), meta
         with self._loading(transaction, inputs):
             return self._gate.run(run, self._cleanup), meta
@@ -221,19 +224,20 @@ class CommitService:
     def _loading(
         self, transaction: Transaction, inputs: Mapping[int, Delta]
     ) -> AbstractContextManager[object]:
-        """Says that an epoch of many rows is computed."""
+        """Shows the activity of computing an epoch of many rows."""
         rows_count = sum(changes.rows for changes in transaction.inputs.values())
         what = f"computes the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
         return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
 
     def _recorded(self, transaction: Transaction) -> Mapping[str, str]:
-        """The loads that an epoch records, and what else it notes.
+        """Returns the idempotency keys and the notes that an epoch records.
 
-        Failure: two threads look for a key, find none, and both commit its rows.
+        Failure: 1. Two threads look for a key and find none. 2. Both commit its rows. The check
+        runs with the writer lock, so the second one raises.
 
         Raises:
-            StageError: a load was not there when it was taken, and is now.
+            StageError: another thread has committed a load of the same key since it was taken.
         """
         once, notes, ledger = transaction.once, transaction.notes, self._publisher.ledger
         others = any(ledger.load(mark) != before for mark, (_, before) in notes.items())
@@ -245,9 +249,9 @@ class CommitService:
         return {**once, **{mark: said for mark, (said, _) in notes.items()}} if notes else once
 
     def _after(self, draft: EpochResult) -> None:
-        """Plans background work and tells who wants to hear; outside the lock."""
+        """Plans background work and notifies listeners; without the lock."""
         publisher = self._publisher
-        # Before an audit replaces nodes.
+        # First, because an audit may replace nodes.
         if self._listeners.heard:
             self._gate.tell(self._listeners.tell, draft, publisher.snapshot)
         self._link.follow_new()
@@ -261,7 +265,7 @@ class CommitService:
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
 
-        It is that of all threads but those inside an `epoch` block.
+        It is the transaction of all threads that are not in an `epoch` block.
         """
         transactions = self._transactions
         outer = transactions.shared
@@ -273,7 +277,7 @@ class CommitService:
                     return self.discard(transaction)
                 return self.commit(transaction, wait, name or transaction.label)
             finally:
-                ended = ended or transaction.epoch is not None  # which stands, whatever was raised
+                ended = ended or transaction.epoch is not None  # committed, whatever was raised
                 if ended and transactions.shared is transaction:
                     transactions.share(outer)
 
@@ -282,19 +286,19 @@ class CommitService:
         return transaction
 
     def discard(self, transaction: Transaction) -> int:
-        """Drops what waits, and the files that were written for it; returns the updates dropped."""
+        """Drops the pending changes and their files; returns the number of updates dropped."""
         unused = set() if transaction.logged else transaction.files
         count = transaction.clear()
         self._publisher.store.remove(unused)
         return count
 
     def tell_absent(self) -> None:
-        """Warns of all rows that were taken away, were not there, and were not told of yet."""
+        """Warns of all removed rows that were absent and not yet reported."""
         self._look()
         self._tell()
 
     def _look(self) -> None:
-        """Looks for all rows that wait for it, after who looks for some now."""
+        """Checks all removals that wait for it; waits for a check that runs now."""
         with self._looking:
             with self._gate.lock:
                 self._gate.finish()
@@ -305,18 +309,18 @@ class CommitService:
                     self._removals.lack(lacking)
 
     def _tell(self) -> None:
-        """Warns of the rows that were not there, once."""
+        """Warns of the absent rows, once."""
         with self._gate.lock:
             untold = self._removals.tellable()
         tell(untold)
 
     def sync(self, level: str, timeout: float | None = None) -> None:
-        """Waits until all epochs have reached a level; see `Session.sync`."""
+        """Waits until all epochs have reached a durability level; see `Session.sync`."""
         self._check_level(level)
         self._reach(level, None, self.now, timeout)
 
     def _reach(self, level: str, seq: int | None, epoch: int, timeout: float | None) -> None:
-        """Waits until a frame (None: the last), which holds an epoch, has reached a level."""
+        """Waits until a frame (None: the last), which has an epoch, has reached a level."""
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
         doing = self._publisher.works.doing
@@ -327,7 +331,7 @@ class CommitService:
                 self._replication.wait(seq, epoch, timeout, waiting)
 
     def _check_level(self, level: str) -> None:
-        """Raises if nothing can be waited for there."""
+        """Raises DurabilityError if the level is unknown or needs missing replicas."""
         if level not in ("disk", "replicas"):
             raise DurabilityError(f"unknown level {level!r}", hint='use "disk" or "replicas"')
         if level == "replicas" and not self._replication.settings.replicas:
@@ -337,7 +341,7 @@ class CommitService:
             )
 
     def _waited(self, level: str, seq: int, epoch: int, timeout: float | None) -> None:
-        """Waits for an epoch that is committed: what fails now does not undo it."""
+        """Waits for the level of a committed epoch; a failure does not undo the commit."""
         try:
             self._reach(level, seq, epoch, timeout)
         except KeyboardInterrupt as error:
@@ -367,12 +371,12 @@ class CommitService:
 
 
 def _stands(error: BaseException, epoch: int) -> None:
-    """Says so with an error that came when an epoch was committed."""
+    """Adds a note to an error that was raised after the epoch was committed."""
     error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
 
 
 def _still(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:
-    """The input that changes wait for, if it is still the one they were made for."""
+    """Returns the current stage of pending changes, if it is still the same input."""
     stage = changes.stage
     now = snapshot.catalog.get(stage.name)
     if now is stage:

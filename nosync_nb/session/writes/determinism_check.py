@@ -1,9 +1,10 @@
-"""Audits: asks functions again, now and then, whether they still give what they gave.
+"""Checks now and then that functions still return the results that the stage holds.
 
 A stage that is not declared --nondeterministic retracts a row by computing it again. If its
-function gives something else by then, counts go wrong for ever. So every `AUDIT_EVERY` epochs some
-rows (of `reduce`: groups) that are in the input are computed again and compared with what the stage
-holds. A stage that fails goes on as a new version that keeps what its functions give, and says so.
+function then returns something else, counts stay wrong. So every `AUDIT_EVERY` epochs some rows of
+the input (for `reduce`: groups) are computed again and compared with the contents of the stage. A
+stage that fails continues as a new version that memoises the results of its functions, with a
+warning.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GROUP_ROWS_MAX = 1000
 
 
 class DeterminismChecks:
-    """Audits the stages of a session; owns nothing."""
+    """Checks the stages of a session; has no state."""
 
     def __init__(
         self, publisher: Publisher, definitions: DefinitionService, link: SparkConnection
@@ -46,17 +47,17 @@ class DeterminismChecks:
         self._link = link
 
     def after(self, epoch: int) -> None:
-        """Audits if it is time."""
+        """Checks the stages if the epoch is due."""
         if epoch % AUDIT_EVERY == 0:
             self.audit()
 
     def audit(self) -> list[str]:
-        """Audits every stage that calls functions; returns those that were demoted.
+        """Checks every stage that calls functions; returns the demoted ones.
 
-        A function inside a loop is asked twice for what the loop holds. What it gave cannot be kept
-        there, so that such a stage is warned of and goes on as it is.
+        A function inside a loop is called twice for the loop's rows. Its results cannot be memoised
+        there, so such a stage gets a warning and continues unchanged.
 
-        Cost: `SAMPLES` calls of each function, two where its results are not held.
+        Cost: `SAMPLES` calls of each function, twice as many where its results are not stored.
         """
         snapshot = self._publisher.snapshot
         chance = random.Random(snapshot.epoch)
@@ -67,7 +68,7 @@ class DeterminismChecks:
             if node.frozen or node.stage in failed or stage is None:
                 continue
             if stage.options.nondeterministic:
-                continue  # which is what it was declared, or found, to be
+                continue  # declared, or demoted by an earlier check
             asked = _Asked(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
             told = asked.often(chance)
             if told is not None and isinstance(node.operator, Loop):
@@ -84,7 +85,10 @@ class DeterminismChecks:
         return [name for name, told in failed.items() if self._demote(name, told)]
 
     def _demote(self, name: str, told: str) -> bool:
-        """Goes on with a stage as one that keeps what its functions give; if it can."""
+        """Replaces a stage by a version that memoises the results of its functions.
+
+        Returns True if that is possible.
+        """
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or stage.options.nondeterministic:
             return False
@@ -93,7 +97,7 @@ class DeterminismChecks:
         kept = True
         try:
             self._definitions.demote(name)
-        except NosyncError as error:  # a loop in it, which cannot keep what functions give
+        except NosyncError as error:  # a loop cannot memoise the results of functions
             kept = False
             goes_on, declare = (
                 f"goes on as it is, since {error}",
@@ -106,7 +110,7 @@ class DeterminismChecks:
 
 
 class _Asked:
-    """The functions of one node, asked again for rows and groups that it holds."""
+    """Calls the functions of one node again, for sampled rows and groups."""
 
     def __init__(
         self, evaluate: Evaluate, node: Node, graph: Graph, traces: Mapping[int, Trace]
@@ -117,14 +121,14 @@ class _Asked:
         self.traces = traces
 
     def often(self, chance: random.Random) -> str | None:
-        """What is wrong with some results, None if nothing is."""
+        """Checks several samples; returns the first problem, if any."""
         told = None
         for _ in range(SAMPLES):
             told = told or self.once(chance)
         return told
 
     def once(self, chance: random.Random) -> str | None:
-        """What is wrong with the results for one row or group."""
+        """Checks the results for one row or group; returns the problem."""
         operator = self.node.operator
         if isinstance(operator, Loop):
             return self._inside(operator, chance)
@@ -140,7 +144,7 @@ class _Asked:
         return None if group is None else self._keyed(operator, group)
 
     def _held(self, node: Node) -> Trace | None:
-        """Any trace of what a node gave."""
+        """Returns any trace of a node's output."""
         return next((self.traces[n] for n in node.traces.values() if n in self.traces), None)
 
     def _row(self, operator: Operator, row: Updates) -> str | None:
@@ -159,7 +163,7 @@ class _Asked:
         return None
 
     def _keyed(self, operator: Operator, sample: _Sample) -> str | None:
-        """Compares what a group gives now with what was kept of it, else with a second time."""
+        """Compares the new result of a group with the stored one, else with a second call."""
         made = self._scratch(operator, sample)
         if made is None:
             return None
@@ -180,7 +184,7 @@ class _Asked:
         return f"{operator.name} now gives {given} copies of {_shown(one)}, of which it holds {has}"
 
     def _inside(self, loop: Loop, chance: random.Random) -> str | None:
-        """Asks a function inside a loop twice, for what the loop holds at its end."""
+        """Calls a function inside a loop twice, for the rows of the loop at its end."""
         for inner in loop.nodes:
             operator = inner.operator
             if operator is None or operator.audited is None:
@@ -206,7 +210,7 @@ class _Asked:
         return None
 
     def _scratch(self, operator: Operator, sample: _Sample) -> Batch | None:
-        """What an operator makes of a group that is all there is; None if it fails."""
+        """Evaluates an operator from scratch on one group; None if it fails."""
         step = Step((), (), (), (), stage=self.node.stage, evaluate=self.evaluate)
         try:
             output = evaluate_from_scratch(operator, [sample.updates], step)
@@ -217,7 +221,7 @@ class _Asked:
 
 
 class _Sample(NamedTuple):
-    """A key of a trace with all its rows, and one of those that are there, once."""
+    """A key of a trace with all its rows, and one of its rows with a positive count."""
 
     khash: Hashes
     keys: list[Column]
@@ -225,13 +229,13 @@ class _Sample(NamedTuple):
     row: Updates
 
     def without(self, last: int) -> _Sample:
-        """The group without its last columns."""
+        """Returns the group without its last columns."""
         short = Updates(self.updates.columns[:-last], self.updates.diff)
         return self._replace(updates=short)
 
 
 def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
-    """Some group of a trace that is not too large."""
+    """Returns a random group of a trace, unless it is too large."""
     parts = [p for p in trace.parts() if len(p)]
     if not parts:
         return None
@@ -251,7 +255,7 @@ def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
 
 
 def _behind(loop: Loop, inner: LoopNode) -> int | None:
-    """The trace in a loop that holds what a node is given, if there is one."""
+    """Returns the loop state that stores the input of a node, if any."""
     port = inner.ports[0]
     for _ in loop.nodes:
         if port.outside:
@@ -266,14 +270,14 @@ def _behind(loop: Loop, inner: LoopNode) -> int | None:
 
 
 def _unequal(operator: Operator, first: Batch, again: Batch | None) -> str | None:
-    """What is wrong with two results for the same."""
+    """Describes the difference of two results for the same row; None if they are equal."""
     if again is None or _same(first, again):
         return None
     return f"{operator.name} gave {_shown(first)}, then {_shown(again)}"
 
 
 def _differing(operator: Operator, made: Batch, kept: Batch) -> str | None:
-    """What is wrong with a result, where an earlier one was kept."""
+    """Describes the difference of a result from the stored one; None if they are equal."""
     if _same(made, kept):
         return None
     return f"{operator.name} now gives {_shown(made)}, and gave {_shown(kept)}"
@@ -286,7 +290,7 @@ def _same(one: Batch, other: Batch) -> bool:
 def _made(
     evaluate: Evaluate, node: Node, operator: Operator, row: Updates, layout: Layout
 ) -> Batch | None:
-    """What an operator makes of a row; None if it fails."""
+    """Evaluates an operator on a row; None if it fails."""
     step = Step([row], [None], [None], (), stage=node.stage, evaluate=evaluate)
     try:
         output = operator.step(step)
@@ -299,14 +303,14 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _count(trace: Trace | None, one: Batch) -> int:
-    """How often a trace holds a row."""
+    """Returns the count of a row in a trace."""
     if trace is None:
         return 0
     return int(row_counts(trace, arrange(trace.layout, one.updates)).sum())
 
 
 def _shown(batch: Batch) -> str:
-    """Some rows for a message."""
+    """Formats some rows for a message."""
     types = batch.layout.types
     schema = Schema([(f"c{i}", t) for i, t in enumerate(types)])
     shown = named_tuples([rows.slice_(c, 0, 2) for c in batch.columns], schema, min(2, len(batch)))

@@ -1,4 +1,4 @@
-"""Blocks: `with session.epoch() as e`, an epoch that is committed as a whole or not at all."""
+"""`with session.epoch() as e`: commits everything in the block as one epoch, or nothing."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from nosync_nb.session.writes.input import check_idempotency_key
 
 
 class EpochBlock:
-    """What `with session.epoch() as e` gives: `number` once committed, `skipped`."""
+    """The value of `with session.epoch() as e`: `number` once committed, `skipped`."""
 
     def __init__(self, transaction: Transaction, *, skipped: bool) -> None:
         self._transaction = transaction
         self.skipped = skipped
 
     def skip(self) -> None:
-        """All that it would load is there already."""
+        """Records that all of its loads are committed already."""
         self.skipped = True
 
     def note(self, mark: str, said: str, before: str) -> None:
-        """Has the log say something from this epoch on, if it says what it said before."""
+        """Notes a text in the log from this epoch on, if the current text is the expected one."""
         self._transaction.note(mark, said, before)
 
     @property
     def number(self) -> int | None:
-        """The epoch that it has become, whatever was raised then; None: none."""
+        """The epoch that it has become, whatever was raised afterwards; None: no epoch."""
         return self._transaction.epoch
 
 
 class EpochBlocks:
-    """Makes blocks; owns nothing."""
+    """Makes blocks; has no state."""
 
     def __init__(
         self, transactions: Transactions, commits: CommitService, loads: LoadRegistry
@@ -43,7 +43,7 @@ class EpochBlocks:
 
     @contextmanager
     def epoch(self, once: Any, label: str | None) -> Iterator[EpochBlock]:
-        """See `Session.epoch`."""
+        """Runs a block as one transaction; see `Session.epoch`."""
         check_idempotency_key(once, "epoch")
         mark = None if once is None else f"{BLOCK}{once}"
         transaction = Transaction(label, keyed=mark is not None)
@@ -53,7 +53,7 @@ class EpochBlocks:
                 yield block
                 if mark is not None and block.skipped:
                     self._loads.skip("epoch", once, mark, load_summary(transaction), stacklevel=5)
-                elif transaction.skipped and not transaction:  # nor would it when it is run again
+                elif transaction.skipped and not transaction:  # all loads are recorded
                     block.skip()
                 else:
                     if mark is not None:

@@ -1,16 +1,16 @@
-"""Loads: an insert after a restart that equals one from before it is told, not refused.
+"""Recognises loads that are already committed: warns of repeats, skips keyed ones.
 
-A notebook that is run again after a crash inserts again what is there already, unless its loads
-are repeatable (`once=KEY`, `set`). So after a recovery the inserts into inputs without key are
-compared with what the recovered epochs changed: one call by itself, and all calls that wait
-together, as an epoch does not remember its calls.
+A notebook that runs again after a crash repeats its inserts, unless its loads are idempotent
+(`once=KEY`, `set`). So after a recovery, inserts into inputs without a key are compared with the
+changes of the recovered epochs. A single call is compared, and all pending calls together, because
+an epoch does not record its calls.
 
-It is a help, not a guard: it looks at the first and the last epochs of a long history, and only
-for the first epochs after a recovery. Nothing is written for it, and until an insert has as many
-rows as an old epoch, nothing is hashed for it.
+This is a help, not a guarantee. It compares with the first and the last epochs of a long history,
+and only during the first epochs after a recovery. It writes nothing, and hashes nothing until an
+insert has as many rows as an old epoch.
 
-Of a load with a key the log keeps a digest, so that a cell whose rows were edited, and whose key
-was not, is told that nothing was done.
+For a load with an idempotency key the log records a fingerprint. A cell with edited rows and an
+unchanged key is then warned that its load was skipped.
 """
 
 from __future__ import annotations
@@ -44,58 +44,59 @@ if TYPE_CHECKING:
     from nosync_nb.trace.history.history import History
 
 BLOCK = "epoch:"
-"""With this the key of a load begins that is all of an epoch."""
+"""Prefix of the key of a load that is all of an epoch."""
 
 EPOCHS_MAX = 64
 """Epochs after a recovery in which inserts are compared."""
 
 ALREADY = "is there already, nothing to do"
-"""With this the notice of a load ends that was skipped."""
+"""Suffix of the notice of a skipped load."""
 
 COMPARED_MAX = 128
-"""Epochs at either end of the recovered history that they are compared with."""
+"""Epochs at either end of the recovered history that inserts are compared with."""
 
 _CALLER = 4  # frames from the warning to the user's insert
 
 
 class RepeatedLoads:
-    """What a session knows of the inserts from before its recovery; nothing without one.
+    """The inserts of the epochs before a recovery; empty without a recovery.
 
-    Threads: any may ask. Two that ask for the same input at once may both look through its epochs,
-    and find the same.
+    Threads: any may call it. Two threads that ask for the same input at once may both read its
+    epochs, and get the same result.
     """
 
     def __init__(self) -> None:
         self._state: _State | None = None
 
     def begin(self, upto: int) -> None:
-        """From now on inserts are compared with those up to an epoch, which was recovered."""
+        """Starts to compare inserts with the recovered epochs, up to `upto`."""
         self._state = _State(upto, {})
 
     @property
     def begun(self) -> bool:
-        """Whether inserts are compared with any."""
+        """True if inserts are compared."""
         return self._state is not None
 
     def back(self, epoch: int) -> None:
-        """The session has gone back to an epoch: later ones are not compared with any more."""
+        """Excludes the epochs after `epoch`, which a rewind has undone."""
         state = self._state
         if state is not None:
             self._state = _State(min(state.upto, epoch), {})
 
     def known(self, history: History, number: int, now: int, count: int) -> LoadedEpochs | None:
-        """The recovered epochs that only added rows to an input; None if there are none.
+        """Returns the recovered epochs that only added rows to an input; None if comparing is over.
 
-        Some epochs after the recovery there are none any more, and what was known is forgotten.
+        `EPOCHS_MAX` epochs after the recovery, comparing ends and its cache is dropped.
 
         Args:
+            history: the past.
             number: the input's log.
             now: the last epoch.
-            count: the rows of the longest of the loads to compare. Epochs with more rows in files
-                are not looked at.
+            count: the rows of the longest load to compare. Epochs with more rows in files are not
+                read.
 
         Cost: at the first call for an input O(rows of those epochs in packs and in memory), at most
-        256 of them; rows that lie in files have their hashes there.
+        256 of them; the hashes of rows in files are stored.
         """
         state = self._state
         if state is None:
@@ -118,24 +119,24 @@ class LoadedEpochs(NamedTuple):
     """Epochs that only added rows to an input.
 
     Attributes:
-        small: by rows and digest.
-        large: not looked at yet, as their rows are in files, each with the least that it has.
+        small: epochs by row count and fingerprint.
+        large: epochs not read yet, because their rows are in files, each with its least row count.
     """
 
     small: dict[int, dict[LoadFingerprint, int]]
     large: dict[int, int]
 
     def note(self, epoch: int, own: LoadFingerprint) -> None:
-        """Takes in what an epoch added."""
+        """Adds the fingerprint of an epoch."""
         self.small.setdefault(own.rows, {})[own] = epoch
 
 
 class _State(NamedTuple):
-    """What there is to compare with.
+    """The epochs to compare with.
 
     Attributes:
         upto: the epoch that was recovered.
-        known: by log, what epochs added.
+        known: by log, the epochs that added rows.
     """
 
     upto: int
@@ -143,7 +144,7 @@ class _State(NamedTuple):
 
 
 def _added(history: History, number: int, upto: int) -> LoadedEpochs:
-    """What there is to compare with: the first and the last epochs that can be read."""
+    """Returns the epochs to compare with: the first and the last readable ones."""
     readable = [each for each in history.epochs(number, upto) if each]
     added = LoadedEpochs({}, {})
     lower = 0
@@ -152,7 +153,7 @@ def _added(history: History, number: int, upto: int) -> LoadedEpochs:
         if not epochs:
             continue
         lower = epochs[-1] + 1
-        with suppress(CorruptLogError):  # there is nothing to compare with
+        with suppress(CorruptLogError):  # then there is nothing to compare with
             changes = history.apart(number, epochs[0], lower)
             wanted = set(epochs)
             large = {e: least for e, least in changes.large.items() if e in wanted}
@@ -164,21 +165,21 @@ def _added(history: History, number: int, upto: int) -> LoadedEpochs:
 
 
 def _first(readable: Sequence[range]) -> list[int]:
-    """The first epochs of some ranges."""
+    """Returns the first epochs of some ranges."""
     return [*islice(chain.from_iterable(readable), COMPARED_MAX)]
 
 
 def _last(readable: Sequence[range]) -> list[int]:
-    """The last epochs of some ranges, ascending."""
+    """Returns the last epochs of some ranges, ascending."""
     backwards = chain.from_iterable(map(reversed, reversed(readable)))
     return [*islice(backwards, COMPARED_MAX)][::-1]
 
 
 class LoadRegistry:
-    """What a session tells of loads that are there already.
+    """Looks up recorded loads, and reports repeated ones.
 
     Args:
-        repeats: what inserts are compared with; its own.
+        repeats: the inserts before the recovery.
     """
 
     def __init__(
@@ -196,17 +197,17 @@ class LoadRegistry:
         self._is_frame = is_frame
 
     def seen(self, mark: str) -> bool:
-        """Whether an epoch, or the current transaction, has recorded a load."""
+        """Returns True if an epoch, or the current transaction, has recorded a load."""
         return self._publisher.ledger.loaded(mark) or mark in self._transactions.current.once
 
     def noted(self, mark: str) -> str:
-        """What an epoch has noted last under a mark; empty: nothing."""
+        """Returns the last text that an epoch has noted under a mark; empty: none."""
         return self._publisher.ledger.load(mark)
 
     def tell(self, name: str) -> None:
-        """Warns if the insert that was just taken is equal to one from before the restart.
+        """Warns if the last insert is equal to one from before the restart.
 
-        It tells of each such epoch once.
+        It reports each such epoch once.
         """
         if not self.repeats.begun:
             return
@@ -234,7 +235,7 @@ class LoadRegistry:
                 return
 
     def alike(self, before: int, now: int) -> list[str]:
-        """The inputs without key that have the rows twice which two epochs added.
+        """Returns the inputs without key that have twice the rows that both epochs added.
 
         Cost: O(rows of those epochs).
         """
@@ -253,7 +254,7 @@ class LoadRegistry:
         return same
 
     def skip(self, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
-        """Says that a load is there, or warns if what it would load now is something else."""
+        """Reports that a load is skipped; warns if its rows differ from the recorded ones."""
         self._transactions.current.skip()
         before = self._publisher.ledger.load(mark) or self._transactions.current.once.get(mark, "")
         if _differ(before, load):
@@ -266,9 +267,9 @@ class LoadRegistry:
             self._listeners.say(f"{what} {once!r} {ALREADY}")
 
     def again(self, name: str, kind: str, data: Any) -> str:
-        """What a call that is skipped would load; "" if only running something could tell.
+        """Returns the fingerprint of a skipped call; "" if computing it would run something.
 
-        Rows that do not fit the input are others than those that were loaded.
+        Rows that do not fit the input have a fingerprint unlike any other.
         """
         if self._is_frame(data) or hasattr(data, "__next__"):
             return ""
@@ -281,7 +282,7 @@ class LoadRegistry:
 
 
 def load_summary(transaction: Transaction) -> str:
-    """What a transaction loads, all inputs together."""
+    """Returns the fingerprints of a transaction, all inputs together."""
     inputs = transaction.inputs.values()
     loads = {
         each.stage.name: load_text(each.stage, each.changes) for each in inputs if each.changes
@@ -290,10 +291,11 @@ def load_summary(transaction: Transaction) -> str:
 
 
 def _are_there(contents: Trace, calls: Sequence[PendingCall], earlier: Sequence[Updates]) -> bool:
-    """Whether an input has the rows of some inserts already, after the calls before them.
+    """Returns True if an input has the rows of some inserts already, after the earlier calls.
 
-    Failure: 1. An epoch inserts rows. 2. After a restart `clear()` takes them away, in the same
-    transaction or before. 3. They are inserted again, and are told to be there twice.
+    Failure: 1. An epoch inserts rows. 2. After a restart `clear()` removes them, in the same
+    transaction or before. 3. They are inserted again, and the warning says that they are there
+    twice. Hence the current contents are checked as well.
     """
     types = contents.layout.types
     if earlier:
@@ -302,7 +304,7 @@ def _are_there(contents: Trace, calls: Sequence[PendingCall], earlier: Sequence[
 
 
 def _hold(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
-    """Whether contents have some rows so many times."""
+    """Returns True if contents have some rows at least `times` times."""
     layout = contents.layout
     wanted = concat_updates(parts, layout.types)
     asked = arrange(layout, Updates(wanted.columns, wanted.diff * -times))
@@ -310,7 +312,10 @@ def _hold(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
 
 
 def _differ(before: str, now: str) -> bool:
-    """Whether two loads are known not to be the same; columns of other types are not compared."""
+    """Returns True if two loads are known to differ.
+
+    Loads of columns with other types cannot be compared.
+    """
     if not before or not now:
         return False
     block = now.startswith("{")
@@ -318,7 +323,7 @@ def _differ(before: str, now: str) -> bool:
 
 
 def _told(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
-    """What the user is told."""
+    """Returns the text of the warning."""
     count = _count(calls)
     return (
         f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted before"
@@ -329,10 +334,13 @@ def _told(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
 
 
 def _of_epoch(history: History, number: int, epoch: int) -> LoadFingerprint | None:
-    """The digest of what an epoch added to an input; None if it added nothing, or took away."""
+    """Returns the fingerprint of the rows that an epoch added to an input.
+
+    None if it added none, or removed some.
+    """
     try:
         batches = history.changes(number, epoch - 1, epoch)
-    except (TimeError, CorruptLogError):  # thinned out, or not readable: nothing to compare with
+    except (TimeError, CorruptLogError):  # downsampled, or not readable: nothing to compare with
         return None
     batches = [batch for batch in batches if len(batch)]
     if not batches or any((batch.diff < 0).any() for batch in batches):
@@ -343,7 +351,7 @@ def _of_epoch(history: History, number: int, epoch: int) -> LoadFingerprint | No
 def _digests(
     pieces: Sequence[tuple[Layout, Epochs, Updates]],
 ) -> Iterator[tuple[int, LoadFingerprint]]:
-    """The digest of what each epoch added; none of those that added nothing, or took away."""
+    """Yields the fingerprint of each epoch that only added rows."""
     if not pieces:
         return
     every = [epochs for _, epochs, _ in pieces]
@@ -361,5 +369,5 @@ def _digests(
 
 
 def _count(calls: Sequence[PendingCall]) -> int:
-    """The rows of some inserts."""
+    """Returns the row count of some inserts."""
     return sum(len(u.diff) for call in calls for u in call.pieces)

@@ -1,7 +1,8 @@
-"""Inputs: takes rows at the call, into the transaction that the call belongs to.
+"""Takes rows for inputs at the call, into the current transaction.
 
-A large load waits in files, arranged as the input keeps them, which its frame will name: in memory
-it would be there twice while it is committed. They go with the transaction that is discarded.
+The rows of a large load wait in files, in the arrangement of the input, and its frame will name
+these files. In memory they would exist twice during the commit. A discarded transaction deletes
+them.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from nosync_nb.store.spill_files import RunFiles
 from nosync_nb.trace.batch import Updates, row_text
 
 LOAD_BYTES = 32 << 20
-"""From so many bytes on rows that are inserted wait in files."""
+"""Inserted rows of at least this size wait in files."""
 
 
 class ConcurrentLoadError(Exception):
-    """Another thread has taken a load of the same key since it was looked for; nothing was done."""
+    """Another thread has taken a load of the same key; nothing was done."""
 
 
 class IngestService:
-    """Takes rows for the inputs of a session; owns nothing.
+    """Takes rows for the inputs of a session; has no state.
 
-    Threads: any may add; a commit of the same transaction must not forget what comes meanwhile,
-    so both have the gate's lock.
+    Threads: any thread may add rows. An add and a commit of the same transaction both take the
+    writer lock, so that the commit loses no row.
     """
 
     def __init__(
@@ -57,19 +58,19 @@ class IngestService:
         self._admit = link.bulk().admit
 
     def stage(self, name: str) -> Stage:
-        """An input as the catalog has it."""
+        """Returns an input as the catalog has it."""
         return self._publisher.snapshot.catalog[name]
 
     def take(self, name: str, kind: str, data: Any, mark: str | None = None) -> int:
-        """Takes rows for an input at the call.
+        """Takes rows for an input at the call; returns the number of rows that it adds and removes.
 
         Args:
-            mark: what the log records of it, if it is a load to be taken once.
+            mark: the mark of the load in the log, if it has an idempotency key.
 
         Raises:
-            LoadedMeanwhileError: an epoch, or the current transaction, has the mark.
+            ConcurrentLoadError: an epoch, or the current transaction, has the mark.
         """
-        # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
+        # Not by `enough_memory`, because passing arguments through it slows down small epochs.
         try:
             return self._take(name, kind, data, mark)
         except OutOfMemoryError:
@@ -103,7 +104,7 @@ class IngestService:
             return self._converted(stage, kind, fetched, mark)
 
     def _converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:
-        """Adds rows that are at hand."""
+        """Adds rows that are in this process."""
         columns, n = rows.to_columns(data, stage.schema, f"input '{stage.name}'")
         updates = Updates(columns, ones(n))
         if kind == "insert" and _is_load(stage, updates):
@@ -123,13 +124,16 @@ class IngestService:
             raise
 
     def _waits(self, stage: Stage, change: PendingCall) -> bool:
-        """Whether a change was added: an interrupt that comes right after it takes no file away."""
+        """Returns True if a change was added.
+
+        An interrupt right after the add must not delete its files.
+        """
         with self._gate.lock:
             pending = self._transactions.current.inputs.get(stage.name)
             return pending is not None and any(each is change for each in pending.changes)
 
     def keys(self, keys: Any, name: str, schema: Schema) -> Any:
-        """The keys of rows to delete: those of a DataFrame over Arrow, others as they are."""
+        """Returns the keys of rows to delete: a DataFrame is fetched over Arrow."""
         if self._link.is_frame(keys):
             return self._link.keys(keys, self.stage(name), schema)
         return keys
@@ -142,7 +146,7 @@ class IngestService:
         once = None if mark is None else (mark, load_text(stage, [change]))
         try:
             count, absent = self._add(stage, change, once)
-        except CorruptLogError as error:  # of what the input holds; nothing was added
+        except CorruptLogError as error:  # in the contents of the input; nothing was added
             count, absent = self._repairs.again(error, lambda: self._add(stage, change, once))
         if absent is not None:
             warn(_absent_text(stage, absent), stacklevel=None)
@@ -151,7 +155,7 @@ class IngestService:
     def _add(
         self, stage: Stage, change: PendingCall, once: tuple[str, str] | None
     ) -> tuple[int, Updates | None]:
-        """Adds a change; returns its number of rows, and those that a keyed remove did not find."""
+        """Adds a change; returns its row count, and the rows that a keyed remove did not find."""
         name = stage.name
         with self._gate.lock:
             self._gate.finish()
@@ -172,9 +176,10 @@ class IngestService:
                 raise
 
     def _is_there(self, mark: str, changes: PendingInputChanges | None) -> bool:
-        """Whether a load is recorded, or waits; with the lock, so that no other thread takes it.
+        """Returns True if a load is recorded or pending; needs the writer lock.
 
-        Failure: two threads look for a key, find none, and both add its rows to what waits.
+        Failure: 1. Two threads look for a key and find none. 2. Both add its rows to the pending
+        ones. The lock prevents this.
         """
         waits = changes is not None and mark in changes.once
         return waits or self._publisher.ledger.loaded(mark)
@@ -188,7 +193,7 @@ class IngestService:
 
 
 def _absent_text(stage: Stage, absent: Updates) -> str:
-    """What is told of rows that a keyed input was to remove and does not have."""
+    """Returns the warning for rows that a keyed input should remove and does not have."""
     more = int(absent.diff.sum()) - 1
     others = f", nor are {more} more of the rows" if more else ""
     return (
@@ -199,16 +204,17 @@ def _absent_text(stage: Stage, absent: Updates) -> str:
 
 
 def _is_load(stage: Stage, updates: Updates) -> bool:
-    """Whether rows to insert are many, and become the change of the input as they are."""
+    """Returns True if the rows to insert are many enough to wait in files."""
     if stage.key is not None or len(updates.diff) <= SMALL_ROWS:
         return False
     return Delta(stage.schema.types, updates).size_bytes >= LOAD_BYTES
 
 
 def _size_of(data: Any, schema: Schema) -> tuple[int, int]:
-    """Rows and bytes of data; 0 for few rows, and what is not told at once, such as an iterator.
+    """Returns the rows and bytes of data.
 
-    Of a list the bytes are those that its rows take as columns, texts by a guess.
+    0 for few rows, and for data of unknown length, such as an iterator. For a list the bytes are
+    those of its rows as columns, with a guess for texts.
     """
     if not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
         return 0, 0
@@ -216,7 +222,7 @@ def _size_of(data: Any, schema: Schema) -> tuple[int, int]:
         row = row_bytes(schema.types)
         return len(data), len(data) * row
     size = getattr(data, "nbytes", None)
-    if size is not None:  # of Arrow
+    if size is not None:  # an Arrow table
         return getattr(data, "num_rows", 0), size
     usage = getattr(data, "memory_usage", None)
     return (0, 0) if usage is None else (len(data), int(usage(index=False).sum()))

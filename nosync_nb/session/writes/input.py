@@ -25,9 +25,9 @@ from nosync_nb.trace.batch import Updates
 class Input(Collection):
     """A collection whose rows come from outside.
 
-    Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame, matched to columns by name, taken
-    at the call. They become visible, in all stages at once, with the next epoch. Every method
-    returns the number of rows, copies counted, that wait because of it to be added or taken away.
+    Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame. They are matched to columns by
+    name and taken at the call. They become visible, in all stages at once, with the next epoch.
+    Every method returns the number of rows, copies counted, that the call will add and remove.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Input(Collection):
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
 
-        The key is a text, a number, a date or time, or made of these. Without one, rows equal to
-        those that an epoch before a restart inserted are warned of.
+        The key is a text, a number, a date or time, or made of these. Without a key, a warning
+        lists rows equal to those that an epoch before a restart inserted.
 
         Raises:
-            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null, there, or in
-                two of the rows.
+            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null, already
+                present, or in two of the rows.
         """
         return self._change("insert", rows, once)
 
     def remove(self, rows: Any, *, once: Any = None) -> int:
-        """Takes rows away, each one copy.
+        """Removes one copy of each row.
 
-        A keyed input takes away rows that are equal in all columns, and warns of absent ones. In
-        one without a key an absent row has a count below 0 until it is inserted: a warning and each
-        read give the command that repairs it.
+        A keyed input removes rows that are equal in all columns, and warns of absent ones. In an
+        input without a key an absent row has a count below 0 until it is inserted. A warning and
+        each read give the command that repairs it.
         """
         return self._change("remove", rows, once)
 
@@ -83,8 +83,8 @@ class Input(Collection):
     def delete(self, keys: Any) -> int:
         """Removes the rows of keys: values, or tuples for several key columns (keyed inputs).
 
-        A key that is not there is no error. Tables give the columns of the key by name: pandas,
-        Arrow, a PySpark DataFrame of at most as many rows as `session.collect_rows`.
+        An absent key is no error. Tables have the columns of the key by name: pandas, Arrow, or a
+        PySpark DataFrame of at most `session.collect_rows` rows.
         """
         key = self._keyed("delete")
         schema = Schema([self.schema.fields[i] for i in key])
@@ -139,17 +139,20 @@ class Input(Collection):
 
 
 def folder_watches_of(into: Input) -> Any:
-    """Who watches folders for the session of an input; see watching.py, which is above this."""
+    """Returns the folder watches of an input's session.
+
+    The type is `Any`, because `feeds/folder_watch.py` is in a higher layer.
+    """
     return into._watches
 
 
 def belongs_to(into: Input, inputs: IngestService) -> bool:
-    """Whether an input is one of the session whose inputs those are."""
+    """Returns True if an input belongs to the session of an ingest service."""
     return into._inputs is inputs
 
 
 def check_idempotency_key(once: Any, what: str) -> None:
-    """Raises if a key may have another text the next time that the cell is run.
+    """Raises SchemaError if a key may have another text the next time that the cell is run.
 
     Raises:
         SchemaError: if it is not a text, a number, a date or time, or made of these.
@@ -173,10 +176,10 @@ _KEYS = (str, int, float, Decimal, np.generic, PurePath, UUID)
 
 
 def idempotency_mark(uid: str, kind: str, once: Any) -> str:
-    """What the log records of a call with a key on the input of that identity."""
+    """Returns the text that the log records for a call with a key on an input."""
     return json.dumps([uid, kind, _plain(once)])
 
 
 def _plain(once: Any) -> Any:
-    """A key as JSON: numbers and texts as they are, the rest by its text."""
+    """Returns a key as JSON: numbers and texts unchanged, other values as text."""
     return once if isinstance(once, str | int | float | bool) else str(once)

@@ -1,7 +1,7 @@
-"""Rows that inputs lack, because an absent row was removed, and the command that repairs them.
+"""Finds rows that inputs lack because absent rows were removed, and the command that repairs them.
 
-A count below 0 is legal between two epochs: the row may still come. Reading raises until it has
-come, so each such error ends with a line that can be typed.
+A count below 0 is legal between two epochs, because the row may still be inserted. Reading raises
+until it is, so each such error ends with a command that can be typed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.trace.batch import Updates
 
 _ROWS_MAX, _TEXT_MAX = 5, 200
-"""Up to so many rows, and characters of them, are written into the command."""
+"""The most rows, and characters, that are written into the command."""
 
 _NAMED_MAX = 3
 _IMPORTS = {"datetime.": "import datetime", "Decimal(": "from decimal import Decimal"}
@@ -26,7 +26,7 @@ _IMPORTS = {"datetime.": "import datetime", "Decimal(": "from decimal import Dec
 def repair(snapshot: Snapshot, names: Iterable[str]) -> str:
     """Returns the commands that repair the inputs which some collections read.
 
-    Cost: the rows of these inputs, put in order.
+    Cost: sorting the rows of these inputs.
     """
     commands = []
     for stage in _inputs(snapshot, names):
@@ -43,10 +43,10 @@ def repair(snapshot: Snapshot, names: Iterable[str]) -> str:
 
 
 def repair_of(stage: Stage, lacking: Updates) -> str:
-    """Returns the command that brings the rows of an input whose counts are below 0.
+    """Returns the command that adds the rows of an input whose counts are below 0.
 
-    Few rows are written out. Of many, and in a keyed input, whose key may be there with another
-    row, every count below 0 is set to 0.
+    Few rows are written out. For many rows the command sets every count below 0 to 0. So it does
+    for a keyed input, whose key may be present with another row.
     """
     every = None if stage.key is not None else _rows_text(lacking, stage.schema.types)
     name = stage.name
@@ -71,13 +71,13 @@ def _inputs(snapshot: Snapshot, names: Iterable[str]) -> Iterator[Stage]:
 
 
 def _rows_text(lacking: Updates, types: Sequence[str]) -> str | None:
-    """Returns rows as the text of a list in Python; None if that would be long, or cannot be."""
+    """Returns rows as a Python list; None if it would be long or cannot be written."""
     counts = (-lacking.diff).tolist()
     if sum(counts) > _ROWS_MAX:
         return None
     try:
         columns = [rows.to_pylist(c, t) for c, t in zip(lacking.columns, types, strict=True)]
-    except SchemaError:  # a date that Python does not know
+    except SchemaError:  # a date outside the range of Python
         return None
     each = [_text(row) for row in zip(*columns, strict=True)]
     text = ", ".join(one for one, n in zip(each, counts, strict=True) for _ in range(n))
@@ -85,7 +85,7 @@ def _rows_text(lacking: Updates, types: Sequence[str]) -> str | None:
 
 
 def _text(value: Any) -> str:
-    """Returns a value as Python's source."""
+    """Returns a value as Python source."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, Mapping):
