@@ -42,7 +42,7 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
     target = os.path.realpath(plain_path(to, "copy"))
     with opened(path, mode="r") as reader:
         owners = owners_of(reader)
-        _free(owners.publisher.store, target)
+        _check_target(owners.publisher.store, target)
         for attempt in range(1 + TRIES):
             owners.follower.refresh()
             store, beginning = owners.publisher.store, owners.branching.beginning(None)
@@ -56,7 +56,7 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         return beginning.version.epoch
 
 
-def _free(store: Store, target: str) -> None:
+def _check_target(store: Store, target: str) -> None:
     """Raises SchemaError if no folder can be created there."""
     files, within = store.files, os.path.join(store.path, "")
     why = ""

@@ -53,10 +53,10 @@ from nosync_nb.store.timetravel import branches
 
 OnLoss = Literal["refuse", "wait", "gap"]
 
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 
-_open: WeakValueDictionary[str, Session] = WeakValueDictionary()
-_opening = threading.Lock()
+_open_sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+_opening_lock = threading.Lock()
 
 
 def open(
@@ -106,15 +106,17 @@ def open(
         FencedError: another process writes it; the notes list what can be done.
         CorruptLogError: a file on disk is damaged.
     """
-    _refuse_kept(mode, retain, budget)
-    _refuse(mode, bulk, named=replicas is not None or quorum is not None)
+    _check_retention(mode, retain, budget)
+    _check_mode(mode, bulk, named=replicas is not None or quorum is not None)
     where = os.path.realpath(plain_path(path, "open"))
-    asked = None if replicas is None else config.checked_config(replicas, quorum, log=where)
-    wish = _Wish(where, mode, takeover, _spark(spark, spark_rows, bulk), asked, quorum)
+    requested = None if replicas is None else config.checked_config(replicas, quorum, log=where)
+    request = _OpenRequest(
+        where, mode, takeover, _spark_options(spark, spark_rows, bulk), requested, quorum
+    )
     policy = RestorePolicy(on_loss, timeout)
     while True:
         try:
-            session = _one(wish, gap=policy.gap)
+            session = _open_or_reuse(request, gap=policy.gap)
             if retain is not None:
                 owners_of(session).retaining.set(retain)
             if budget is not None:
@@ -136,7 +138,7 @@ def plain_path(path: str | os.PathLike[str], what: str) -> str:
     return text
 
 
-class _Wish(NamedTuple):
+class _OpenRequest(NamedTuple):
     """The arguments of one opening; see `open`.
 
     Attributes:
@@ -162,53 +164,55 @@ class _Wish(NamedTuple):
         return self.replicas
 
 
-def _one(wish: _Wish, *, gap: bool) -> Session:
+def _open_or_reuse(request: _OpenRequest, *, gap: bool) -> Session:
     """Returns the folder's open session of this process if it is usable; else opens one."""
-    with _opening:
-        known = _known(wish.where) if wish.mode == "w" and not wish.takeover else None
-        if known is not None:
-            replication = owners_of(known).replication
-            asked = wish.over(replication.settings)
-            if asked is not None:
-                replication.change(asked)
-            if wish.spark.bulk:
-                owners_of(known).carrier.name(wish.spark.bulk)
-            return known
-        with _no_collection():
-            return _begun(wish, gap=gap)
+    with _opening_lock:
+        session = (
+            _usable_session(request.where) if request.mode == "w" and not request.takeover else None
+        )
+        if session is not None:
+            replication = owners_of(session).replication
+            requested = request.over(replication.settings)
+            if requested is not None:
+                replication.change(requested)
+            if request.spark.bulk:
+                owners_of(session).carrier.name(request.spark.bulk)
+            return session
+        with _without_garbage_collection():
+            return _open_new(request, gap=gap)
 
 
-def _begun(wish: _Wish, *, gap: bool) -> Session:
+def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
     """Opens a session and registers it for its folder.
 
     If anything fails, it closes everything and registers nothing.
     """
     started = time.perf_counter()
-    where, mode, asked = wish.where, wish.mode, wish.replicas
-    anew = restore.restore_log(where, asked, gap=gap) if asked is not None else None
+    where, mode, requested = request.where, request.mode, request.replicas
+    restoration = restore.restore_log(where, requested, gap=gap) if requested is not None else None
     files = FetchingFiles() if mode == "w" else None
-    further = catch_up.replicas_to_ask(files or Files(), where, asked)
-    opened = partial(Log.open, further=further)
+    copies = catch_up.replicas_to_ask(files or Files(), where, requested)
+    opened = partial(Log.open, further=copies)
     branches.check_branch_exists(files or Files(), where)
-    store = Store.open(where, mode=mode, takeover=wish.takeover, files=files, opened=opened)
+    store = Store.open(where, mode=mode, takeover=request.takeover, files=files, opened=opened)
     read = time.perf_counter()
     session = None
     try:
-        replicas, unfit = _replicas(store, wish)
-        replicas, ready = _prepared(store, replicas)
-        session = Session(store, replicas, open, spark=wish.spark)
-        if anew is not None:
-            report_restore(session.recovery, anew, [*session.inputs, *session.stages])
+        replicas, unfit = _configured_replicas(store, request)
+        replicas, ready = _prepare_replicas(store, replicas)
+        session = Session(store, replicas, open, spark=request.spark)
+        if restoration is not None:
+            report_restore(session.recovery, restoration, [*session.inputs, *session.stages])
             for said in (
                 remote_branches.record_restored_branches(store.files, where, replicas)
-                if anew.url
+                if restoration.url
                 else ()
             ):
                 session.recovery.note(said)
         for note in (unfit, ready):
             if note is not None:
                 session.recovery.note(note)
-        owners, lacks = owners_of(session), mode == "w" and _may_lack(store)
+        owners, lacks = owners_of(session), mode == "w" and _may_lack_state(store)
         if owners.behind:
             owners.gate.ready()
         verified, restored = store.verified, time.perf_counter()
@@ -229,7 +233,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         raise
 
 
-def _may_lack(store: Store) -> bool:
+def _may_lack_state(store: Store) -> bool:
     """Returns True if operator state may be missing: in a branch, or after a rewind.
 
     No checkpoint is written after a rewind before the state is complete.
@@ -237,7 +241,7 @@ def _may_lack(store: Store) -> bool:
     return branches.branch_origin(store.meta) is not None or rewind_target(store.tail) is not None
 
 
-def _replicas(store: Store, wish: _Wish) -> tuple[ReplicaConfig, str | None]:
+def _configured_replicas(store: Store, request: _OpenRequest) -> tuple[ReplicaConfig, str | None]:
     """Returns the replicas of an opened log, and why they cannot be used.
 
     The second value is None if they can be used.
@@ -248,19 +252,19 @@ def _replicas(store: Store, wish: _Wish) -> tuple[ReplicaConfig, str | None]:
     try:
         stored = config.read_config(store.files, store.path, log.id)
     except (TrustError, CorruptLogError, DurabilityError) as error:
-        if wish.replicas is None:
+        if request.replicas is None:
             return ReplicaConfig(), str(error)
         stored = ReplicaConfig()
-    asked = wish.over(stored)
-    if asked is None or asked == stored.settled:
+    requested = request.over(stored)
+    if requested is None or requested == stored.settled:
         return stored, None
-    asked = stored.changed(asked, log.head.seq)
-    prepare_copy(asked.replicas, store.files)
-    config.write_config(store.files, store.path, log.id, asked)
-    return asked, None
+    requested = stored.changed(requested, log.head.seq)
+    prepare_copy(requested.replicas, store.files)
+    config.write_config(store.files, store.path, log.id, requested)
+    return requested, None
 
 
-def _prepared(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str | None]:
+def _prepare_replicas(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str | None]:
     """Prepares the replicas that a branch has from its parent, at its first opening.
 
     Returns them, and a note for the report. If one cannot be reached, the branch opens all the
@@ -276,35 +280,35 @@ def _prepared(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str
     return replicas, f"it was on this disk alone, and is kept at {urls} from now on"
 
 
-def _known(where: str) -> Session | None:
+def _usable_session(where: str) -> Session | None:
     """Returns the open session of a folder in this process, if it can be used."""
-    known = _open.get(where)
-    if known is not None and known.closed:
-        known.close()  # completes a close that was interrupted
-    if known is None or known.closed or owners_of(known).publisher.fenced:
+    session = _open_sessions.get(where)
+    if session is not None and session.closed:
+        session.close()  # completes a close that was interrupted
+    if session is None or session.closed or owners_of(session).publisher.fenced:
         return None
-    return known
+    return session
 
 
 def _register(where: str, session: Session) -> None:
     """Registers the session of a folder in this process."""
-    replaced = _open.get(where)
+    replaced = _open_sessions.get(where)
     if replaced is not None and not replaced.closed:
         owners_of(replaced).link.close()  # because its views would show outdated contents
-    _open[where] = session
+    _open_sessions[where] = session
     atexit.register(session.close)
 
 
-def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) -> None:
+def _check_retention(mode: str, retain: int | str | None, budget: int | str | None) -> None:
     """Raises SchemaError if `retain` or `budget` is invalid, or given with `mode="r"`."""
     retention_policy.parse_retention(retain)
     retention_policy.parse_bounds(budget)
-    for name, said in (("retain", retain), ("budget", budget)):
-        if said is not None and mode == "r":
+    for name, value in (("retain", retain), ("budget", budget)):
+        if value is not None and mode == "r":
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
 
 
-def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions:
+def _spark_options(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions:
     """Returns the options for Spark.
 
     Raises:
@@ -322,7 +326,7 @@ def _spark(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions
     return SparkOptions(spark, spark_rows, "" if bulk is None else location.checked_url(bulk))
 
 
-def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:
+def _check_mode(mode: str, bulk: str | None, *, named: bool) -> None:
     """Raises SchemaError if `mode` is unknown, or an argument for writing comes with `mode="r"`.
 
     Args:
@@ -340,7 +344,7 @@ def _refuse(mode: str, bulk: str | None, *, named: bool) -> None:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """A block without garbage collection, because it creates thousands of lasting objects.
 
     At its end they are marked as examined; otherwise the collector would spend a tenth of the
@@ -389,8 +393,8 @@ class RestorePolicy:
             )
         self._on_loss = cast(OnLoss, on_loss)
         self._timeout = timeout
-        self._until = None if timeout is None else time.monotonic() + timeout
-        self._said = ""
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._last_warning = ""
 
     @property
     def gap(self) -> bool:
@@ -407,23 +411,23 @@ class RestorePolicy:
         """
         if self._on_loss != "wait":
             raise missing
-        if self._until is not None and time.monotonic() >= self._until:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
             missing.add_note(f"on_loss='wait': it was waited for {self._timeout:g} s")
             raise missing
-        if str(missing) != self._said:
-            self._said = str(missing)
+        if str(missing) != self._last_warning:
+            self._last_warning = str(missing)
             warn(f"waiting for replicas, interrupt to stop: {missing}", stacklevel=4)
-        threading.Event().wait(_AGAIN_S)
+        threading.Event().wait(_RETRY_S)
 
 
-def report_restore(report: RecoveryReport, regained: RestoreResult, stages: list[str]) -> None:
+def report_restore(report: RecoveryReport, restored: RestoreResult, stages: list[str]) -> None:
     """Notes in the report of an opening the replica that a log was restored from, and its gaps."""
-    if not regained.url:
-        for doubt in regained.doubts:
+    if not restored.url:
+        for doubt in restored.doubts:
             report.note(f"a new log was begun, though a replica did not answer: {doubt}")
         return
-    report.note(f"made anew from {regained.url}, up to frame {regained.seq}")
-    for doubt in regained.doubts:
+    report.note(f"made anew from {restored.url}, up to frame {restored.seq}")
+    for doubt in restored.doubts:
         report.note(f"not used: {doubt}")
-    if regained.uncertain:
+    if restored.uncertain:
         report.gap(stages)

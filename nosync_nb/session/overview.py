@@ -118,12 +118,14 @@ def overview_mark(owners: Services) -> OverviewMark:
     """Returns the current mark. Cost: some us, and some more for each replica."""
     owners.follower.refresh()
     publisher = owners.publisher
-    seen, durable = publisher.snapshot, publisher.store.log.durable
+    snapshot, durable = publisher.snapshot, publisher.store.log.durable
     copies = tuple(
         (copy.url, copy.state, copy.frame, copy.epoch, copy.behind_bytes > 0, copy.bytes_sent)
         for copy in owners.replication.status()
     )
-    return OverviewMark(seen, durable, copies, owners.worker.tasks_count, owners.watches.status())
+    return OverviewMark(
+        snapshot, durable, copies, owners.worker.tasks_count, owners.watches.status()
+    )
 
 
 def build_overview(owners: Services) -> Overview:
@@ -136,25 +138,25 @@ def build_overview(owners: Services) -> Overview:
     of_stages, of_replicas = frontiers.of_stages(), frontiers.of_replicas()
     after = {failure.value: frontiers.of_failure(failure) for failure in FailureClass}
     costs = _costs(owners)
-    seen = publisher.snapshot  # taken last: not older than the frontiers
-    shown = []
-    for name in sorted(seen.catalog, key=lambda each: not seen.catalog[each].is_input):
-        stage = seen.catalog[name]
+    snapshot = publisher.snapshot  # taken last: not older than the frontiers
+    outlines = []
+    for name in sorted(snapshot.catalog, key=lambda each: not snapshot.catalog[each].is_input):
+        stage = snapshot.catalog[name]
         if stage.frozen or name not in of_stages:
             continue
-        rows, size, why = _held(owners, seen, stage)
+        rows, size, why = _rows_and_size(owners, snapshot, stage)
         copies = tuple(copy.get(name, 0) for copy in of_replicas)
-        shown.append(
+        outlines.append(
             StageOutline(
                 name,
                 stage.is_input,
                 stage.schema,
-                seen.reads[name],
+                snapshot.reads[name],
                 stage.version,
                 stage.options.persist or "replicas",
                 rows,
                 size,
-                seen.last(stage),
+                snapshot.last(stage),
                 stage.goes_on,
                 stage.held or stage.reason or why,
                 publisher.works.last(name),
@@ -166,9 +168,9 @@ def build_overview(owners: Services) -> Overview:
         )
     replication, ledger = owners.replication, publisher.ledger
     return Overview(
-        seen.epoch,
-        _moment(ledger.committed(seen.epoch)),
-        tuple(shown),
+        snapshot.epoch,
+        _utc_time(ledger.committed(snapshot.epoch)),
+        tuple(outlines),
         costs,
         tuple(replication.status()),
         replication.settings.quorum,
@@ -176,11 +178,17 @@ def build_overview(owners: Services) -> Overview:
     )
 
 
-def _held(owners: Services, seen: Snapshot, stage: Stage) -> tuple[int | None, int, str]:
+def _rows_and_size(
+    owners: Services, snapshot: Snapshot, stage: Stage
+) -> tuple[int | None, int, str]:
     """Returns the rows of a stage, its bytes, and why they cannot be read."""
     try:
         layers = owners.upkeep.layers(stage.name)
-        return stats.row_sums(seen.contents(stage.name)), sum(each["bytes"] for each in layers), ""
+        return (
+            stats.row_sums(snapshot.contents(stage.name)),
+            sum(each["bytes"] for each in layers),
+            "",
+        )
     except Exception as error:  # a damaged or deleted file must not hide other stages
         return None, 0, str(error)
 
@@ -197,8 +205,8 @@ def _cost(owners: Services, failure: str, lost: int | None) -> FailureCost:
     epoch = owners.frontiers.after(failure, lost)
     gone = max(0, owners.publisher.now - epoch)
     since = owners.publisher.ledger.committed(epoch + 1) if gone else None
-    return FailureCost(failure, lost, epoch, gone, _moment(since))
+    return FailureCost(failure, lost, epoch, gone, _utc_time(since))
 
 
-def _moment(seconds: float | None) -> datetime | None:
+def _utc_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

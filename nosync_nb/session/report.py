@@ -136,9 +136,8 @@ class RecoveryReport:
         how = "closed properly" if self.clean else "not closed properly"
         if self.lost:
             how += f", {counted_noun(len(self.lost), 'epoch')} lost"
-        return (
-            f"recovered at epoch {self.resumed_at} in {_time(sum(self.seconds.values()))} ({how})"
-        )
+        took = _seconds_text(sum(self.seconds.values()))
+        return f"recovered at epoch {self.resumed_at} in {took} ({how})"
 
     def facts(self) -> list[tuple[str, str]]:
         """Returns the lines below the title, each with its heading."""
@@ -153,7 +152,7 @@ class RecoveryReport:
         for name, kind in self.stages.items():
             if kind == STALE:
                 facts.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
-        facts += [("not back", text) for text in self._missed()]
+        facts += [("not back", text) for text in self._lost_names()]
         for kind in (READ, EXTEND, RECOMPUTE):
             names = [*self.inputs] if kind == READ else []
             names += [name for name, each in self.stages.items() if each == kind]
@@ -164,19 +163,21 @@ class RecoveryReport:
         facts.append(("Spark", self.spark))
         facts.append(("recomputed", counted_noun(self.recomputed, "stage-epoch")))
         facts += [("note", each) for each in self.notes]
-        facts.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
+        facts.append(
+            ("time", ", ".join(f"{k} {_seconds_text(v)}" for k, v in self.seconds.items()))
+        )
         return [(what, text) for what, text in facts if text]
 
-    def _missed(self) -> list[str]:
+    def _lost_names(self) -> list[str]:
         """Returns the lost names by the cell that bound them: `a, b — In[3]: a, b = 1, 2`."""
         cells: dict[str, list[str]] = {}
         for name, cell in self.not_restored.items():
             cells.setdefault(cell, []).append(name)
-        told = [f"{listed_names(names)} — {cell}" for cell, names in cells.items()]
-        more = len(told) - CELLS_MAX
+        lines = [f"{listed_names(names)} — {cell}" for cell, names in cells.items()]
+        more = len(lines) - CELLS_MAX
         if more <= 0:
-            return told
-        return [*told[-CELLS_MAX:], f"and what {counted_noun(more, 'cell')} before made"]
+            return lines
+        return [*lines[-CELLS_MAX:], f"and what {counted_noun(more, 'cell')} before made"]
 
     def __str__(self) -> str:
         lines = [f"NoSync: {self.title}"]
@@ -199,7 +200,7 @@ def counted_noun(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _time(seconds: float) -> str:
+def _seconds_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 

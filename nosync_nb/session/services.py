@@ -75,7 +75,7 @@ class Services:
         self.names = names = DefinitionNames(listeners)
         self.transactions = transactions = Transactions()
         self.publisher = publisher = Publisher(store, gate, self.works, FileCollector(), names)
-        tell = listeners.say, self._look, self._propose
+        tell = listeners.say, self._evaluate_backlog, self._queue_proposals
         self.replication = replication = ReplicationService(publisher, settings, *tell)
         self.fetching = LazyFiles(store, lambda: replication.settings.replicas)
         self.frontiers = frontiers = FrontierService(publisher, replication, self.fetching)
@@ -85,8 +85,8 @@ class Services:
         self.verification = VerificationService(publisher, replication)
         self.signer = signer = CatalogSigner(store.log.id)
         self.branching = BranchService(gate, publisher, signer, replication, opens)
-        ended = partial(_ended, gate, publisher)
-        self.carrier = _carrier(store, spark)
+        ended = partial(_is_ended, gate, publisher)
+        self.carrier = _staging_service(store, spark)
         asks = limits, ended, listeners.say, self.works.doing, spark.session
         self.link = link = SparkConnection(publisher, *asks, self.carrier)
         types = link.types
@@ -100,8 +100,8 @@ class Services:
         self.follower = follower = LogFollower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
         frames = DataFrameExports(publisher, reader, names, link)
-        seen = publisher, reader, follower, frames
-        self.host = SessionHost(gate, *seen, names, listeners, types, limits)
+        readers = publisher, reader, follower, frames
+        self.host = SessionHost(gate, *readers, names, listeners, types, limits)
         self.comparing = CompareService(publisher, self.host, link.evaluate)
         self.paging = PagingService(publisher, reader, follower, names, types)
         installation = CatalogInstaller(gate, publisher, link, types, signer, self.upkeep, limits)
@@ -129,19 +129,19 @@ class Services:
             FolderWatches(*feeds),
             StreamFeeds(*feeds, commits=self.commits),
         )
-        self._begin(opening, transactions, installation)
+        self._complete_opening(opening, transactions, installation)
 
-    def _look(self) -> None:
+    def _evaluate_backlog(self) -> None:
         """Re-evaluates the replication requirement after a message from the keeper."""
         self.scaling.look()
 
-    def _propose(self) -> None:
+    def _queue_proposals(self) -> None:
         """Queues the adoption of merges that the keeper has made."""
         self.worker.submit(
             "proposals", self.upkeep.take_proposals, name="taking what the keeper has merged"
         )
 
-    def _begin(
+    def _complete_opening(
         self, opening: RecoveryState, transactions: Transactions, installation: CatalogInstaller
     ) -> None:
         """Builds the rebuild and rewind services, and completes the opening.
@@ -172,12 +172,12 @@ class Services:
             completion.begin(opening)
 
 
-def _carrier(store: Store, spark: SparkOptions) -> StagingService:
+def _staging_service(store: Store, spark: SparkOptions) -> StagingService:
     """Creates the service that stages the files of a log for executors."""
     own = store.log.id.hex(), str(store.log.generation)  # unique to this owner of the log
     return StagingService(store.parts, own, spark.bulk)
 
 
-def _ended(gate: WriterLock, publisher: Publisher) -> bool:
+def _is_ended(gate: WriterLock, publisher: Publisher) -> bool:
     """Returns True if the session is closing, or another owner has the log."""
     return gate.closing or publisher.fenced

@@ -380,9 +380,9 @@ class Session:
                 try:
                     self._owners.commits.tell_absent()
                 finally:
-                    self._owners.follower.between(self._end)
+                    self._owners.follower.between(self._release)
 
-    def _end(self) -> None:
+    def _release(self) -> None:
         """Releases all resources. Each step may be repeated; the last one marks it as closed."""
         if self._owners.gate.closed:  # another thread has closed it
             return

@@ -48,27 +48,29 @@ def trust_report(session: Session) -> TrustReport:
     owners = owners_of(session)
     publisher, signer = owners.publisher, owners.signer
     key, unfit = signature.own_key()
-    origin, said = signer.origin, signer.said
+    origin, written = signer.origin, signer.said
     log = publisher.store.log
-    if log.mode == "r" and said is not None:
-        origin = signature.judge_signature(key, log.id, said.epoch, said.catalog, said.signature)
+    if log.mode == "r" and written is not None:
+        origin = signature.judge_signature(
+            key, log.id, written.epoch, written.catalog, written.signature
+        )
     catalog = publisher.snapshot.catalog
     described_here = [s for s in catalog.values() if s.definition and not s.frozen]
     if log.mode == "w" and described_here and all(s.signer is None for s in described_here):
         origin = signature.OWN  # the user's cells have redefined every stage
     stages = [
         StageTrust(
-            one_line(s.name), _whose(s, origin), s.held and one_line(s.held), stage_summary(s)
+            one_line(s.name), _author_text(s, origin), s.held and one_line(s.held), stage_summary(s)
         )
         for s in described_here
     ]
     yours = unfit or (
         f"{signing.key_id(key)}, at '{signing.key_path()}'" if key else "there is none"
     )
-    return TrustReport(log.id.hex(), _signed(origin), one_line(yours), stages)
+    return TrustReport(log.id.hex(), _origin_text(origin), one_line(yours), stages)
 
 
-def _signed(origin: signature.CatalogOrigin) -> str:
+def _origin_text(origin: signature.CatalogOrigin) -> str:
     if origin.own:
         return "signed with your key"
     if not origin.signer:
@@ -76,7 +78,7 @@ def _signed(origin: signature.CatalogOrigin) -> str:
     return f"signed with key {origin.signer}, or so it says; it is not believed"
 
 
-def _whose(stage: Stage, origin: signature.CatalogOrigin) -> str:
+def _author_text(stage: Stage, origin: signature.CatalogOrigin) -> str:
     signer = origin.signer if stage.signer is None else stage.signer
     return "yours" if signer is None else f"of key {signer}" if signer else "of nobody"
 
@@ -84,11 +86,11 @@ def _whose(stage: Stage, origin: signature.CatalogOrigin) -> str:
 def stage_summary(stage: Stage) -> str:
     """Returns the definition of a stage as one line, truncated if it is long."""
     assert stage.definition is not None
-    text = one_line(_text(stage.definition))
+    text = one_line(_definition_text(stage.definition))
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"
 
 
-def _text(tree: Definition) -> str:
+def _definition_text(tree: Definition) -> str:
     """Returns an operator and its inputs as nested calls, truncated to what can be shown."""
     pieces: list[str] = []
     waiting: list[str | Definition] = [tree]
@@ -102,10 +104,12 @@ def _text(tree: Definition) -> str:
             pieces.append(part)
             length += len(part)
             continue
-        given: list[str | Definition] = [f"{key}={value!r}" for key, value in part.params.items()]
-        given += [f"function {each.identity[:12]}" for each in part.captured]
+        arguments: list[str | Definition] = [
+            f"{key}={value!r}" for key, value in part.params.items()
+        ]
+        arguments += [f"function {each.identity[:12]}" for each in part.captured]
         inner = []
-        for each in (*part.inputs, *given):
+        for each in (*part.inputs, *arguments):
             inner += (", ", each)
         waiting += [")", *reversed(inner[1:]), f"{part.op}("]
     return "".join(pieces)

@@ -56,7 +56,7 @@ def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
 
 
 def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> None:
-    for place, name in ((rows, "to_columns"), (pending_changes, "_meant")):
+    for place, name in ((rows, "to_columns"), (pending_changes, "_effect")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, full)
             fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not taken")

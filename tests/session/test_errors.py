@@ -423,7 +423,7 @@ def test_rows_below_0_of_a_keyed_input_of_an_old_log_are_repaired(session: Sessi
     planes = session["planes"]  # has ("a", 1)
     row = Updates([objects(["a"]), np.array([2], np.int32)], np.array([-1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pending_changes, "_removed", lambda stage, updates, trace: row)
+        patch.setattr(pending_changes, "_present_removed", lambda stage, updates, trace: row)
         planes.remove([("a", 2)])
         session.commit()
     with pytest.raises(NegativeMultiplicityError) as caught:

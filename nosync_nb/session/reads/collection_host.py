@@ -75,17 +75,17 @@ class DataFrameExports:
         from nosync_nb.spark.views import views
 
         store = self._publisher.store
-        given = following(lambda: self._rows(definition, at, views.SMALL_ROWS))
-        count = len(given) if isinstance(given, Batch) else given.rows_count
+        source = following(lambda: self._rows(definition, at, views.SMALL_ROWS))
+        count = len(source) if isinstance(source, Batch) else source.rows_count
         carrier = self._link.carrier
         depot = StagingArea(carrier.folder)
         if count > views.SMALL_ROWS:
             depot = carrier.required(spark, f"to_spark of {count} rows")
         shipping = PlanPayload(carrier, depot, "view", thorough=store.foreign)
-        kept = store.log.mode == "w"
+        retained = store.log.mode == "w"
         try:
             with launch.guarded_use(spark, "to_spark"):
-                frame = views.to_spark(spark, given, definition.schema, shipping, kept=kept)
+                frame = views.to_spark(spark, source, definition.schema, shipping, kept=retained)
         except NegativeMultiplicityError as error:
             name = self._names.of(definition)
             what = f"collection '{name}'" if name else "this collection"
@@ -104,16 +104,16 @@ class DataFrameExports:
         Raises:
             CorruptLogError: with `mode="r"`, if the owner has deleted files of this snapshot.
         """
-        reader, store, seen = self._reader, self._publisher.store, self._publisher.snapshot
+        reader, store, snapshot = self._reader, self._publisher.store, self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
             batch = reader.read(definition, at)
-            when = partial(reader.epoch, at, seen)
+            when = partial(reader.epoch, at, snapshot)
             refuse_negative(batch, result_title(None), when, partial(self._repair, definition))
             return batch
         if at is None:
-            reader.refuse_pending(seen, definition, name)
-        trace = trace_at(seen, name, None if at is None else reader.epoch(at, seen))[1]
+            reader.refuse_pending(snapshot, definition, name)
+        trace = trace_at(snapshot, name, None if at is None else reader.epoch(at, snapshot))[1]
         files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
         if files and trace.rows_count > small:
             self._publisher.garbage.export(files)
@@ -199,15 +199,15 @@ class SessionHost:
             StageError: a collection that it reads was dropped, or has other columns.
         """
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
-        seen = self._publisher.snapshot
+        snapshot = self._publisher.snapshot
         name = self._names.of(definition)
         if name is not None:
-            last = seen.last(same_columns_definition(seen, name, definition.schema))
-            return CollectionPosition(ResolvedEpoch(last, since), (seen.graph.named[name].log,))
+            last = snapshot.last(same_columns_definition(snapshot, name, definition.schema))
+            return CollectionPosition(ResolvedEpoch(last, since), (snapshot.graph.named[name].log,))
         read = {ref.name: ref.schema for ref in definition.refs}
-        stages = [same_columns_definition(seen, each, schema) for each, schema in read.items()]
-        logs = tuple(seen.graph.named[stage.name].log for stage in stages)
-        return CollectionPosition(ResolvedEpoch(seen.epoch, since), logs)
+        stages = [same_columns_definition(snapshot, each, schema) for each, schema in read.items()]
+        logs = tuple(snapshot.graph.named[stage.name].log for stage in stages)
+        return CollectionPosition(ResolvedEpoch(snapshot.epoch, since), logs)
 
     def holds(self, standing: CollectionPosition, definition: Definition) -> bool:
         """Returns True if a position is valid: not undone by a rewind, not replaced by an edit."""
@@ -237,11 +237,11 @@ class SessionHost:
         loops.refuse_reading(definition)
         reader = self._reader
 
-        def glanced() -> Seen | None:
+        def probe() -> Seen | None:
             trace = reader.now(definition) if at is None else reader.then(definition, at)
             return None if trace is None else look(trace)
 
-        return self._following(glanced)
+        return self._following(probe)
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Returns the net changes of the epochs in `(after, upto]`, consolidated."""

@@ -39,7 +39,7 @@ from nosync_nb.trace.history import interval_cover
 from nosync_nb.trace.history.archive import add_sums
 
 
-class _Compared(NamedTuple):
+class _ResolvedSide(NamedTuple):
     """One side: its epoch, its host, its definition, and the positions of the columns."""
 
     side: ComparisonSide
@@ -85,28 +85,35 @@ class CompareService:
                 f"compare: at={at!r} is not an epoch, nor a pair of them",
                 hint="write at=5, or at=(5, 9) for the first at 5 and the second at 9",
             )
-        schema = _common(a.schema, other.schema, columns)
-        one, two = _read(a, epochs[0], schema), _read(other, epochs[1], schema)
+        schema = _common_columns(a.schema, other.schema, columns)
+        one, two = _resolve_side(a, epochs[0], schema), _resolve_side(other, epochs[1], schema)
         name = one.host.name_of(one.definition)
         if one.host is two.host and name and name == two.host.name_of(two.definition):
-            made = _changes(one, two, schema)
+            difference = _epoch_difference(one, two, schema)
         else:
-            made = row_difference(_rows(one, schema), _rows(two, schema), schema.types)
+            difference = row_difference(
+                _rows_of_side(one, schema), _rows_of_side(two, schema), schema.types
+            )
         count = a.count(one.side.epoch)
-        own = one if one.host is self._host else two
-        here = epochs == (None, None) and one.host is two.host is self._host
+        local = one if one.host is self._host else two
+        is_current = epochs == (None, None) and one.host is two.host is self._host
         live: Callable[[], Collection] | None
-        if here:
-            live = partial(differing_counts, _only(a, schema), _only(other, schema))
+        if is_current:
+            live = partial(differing_counts, _with_columns(a, schema), _with_columns(other, schema))
         else:
-            live = self._between(one, two, epochs, schema)
-        by_key = self._keys(own, schema, by)
+            live = self._live_difference(one, two, epochs, schema)
+        by_key = self._matching_places(local, schema, by)
         over = None
         if name and two.host.name_of(two.definition) and one.side.epoch == two.side.epoch:
             over = partial(
-                _over, one, two, schema, by_key, interval_cover.common(a.history(), other.history())
+                _compare_epochs,
+                one,
+                two,
+                schema,
+                by_key,
+                interval_cover.common(a.history(), other.history()),
             )
-        return Comparison(one.side, two.side, schema, made, count, by_key, live, over)
+        return Comparison(one.side, two.side, schema, difference, count, by_key, live, over)
 
     def changes(self, collection: Collection, after: Any, upto: Any, *, limit: int) -> RowChanges:
         """Returns the first changes of a collection in `(after, upto]`, paired by its key if any.
@@ -121,12 +128,12 @@ class CompareService:
         Cost: one vectorised pass over the changes.
         """
         definition, host = definition_of("changes", collection), session_of(collection)
-        made = host.changes(definition, after, upto)
-        key = _key(self._publisher.snapshot, definition) if host is self._host else None
-        return first_row_changes(made, collection.schema, key or (), limit)
+        changes = host.changes(definition, after, upto)
+        key = _inferred_key(self._publisher.snapshot, definition) if host is self._host else None
+        return first_row_changes(changes, collection.schema, key or (), limit)
 
-    def _between(
-        self, one: _Compared, two: _Compared, epochs: tuple[Any, ...], schema: Schema
+    def _live_difference(
+        self, one: _ResolvedSide, two: _ResolvedSide, epochs: tuple[Any, ...], schema: Schema
     ) -> Callable[[], Collection] | None:
         """Returns a function that builds the difference of two collections of different sessions.
 
@@ -136,15 +143,19 @@ class CompareService:
         for read, at in zip((one, two), epochs, strict=True):
             if not isinstance(read.host, SessionHost):
                 return None
-            begun = read.host.standing(read.definition)
+            position = read.host.standing(read.definition)
             if at is not None:
-                begun = begun._replace(point=read.host.pinpoint(at))
+                position = position._replace(point=read.host.pinpoint(at))
             feeds.append(
-                SideFeed(read.side.name, read.host, read.definition, read.places, begun, at is None)
+                SideFeed(
+                    read.side.name, read.host, read.definition, read.places, position, at is None
+                )
             )
         return lambda: Between(feeds, schema, self._host, self._evaluate).collection
 
-    def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
+    def _matching_places(
+        self, one: _ResolvedSide, schema: Schema, by: str | Sequence[str] | None
+    ) -> Key:
         """Returns the positions of the columns that match a row with its changed version.
 
         Args:
@@ -154,13 +165,13 @@ class CompareService:
             return tuple(map(schema.index, [by] if isinstance(by, str) else by))
         if one.host is not self._host:
             return None
-        key = _key(self._publisher.snapshot, one.definition)
+        key = _inferred_key(self._publisher.snapshot, one.definition)
         if key is None or not all(place in one.places for place in key):
             return None
         return tuple(one.places.index(place) for place in key)
 
 
-def _common(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
+def _common_columns(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
     """Returns the columns to compare.
 
     Raises:
@@ -177,14 +188,14 @@ def _common(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
     return sides[0]
 
 
-def _only(collection: Collection, schema: Schema) -> Collection:
+def _with_columns(collection: Collection, schema: Schema) -> Collection:
     """Returns a collection with the columns to compare alone."""
     if collection.schema.names == schema.names:
         return collection
     return collection.select(*("`" + name.replace("`", "``") + "`" for name in schema.names))
 
 
-def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
+def _resolve_side(collection: Collection, at: Any, schema: Schema) -> _ResolvedSide:
     """Resolves one side: its epoch, its host and its columns."""
     definition, host = definition_of("compare", collection), session_of(collection)
     name = collection.name or one_line(repr(collection))
@@ -192,19 +203,19 @@ def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:
     if at is None:
         host.glance(definition, lambda _: None)  # raises if it depends on pending changes
     epoch = host.epoch(at)
-    if at is None and (known := collection.history()):
-        epoch = known[-1][-1]  # an earlier version has stopped
-    return _Compared(ComparisonSide(name, epoch), host, definition, places)
+    if at is None and (readable := collection.history()):
+        epoch = readable[-1][-1]  # an earlier version has stopped
+    return _ResolvedSide(ComparisonSide(name, epoch), host, definition, places)
 
 
-def _rows(read: _Compared, schema: Schema) -> Updates:
+def _rows_of_side(read: _ResolvedSide, schema: Schema) -> Updates:
     """Returns the rows of a side."""
     return restricted_comparison(
         read.host.read(read.definition, read.side.epoch), read.places, schema.types
     )
 
 
-def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
+def _epoch_difference(one: _ResolvedSide, other: _ResolvedSide, schema: Schema) -> Batch:
     """Returns the difference between two epochs of one collection."""
     first, last = sorted((one.side.epoch, other.side.epoch))
     changed = restricted_comparison(
@@ -215,57 +226,66 @@ def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
     return row_difference(*sides, schema.types)
 
 
-def _over(
-    one: _Compared, two: _Compared, schema: Schema, by: Key, known: list[range], most: int
+def _compare_epochs(
+    one: _ResolvedSide,
+    two: _ResolvedSide,
+    schema: Schema,
+    by: Key,
+    readable: list[range],
+    most: int,
 ) -> Iterator[Comparison]:
     """Yields the comparison at epochs that both sides can be read at.
 
     Each is computed from the previous one.
     """
     upto = one.side.epoch
-    epochs = [each[: bisect_right(each, upto)] for each in known]
+    epochs = [each[: bisect_right(each, upto)] for each in readable]
     many = sum(map(len, epochs))
     every = chain.from_iterable(epochs)
     gaps = max(1, most - 1)
     picked = {many - 1 - i * (many - 1) // gaps for i in range(most)} if many else set()
-    made, last = None, 0
+    difference, last = None, 0
     for epoch in (epoch for place, epoch in enumerate(every) if place in picked):
-        if made is None:
-            a, b = (_at(each, epoch, schema) for each in (one, two))
+        if difference is None:
+            a, b = (_rows_at(each, epoch, schema) for each in (one, two))
         else:
-            a, b = (_between(each, last, epoch, schema) for each in (one, two))
+            a, b = (_changes_between(each, last, epoch, schema) for each in (one, two))
         step = row_difference(a, b, schema.types)
-        made = step if made is None else add_sums(made.layout, [made.updates, step.updates])
+        difference = (
+            step
+            if difference is None
+            else add_sums(difference.layout, [difference.updates, step.updates])
+        )
         last = epoch
-        here, there = (each.side._replace(epoch=epoch) for each in (one, two))
-        yield Comparison(here, there, schema, made, 0, by)
+        left, right = (each.side._replace(epoch=epoch) for each in (one, two))
+        yield Comparison(left, right, schema, difference, 0, by)
 
 
-def _at(read: _Compared, epoch: int, schema: Schema) -> Updates:
+def _rows_at(read: _ResolvedSide, epoch: int, schema: Schema) -> Updates:
     """Returns the rows of a side at an epoch."""
     return restricted_comparison(read.host.read(read.definition, epoch), read.places, schema.types)
 
 
-def _between(read: _Compared, after: int, upto: int, schema: Schema) -> Updates:
+def _changes_between(read: _ResolvedSide, after: int, upto: int, schema: Schema) -> Updates:
     """Returns the changes of a side in `(after, upto]`."""
     changed = read.host.changes(read.definition, after, upto)
     return restricted_comparison(changed, read.places, schema.types)
 
 
-def _key(seen: Snapshot, definition: Definition) -> Key:
+def _inferred_key(snapshot: Snapshot, definition: Definition) -> Key:
     """Returns the key columns of a definition, inferred through the stages that it reads."""
     reads: dict[str, tuple[str, ...]] = {}
     waiting = list(definition.references)
     while waiting:
         name = waiting.pop()
-        stage = seen.catalog.get(name)
+        stage = snapshot.catalog.get(name)
         if stage is not None and name not in reads:
             reads[name] = stage.definition.references if stage.definition else ()
             waiting += reads[name]
-    known: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for name in TopologicalSorter(reads).static_order():
-        stage = seen.catalog.get(name)
+        stage = snapshot.catalog.get(name)
         if stage is not None:
             tree = stage.definition
-            known[name] = stage.key if tree is None else row_key(tree.walk(), known.get)
-    return row_key(definition.walk(), known.get)
+            keys[name] = stage.key if tree is None else row_key(tree.walk(), keys.get)
+    return row_key(definition.walk(), keys.get)

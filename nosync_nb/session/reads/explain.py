@@ -72,7 +72,7 @@ class ExplainSubject(NamedTuple):
 
 def explain_collection(
     definition: Definition,
-    seen: Snapshot,
+    snapshot: Snapshot,
     names: DefinitionNames,
     works: WorkMetrics,
     types: SparkTypes,
@@ -82,35 +82,39 @@ def explain_collection(
     Cost: O(its operators + nodes of the graph); some 20 us for each operator.
     """
     name = names.of(definition)
-    stage = seen.stage(definition.name) if definition.is_ref else seen.catalog.get(name or "")
+    stage = (
+        snapshot.stage(definition.name) if definition.is_ref else snapshot.catalog.get(name or "")
+    )
     written = definition if stage is None or stage.definition is None else stage.definition
     as_written = stage is not None and (stage.frozen or stage.options.nondeterministic)
-    told = ExplainSubject(written, written, stage, NOBODYS)
+    subject = ExplainSubject(written, written, stage, NOBODYS)
     if not as_written:
         plans = plans_for_catalog(written, types)
-        told = told._replace(plan=plans.by(NOBODYS))
+        subject = subject._replace(plan=plans.by(NOBODYS))
         if plans.wishes:
-            told = _chosen(told, seen, plans, types)
-    return _Telling(told, seen, works, types).explained(name or "collection")
+            subject = _with_running_plan(subject, snapshot, plans, types)
+    return _PlanText(subject, snapshot, works, types).explained(name or "collection")
 
 
-def _chosen(
-    told: ExplainSubject, seen: Snapshot, plans: PlanSet, types: SparkTypes
+def _with_running_plan(
+    subject: ExplainSubject, snapshot: Snapshot, plans: PlanSet, types: SparkTypes
 ) -> ExplainSubject:
     """Adds the plan that runs, and the reasons for it."""
-    runs, stage = _runs_by(seen, told.stage, plans), told.stage
-    others = NOBODYS if stage is None else arrangements_of_others(seen.catalog, stage.name, types)
-    told = told._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
-    if told.instead:
-        usual = plans.by(told.others)
-        spared = intermediate_rows(usual, TableSizes(seen.graph, seen.version.traces))
-        return told._replace(spared=spared)
-    return told._replace(possible=plans.wishes - runs)
+    runs, stage = _lookups_used(snapshot, subject.stage, plans), subject.stage
+    others = (
+        NOBODYS if stage is None else arrangements_of_others(snapshot.catalog, stage.name, types)
+    )
+    subject = subject._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
+    if subject.instead:
+        usual = plans.by(subject.others)
+        spared = intermediate_rows(usual, TableSizes(snapshot.graph, snapshot.version.traces))
+        return subject._replace(spared=spared)
+    return subject._replace(possible=plans.wishes - runs)
 
 
-def _runs_by(seen: Snapshot, stage: Stage | None, plans: PlanSet) -> frozenset[Lookup]:
+def _lookups_used(snapshot: Snapshot, stage: Stage | None, plans: PlanSet) -> frozenset[Lookup]:
     """Returns the wished lookups that the plan of a stage uses."""
-    graph = seen.graph
+    graph = snapshot.graph
     if stage is None or stage.name not in graph.named:
         return NOBODYS
     names = plans.by(NOBODYS).references
@@ -121,52 +125,52 @@ def _runs_by(seen: Snapshot, stage: Stage | None, plans: PlanSet) -> frozenset[L
     return shared_plan(plans, stage, prints, parts, graph) or NOBODYS
 
 
-class _Telling:
+class _PlanText:
     """Formats one plan."""
 
     def __init__(
-        self, told: ExplainSubject, seen: Snapshot, works: WorkMetrics, types: SparkTypes
+        self, subject: ExplainSubject, snapshot: Snapshot, works: WorkMetrics, types: SparkTypes
     ) -> None:
-        self.told = told
-        self.seen = seen
+        self.subject = subject
+        self.snapshot = snapshot
         self.works = works
-        plan = told.plan
-        self.lookups = PlanLookups(seen, plan, told.stage)
-        self.tables = TableSizes(seen.graph, seen.version.traces)
-        self.moved = plan_moves(told.written, plan)
-        self.pruned = pruned_columns(told.written, plan)
+        plan = subject.plan
+        self.lookups = PlanLookups(snapshot, plan, subject.stage)
+        self.tables = TableSizes(snapshot.graph, snapshot.version.traces)
+        self.moved = plan_moves(subject.written, plan)
+        self.pruned = pruned_columns(subject.written, plan)
         self.unchained = without_multiway_joins(plan)
         self.read = columns_read(plan, types)
         self.parts = {id(part): part for part in plan.walk()}
-        self.kept = {key: self._used(part) for key, part in self.parts.items()}
+        self.kept = {key: self._arrangements_used(part) for key, part in self.parts.items()}
         self.numbers: dict[int, int] = {}
         self.shown: set[int] = set()
 
-    def _used(self, part: Definition) -> list[PlannedArrangement]:
+    def _arrangements_used(self, part: Definition) -> list[PlannedArrangement]:
         """Returns the arrangements of an operator.
 
         For a named collection only those that this plan looks up.
         """
-        own, stage = self.lookups.of(part), self.told.stage
+        own, stage = self.lookups.of(part), self.subject.stage
         if not part.is_ref or stage is None:
             return own
         return [each for each in own if stage.name in each.readers]
 
     def explained(self, title: str) -> ExplainOutput:
         """Returns the whole text."""
-        stage, plan = self.told.stage, self.told.plan
-        head = f"{title}{self._ran(title) if stage is not None else ''}"
-        lines = [*self._states(), *self._tree(plan)]
+        stage, plan = self.subject.stage, self.subject.plan
+        head = f"{title}{self._last_run_text(title) if stage is not None else ''}"
+        lines = [*self._remarks(), *self._tree(plan)]
         sections = [PlanSection("", lines)]
-        if kept := [*self._kept()]:
-            sections.append(PlanSection("kept to be looked up", kept))
-        if asked := [*self._asked()]:
-            sections.append(PlanSection("a change of an input looks up", asked))
+        if arrangements := [*self._arrangement_lines()]:
+            sections.append(PlanSection("kept to be looked up", arrangements))
+        if lookups := [*self._lookup_lines()]:
+            sections.append(PlanSection("a change of an input looks up", lookups))
         return ExplainOutput(head, sections)
 
-    def _states(self) -> Iterator[PlanLine]:
+    def _remarks(self) -> Iterator[PlanLine]:
         """Yields remarks on the whole plan."""
-        stage, written = self.told.stage, self.told.written
+        stage, written = self.subject.stage, self.subject.written
         if stage is None:
             return
         if stage.held or stage.reason:
@@ -180,7 +184,7 @@ class _Telling:
 
     def _tree(self, plan: Definition) -> Iterator[PlanLine]:
         """Yields the operators from the result down; deep subtrees follow under a number."""
-        stage = self.told.stage
+        stage = self.subject.stage
         if stage is not None and stage.is_input:
             yield PlanLine(f"input ({listed_names(stage.schema.names)})")
             return
@@ -196,7 +200,7 @@ class _Telling:
             if depth > DEPTH_MAX and each.inputs and id(each) not in self.shown:
                 later.append(each)
                 yield PlanLine(
-                    f"{role}{self._numbered(each)} {operator_label(each)}", "see below", first
+                    f"{role}{self._number_text(each)} {operator_label(each)}", "see below", first
                 )
                 continue
             again = id(each) in self.shown
@@ -207,7 +211,7 @@ class _Telling:
             if len(each.inputs) == 1:
                 ahead.append((each.inputs[0], rest, rest, depth, ""))
                 continue
-            drawn = _drawn(each)
+            drawn = _drawn_inputs(each)
             for at in reversed(drawn):
                 last = at == drawn[-1]
                 forks = rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
@@ -216,9 +220,9 @@ class _Telling:
     def _line(self, part: Definition, rail: str, role: str, *, again: bool) -> PlanLine:
         label = operator_label(part)
         if part.is_ref:
-            label += self._ran(part.name)
+            label += self._last_run_text(part.name)
         elif self._is_numbered(part):
-            label = f"{self._numbered(part)} {label}"
+            label = f"{self._number_text(part)} {label}"
         if again and part.inputs:
             return PlanLine(role + label, "as above", rail)
         notes = [*self._notes(part)]
@@ -237,28 +241,28 @@ class _Telling:
             yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
         if gone := self.pruned.get(id(part)):
             yield f"not carried, as nobody reads it: {listed_names(gone)}"
-        if theirs := [*self._among(part, self.told.others)]:
-            yield f"looked up as others keep it: {listed_names(theirs)}"
-        if less := [*self._among(part, self.told.instead)]:
-            spared = f"about {_rows(self.told.spared)} between"
-            yield f"looked up instead of {spared}, which would be more: {listed_names(less)}"
+        if shared := [*self._lookup_titles(part, self.subject.others)]:
+            yield f"looked up as others keep it: {listed_names(shared)}"
+        if replaced := [*self._lookup_titles(part, self.subject.instead)]:
+            spared = f"about {_rows_text(self.subject.spared)} between"
+            yield f"looked up instead of {spared}, which would be more: {listed_names(replaced)}"
         if why := self.unchained.get(id(part)):
-            yield f"keeps the rows of the join below ({_rows(self._rows_below(part))}): {why}"
-            if more := [*self._possible()]:
+            yield f"keeps the rows of the join below ({_rows_text(self._rows_below(part))}): {why}"
+            if more := [*self._rejected_lookups()]:
                 yield f"to keep none it would look up {listed_names(more)}"
 
-    def _among(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
+    def _lookup_titles(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
         """Yields those of some lookups that a multiway join does."""
         for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
             if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in lookups:
                 yield f"{each.name} by {listed_names([each.schema.names[place] for place in key])}"
 
-    def _possible(self) -> Iterator[str]:
+    def _rejected_lookups(self) -> Iterator[str]:
         """Yields the lookups that would replace the intermediate rows, with their row counts."""
-        for name, key in sorted(self.told.possible):
-            names = self.seen.catalog[name].schema.names
+        for name, key in sorted(self.subject.possible):
+            names = self.snapshot.catalog[name].schema.names
             trace = self.tables.trace(name)
-            rows = _rows(0 if trace is None else trace.rows_count)
+            rows = _rows_text(0 if trace is None else trace.rows_count)
             yield f"{name} by {listed_names([names[place] for place in key])} ({rows})"
 
     def _rows_below(self, join: Definition) -> int:
@@ -268,36 +272,38 @@ class _Telling:
 
     def _is_numbered(self, part: Definition) -> bool:
         """Returns True if other lines refer to it: it is used twice, or has arrangements."""
-        if part.is_ref or part is self.told.plan:
+        if part.is_ref or part is self.subject.plan:
             return False
-        return self.told.plan.uses[id(part)] > 1 or bool(self.kept[id(part)])
+        return self.subject.plan.uses[id(part)] > 1 or bool(self.kept[id(part)])
 
-    def _numbered(self, part: Definition) -> str:
+    def _number_text(self, part: Definition) -> str:
         return f"#{self.numbers.setdefault(id(part), len(self.numbers) + 1)}"
 
-    def _ran(self, name: str) -> str:
+    def _last_run_text(self, name: str) -> str:
         work: StageWork | None = self.works.last(name)
         if work is None:
             return ""
         why = f": {work.why}" if work.why else ""
-        return f"  [{work.placement}, {_took(work.seconds)}{why}]"
+        return f"  [{work.placement}, {_duration_text(work.seconds)}{why}]"
 
     # -- arrangements and lookups ------------------------------------------------------------------
 
-    def _kept(self) -> Iterator[PlanLine]:
+    def _arrangement_lines(self) -> Iterator[PlanLine]:
         """Yields the arrangements of the operators, largest first."""
         every = {_identity(self.parts[key], e): e for key, own in self.kept.items() for e in own}
         largest = sorted(every.values(), key=lambda each: -each.size_bytes)
         for each in largest[:SHOWN_MAX]:
             readers = f"for {listed_names(each.readers)}" if each.readers else "for who reads it"
-            yield PlanLine(f"{self._called(each)}: {_bytes(each.size_bytes)}", readers)
+            yield PlanLine(
+                f"{self._arrangement_title(each)}: {_bytes_text(each.size_bytes)}", readers
+            )
         if len(largest) > SHOWN_MAX:
             rest = sum(each.size_bytes for each in largest[SHOWN_MAX:])
-            yield PlanLine(f"and {len(largest) - SHOWN_MAX:,} smaller ones: {_bytes(rest)}")
+            yield PlanLine(f"and {len(largest) - SHOWN_MAX:,} smaller ones: {_bytes_text(rest)}")
 
-    def _called(self, each: PlannedArrangement) -> str:
+    def _arrangement_title(self, each: PlannedArrangement) -> str:
         """Returns the title of an arrangement, with its row count."""
-        part, rows = self.parts[each.part], f" ({_rows(each.rows)})"
+        part, rows = self.parts[each.part], f" ({_rows_text(each.rows)})"
         title = part.name if part.is_ref else self._title(part)
         if each.own:
             return f"what {title} remembers{rows}"
@@ -308,17 +314,17 @@ class _Telling:
         return f"{title} by {key}{rows}" if key else f"{title}, all of it{rows}"
 
     def _title(self, part: Definition) -> str:
-        stage = self.told.stage
-        if part is self.told.plan:
+        stage = self.subject.stage
+        if part is self.subject.plan:
             return stage.name if stage is not None else "the result"
-        return f"{self._numbered(part)} {part.op}"
+        return f"{self._number_text(part)} {part.op}"
 
-    def _asked(self) -> Iterator[PlanLine]:
+    def _lookup_lines(self) -> Iterator[PlanLine]:
         """Yields, for each input of the plan, the lookups that a change of it makes."""
-        names = self.told.plan.references
-        above = _readers(self.told.plan)
+        names = self.subject.plan.references
+        above = _readers_of_parts(self.subject.plan)
         for name in names[:SHOWN_MAX]:
-            sought = [*dict.fromkeys(self._on_the_way(name, above))]
+            sought = [*dict.fromkeys(self._lookups_above(name, above))]
             if not sought:
                 yield PlanLine(f"{name}: nothing")
                 continue
@@ -327,15 +333,19 @@ class _Telling:
         if len(names) > SHOWN_MAX:
             yield PlanLine(f"and {len(names) - SHOWN_MAX:,} more inputs")
 
-    def _on_the_way(self, name: str, above: dict[int, list[tuple[Definition, int]]]) -> list[str]:
-        ahead = [part for part in self.told.plan.refs if part.name == name]
-        seen, sought = {id(part) for part in ahead}, list[str]()
+    def _lookups_above(
+        self, name: str, above: dict[int, list[tuple[Definition, int]]]
+    ) -> list[str]:
+        ahead = [part for part in self.subject.plan.refs if part.name == name]
+        visited, sought = {id(part) for part in ahead}, list[str]()
         while ahead and len(sought) <= 4 * LOOKUPS_MAX:
             part = ahead.pop(0)
             for reader, port in above.get(id(part), ()):
-                sought += [self._called(each) for each in self.lookups.asked(reader, port)]
-                if id(reader) not in seen:
-                    seen.add(id(reader))
+                sought += [
+                    self._arrangement_title(each) for each in self.lookups.asked(reader, port)
+                ]
+                if id(reader) not in visited:
+                    visited.add(id(reader))
                     ahead.append(reader)
         return sought
 
@@ -348,7 +358,7 @@ def _identity(part: Definition, each: PlannedArrangement) -> tuple[object, ...]:
     return part.name if part.is_ref else each.part, each.key, each.own
 
 
-def _readers(plan: Definition) -> dict[int, list[tuple[Definition, int]]]:
+def _readers_of_parts(plan: Definition) -> dict[int, list[tuple[Definition, int]]]:
     sought: dict[int, list[tuple[Definition, int]]] = {}
     for part in plan.walk():
         for port, each in enumerate(part.inputs):
@@ -356,7 +366,7 @@ def _readers(plan: Definition) -> dict[int, list[tuple[Definition, int]]]:
     return sought
 
 
-def _drawn(part: Definition) -> list[int]:
+def _drawn_inputs(part: Definition) -> list[int]:
     """Returns the positions of the inputs to draw.
 
     An input that a multiway join looks up by several keys is drawn once.
@@ -374,15 +384,15 @@ def _role(part: Definition, at: int) -> str:
     return ""
 
 
-def _rows(count: int) -> str:
+def _rows_text(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
-def _took(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
-def _bytes(size: float) -> str:
+def _bytes_text(size: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             break

@@ -30,7 +30,7 @@ class LogFollower:
     close takes it as well. A published snapshot is always complete.
 
     IMPORTANT: reading frames moves the log's end and changes the ledger before anything is
-    published. Meanwhile `_unshown` is set: a caller that finds it set knows that a refresh was
+    published. Meanwhile `_unpublished` is set: a caller that finds it set knows that a refresh was
     interrupted, and reloads the log.
 
     Args:
@@ -52,8 +52,8 @@ class LogFollower:
         self._repairs = repairs
         self._lock = threading.RLock()
         self._recovered = recovered
-        self._followed = 0  # frames since the log was loaded
-        self._unshown = False  # True while frames may be read but not published
+        self._frames_followed = 0  # frames since the log was loaded
+        self._unpublished = False  # True while frames may be read but not published
 
     def refresh(self) -> int:
         """Reads what the owner has committed since the last call; returns the last epoch.
@@ -63,7 +63,9 @@ class LogFollower:
         """
         if self._recovered is not None:
             with self._lock:
-                if not self._gate.closing and (self._unshown or not self._follow(self._recovered)):
+                if not self._gate.closing and (
+                    self._unpublished or not self._follow(self._recovered)
+                ):
                     self._reload()
         return self._publisher.now
 
@@ -93,41 +95,41 @@ class LogFollower:
     def _follow(self, before: RecoveredState) -> bool:
         """Publishes the new frames; returns False if they cannot be followed."""
         store = before.store
-        self._unshown = True
+        self._unpublished = True
         try:
             frames = store.log.refresh()
-            self._followed += len(frames)
-            if self._followed > FOLLOW_MAX:
+            self._frames_followed += len(frames)
+            if self._frames_followed > FOLLOW_MAX:
                 return False
             with guarded_decoding("the log"):
                 tail = store.decoded(frames)
                 if rewind_target(tail) is not None:
                     return False
                 if tail:
-                    self._show(log_reader.follow_frames(before, tail))
+                    self._publish(log_reader.follow_frames(before, tail))
         except (DurabilityError, CorruptLogError):
             return False
-        self._unshown = False
+        self._unpublished = False
         return True
 
     def _reload(self) -> None:
         """Reloads the log from the newest checkpoint, also if its folder was renamed."""
-        self._unshown = True
+        self._unpublished = True
         before = self._publisher.store
         store = Store.open(relocate.current_folder(before.files, before.log.place), mode="r")
         try:
             recovered = log_reader.recover_state(store)
             store.release()
-            self._show(recovered)
+            self._publish(recovered)
         except BaseException:
             if self._publisher.store is not store:
                 store.close()
             raise
-        self._followed = 0
-        self._unshown = False
+        self._frames_followed = 0
+        self._unpublished = False
         before.close()
 
-    def _show(self, recovered: RecoveredState) -> None:
+    def _publish(self, recovered: RecoveredState) -> None:
         with self._gate.lock:
             self._publisher.show(recovered)
             self._signer.believe(recovered)

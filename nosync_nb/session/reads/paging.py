@@ -73,49 +73,49 @@ class PagingService:
             StageError: the collection does not exist, or was edited.
         """
         definition = definition_of("look", collection)
-        return self._follower.following(lambda: self._look(definition, at, before))
+        return self._follower.following(lambda: self._build_view(definition, at, before))
 
-    def _look(
+    def _build_view(
         self, definition: Definition, at: Any, before: CollectionView | None
     ) -> CollectionView:
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
-        seen, name = self._publisher.snapshot, self._names.of(definition)
-        stopped = self._reader.stopped(seen, definition)
-        number = None if at is None else self._reader.epoch(at, seen)
+        snapshot, name = self._publisher.snapshot, self._names.of(definition)
+        stopped = self._reader.stopped(snapshot, definition)
+        number = None if at is None else self._reader.epoch(at, snapshot)
         if stopped is not None and at is None:
             number = stopped.epoch
         if stopped is not None and stopped.epoch is None:
-            epoch, trace = seen.epoch, Trace(Layout(tuple(definition.schema.types)))
+            epoch, trace = snapshot.epoch, Trace(Layout(tuple(definition.schema.types)))
         elif name is None:
-            epoch = seen.epoch if number is None else number
-            trace = Trace.of(self._reader.scratch(seen, definition, epoch), epoch)
+            epoch = snapshot.epoch if number is None else number
+            trace = Trace.of(self._reader.scratch(snapshot, definition, epoch), epoch)
         else:
-            same_columns_definition(seen, name, definition.schema)
-            log, numbering = seen.graph.named[name].log, self._publisher.ledger.numbering
+            same_columns_definition(snapshot, name, definition.schema)
+            log, numbering = snapshot.graph.named[name].log, self._publisher.ledger.numbering
             near = () if before is None else before.near(self, log, numbering)
-            epoch, trace = layers_at(seen, name, number, near)
-        look = CollectionView(self, seen, definition, epoch, trace, name, since, stopped)
+            epoch, trace = layers_at(snapshot, name, number, near)
+        view = CollectionView(self, snapshot, definition, epoch, trace, name, since, stopped)
         if before is not None and name is not None:
-            look.take_over(before)
-        return look
+            view.take_over(before)
+        return view
 
     def repair(self, definition: Definition) -> str:
         """Returns the command that adds the missing rows of a collection's inputs."""
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
-    def filtered(self, look: CollectionView, where: str) -> OrderedRows:
+    def filtered(self, view: CollectionView, where: str) -> OrderedRows:
         """Returns the rows of a view that satisfy a predicate.
 
         Raises:
             ExpressionError: the predicate is invalid, or is not boolean.
         """
-        definition = row_expressions.filter_definition(look.definition, where, self._types)
-        if look.stopped is not None and look.stopped.epoch is None:
-            return OrderedRows(look.trace, look.check)
+        definition = row_expressions.filter_definition(view.definition, where, self._types)
+        if view.stopped is not None and view.stopped.epoch is None:
+            return OrderedRows(view.trace, view.check)
         batch = self._follower.following(
-            lambda: self._reader.scratch(look.seen, definition, look.epoch)
+            lambda: self._reader.scratch(view.seen, definition, view.epoch)
         )
-        return OrderedRows(Trace.of(batch, look.epoch), look.check)
+        return OrderedRows(Trace.of(batch, view.epoch), view.check)
 
 
 class CollectionView:
@@ -146,7 +146,7 @@ class CollectionView:
         self.schema: Schema = definition.schema
         self.order = () if name is None else stage_order(seen.stage(name).definition)
         self.trace = trace
-        self._name, self._since = name, since
+        self._name, self._incarnation = name, since
         self._paging = paging
         self._ordered: dict[str, OrderedRows] = {"": OrderedRows(trace, self.check)}
         self._profiles: dict[str, list[Profile]] = {}
@@ -164,9 +164,9 @@ class CollectionView:
         Empty if it shows another log, or if a rewind has undone its epoch.
         """
         node = self.seen.graph.named.get(self._name or "")
-        own = self._paging is paging and node is not None and node.log == log
-        left = numbering.has_left(self.epoch, self._since)
-        return [NearbyState(self.epoch, self.trace)] if own and not left else ()
+        same_log = self._paging is paging and node is not None and node.log == log
+        undone = numbering.has_left(self.epoch, self._incarnation)
+        return [NearbyState(self.epoch, self.trace)] if same_log and not undone else ()
 
     def check(self, batch: Batch) -> None:
         """Raises NegativeMultiplicityError if consolidated rows have a negative count."""
@@ -196,11 +196,11 @@ class CollectionView:
 
     def profiles(self, where: str = "") -> list[Profile]:
         """Returns a summary of each column; computed once."""
-        made = self._profiles.get(where)
-        if made is None:
-            made = self._rows(where).profiles()
-            self._profiles = {where: made}
-        return made
+        profiles = self._profiles.get(where)
+        if profiles is None:
+            profiles = self._rows(where).profiles()
+            self._profiles = {where: profiles}
+        return profiles
 
     def _rows(self, where: str) -> OrderedRows:
         ordered = self._ordered.get(where)

@@ -52,63 +52,65 @@ class SnapshotReader:
         self._types = types
         self._evaluate = evaluate
 
-    def epoch(self, at: Any, seen: Snapshot) -> int:
+    def epoch(self, at: Any, snapshot: Snapshot) -> int:
         """Returns the number of the epoch that `at` names; None is the last."""
         if at is None:
-            return seen.epoch
-        return self._publisher.ledger.resolve(at, seen.epoch)
+            return snapshot.epoch
+        return self._publisher.ledger.resolve(at, snapshot.epoch)
 
     def read(self, definition: Definition, at: Any) -> Batch:
         """Returns the consolidated rows of a collection at an epoch."""
-        seen = self._publisher.snapshot
+        snapshot = self._publisher.snapshot
         name = self._names.of(definition)
-        number = self.epoch(at, seen)
+        number = self.epoch(at, snapshot)
         if at is None:
-            self.refuse_pending(seen, definition, name)
+            self.refuse_pending(snapshot, definition, name)
         if name is None:
-            return self.scratch(seen, definition, number)
-        stage = same_columns_definition(seen, name, definition.schema)
+            return self.scratch(snapshot, definition, number)
+        stage = same_columns_definition(snapshot, name, definition.schema)
         if at is None and stage.frozen:
-            number = seen.last(stage)
-        return collection_state(seen, name, number)
+            number = snapshot.last(stage)
+        return collection_state(snapshot, name, number)
 
     def now(self, definition: Definition) -> Trace | None:
         """Returns the trace of a named collection at the last epoch.
 
         None if the collection must be evaluated or read by `read`.
         """
-        seen = self._publisher.snapshot
+        snapshot = self._publisher.snapshot
         name = self._names.of(definition)
-        self.refuse_pending(seen, definition, name)
+        self.refuse_pending(snapshot, definition, name)
         if name is None:
             return None
-        stage = same_columns_definition(seen, name, definition.schema)
-        if not stage.frozen and (seen.last(stage) != seen.epoch or stage.in_memory):
+        stage = same_columns_definition(snapshot, name, definition.schema)
+        if not stage.frozen and (snapshot.last(stage) != snapshot.epoch or stage.in_memory):
             return None  # it has stopped: `read` raises the reason
-        numbers = seen.graph.named[name].traces.values()
-        found = (seen.version.traces.get(number) for number in numbers)
+        numbers = snapshot.graph.named[name].traces.values()
+        found = (snapshot.version.traces.get(number) for number in numbers)
         return next((trace for trace in found if trace is not None), None)
 
     def then(self, definition: Definition, at: Any) -> Trace | None:
         """Returns the trace of a named collection at an epoch; None if it has no name."""
-        seen = self._publisher.snapshot
+        snapshot = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
             return None
-        same_columns_definition(seen, name, definition.schema)
-        return layers_at(seen, name, self.epoch(at, seen))[1]
+        same_columns_definition(snapshot, name, definition.schema)
+        return layers_at(snapshot, name, self.epoch(at, snapshot))[1]
 
-    def stopped(self, seen: Snapshot, definition: Definition) -> Stopped | None:
+    def stopped(self, snapshot: Snapshot, definition: Definition) -> Stopped | None:
         """Returns why a collection is stale, or reads one that is.
 
         None if neither, or if it was dropped.
         """
         name = self._names.of(definition)
-        stages = [seen.catalog.get(each) for each in ([name] if name else definition.references)]
+        stages = [
+            snapshot.catalog.get(each) for each in ([name] if name else definition.references)
+        ]
         stale = [stage for stage in stages if stage is not None and stage.reason is not None]
         if not stale:
             return None
-        epochs = [last_shown(seen, stage) for stage in stale]
+        epochs = [last_shown(snapshot, stage) for stage in stale]
         known = [epoch for epoch in epochs if epoch is not None]
         epoch = min(known) if len(known) == len(epochs) else None
         reason = stale[0].reason if name else f"it reads '{stale[0].name}', which is stale"
@@ -116,35 +118,38 @@ class SnapshotReader:
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Returns the net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
-        seen = self._publisher.snapshot
+        snapshot = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
             raise StageError(
                 "an unnamed collection has no history", hint="name it: session.stage('name', c)"
             )
-        stage, node = same_columns_definition(seen, name, definition.schema), seen.graph.named[name]
+        stage, node = (
+            same_columns_definition(snapshot, name, definition.schema),
+            snapshot.graph.named[name],
+        )
         assert node.log is not None
-        last = seen.last(stage) if upto is None else self.epoch(upto, seen)
-        first = None if after is None else self.epoch(after, seen)
-        check_epoch(seen, stage, last)
+        last = snapshot.last(stage) if upto is None else self.epoch(upto, snapshot)
+        first = None if after is None else self.epoch(after, snapshot)
+        check_epoch(snapshot, stage, last)
         if first is not None:
-            check_epoch(seen, stage, first)
-            found = seen.history.changes(node.log, first, last)
+            check_epoch(snapshot, stage, first)
+            found = snapshot.history.changes(node.log, first, last)
         else:
-            found = seen.history.state(node.log, last)
+            found = snapshot.history.state(node.log, last)
         return total_of(found, node.log_layout)
 
     def history_of(self, definition: Definition) -> list[range]:
         """Returns the readable epochs of a collection."""
-        seen = self._publisher.snapshot
+        snapshot = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
             return []
-        last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
+        last, log = snapshot.last(snapshot.stage(name)), snapshot.graph.named[name].log
         assert log is not None
-        return seen.history.epochs(log, last)
+        return snapshot.history.epochs(log, last)
 
-    def refuse_pending(self, seen: Snapshot, definition: Definition, name: str | None) -> None:
+    def refuse_pending(self, snapshot: Snapshot, definition: Definition, name: str | None) -> None:
         """Raises StageError if the read would not show pending changes of this thread.
 
         Another thread, such as that of a view, reads committed rows while this one inserts.
@@ -168,27 +173,27 @@ class SnapshotReader:
                     " reads the last epoch; a notebook's cell commits at its end",
                 )
             reached.add(each)
-            stage = seen.catalog.get(each)
+            stage = snapshot.catalog.get(each)
             if stage is not None and stage.definition is not None:
                 names |= set(stage.definition.references) - reached
 
-    def scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
+    def scratch(self, snapshot: Snapshot, definition: Definition, epoch: int) -> Batch:
         """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
-        return evaluate_unnamed(seen, definition, epoch, self._types, self._evaluate)
+        return evaluate_unnamed(snapshot, definition, epoch, self._types, self._evaluate)
 
     def explain(self, definition: Definition) -> ExplainOutput:
         """Returns the current plan of a collection."""
-        seen, works = self._publisher.snapshot, self._publisher.works
-        return explain_collection(definition, seen, self._names, works, self._types)
+        snapshot, works = self._publisher.snapshot, self._publisher.works
+        return explain_collection(definition, snapshot, self._names, works, self._types)
 
 
-def same_columns_definition(seen: Snapshot, name: str, schema: Schema) -> Stage:
+def same_columns_definition(snapshot: Snapshot, name: str, schema: Schema) -> Stage:
     """Returns the stage of a name, if it has the columns that the caller expects.
 
     Raises:
         StageError: it was dropped or edited, so its columns would be misread.
     """
-    stage = seen.stage(name)
+    stage = snapshot.stage(name)
     if stage.schema != schema:
         raise StageError(
             f"'{name}' was edited: it has columns ({stage.schema.ddl}), not ({schema.ddl})",
@@ -199,17 +204,22 @@ def same_columns_definition(seen: Snapshot, name: str, schema: Schema) -> Stage:
 
 
 def evaluate_unnamed(
-    seen: Snapshot, definition: Definition, epoch: int, types: SparkTypeResolver, evaluate: Evaluate
+    snapshot: Snapshot,
+    definition: Definition,
+    epoch: int,
+    types: SparkTypeResolver,
+    evaluate: Evaluate,
 ) -> Batch:
     """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
     read = {ref.name: ref.schema for ref in definition.refs}
     catalog = {
-        n: Stage(n, same_columns_definition(seen, n, schema).schema) for n, schema in read.items()
+        n: Stage(n, same_columns_definition(snapshot, n, schema).schema)
+        for n, schema in read.items()
     }
     existing = Compiler(Graph(), types).compile(catalog)
     traces = {}
     for name in catalog:
-        batch = collection_state(seen, name, epoch)
+        batch = collection_state(snapshot, name, epoch)
         (layout, number), *_ = existing.named[name].traces.items()
         traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
     graph = Compiler(existing, types).compile(

@@ -109,12 +109,12 @@ class Failures:
         _logger.info("background work failed: %s", task, exc_info=error)
         _forget_frames(error)
         with self._lock:
-            known = self._failed.get(task)
-            if known is None:
+            previous = self._failed.get(task)
+            if previous is None:
                 failure = self._failed[task] = FailedTask(task, error, 1, time.time())
                 self._unreported[task] = failure
             else:
-                self._failed[task] = known._replace(error=error, times=known.times + 1)
+                self._failed[task] = previous._replace(error=error, times=previous.times + 1)
 
     def take(self) -> list[FailedTask]:
         """Returns the errors that were not reported yet, and marks them as reported."""

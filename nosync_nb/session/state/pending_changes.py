@@ -28,7 +28,7 @@ from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates, merg
 
 _FEW = 96
 _SLICE = 1 << 14
-_parts_of = attrgetter("parts")
+_get_parts = attrgetter("parts")
 
 
 class PendingCall(NamedTuple):
@@ -71,7 +71,7 @@ class RecordedCall(NamedTuple):
     once: tuple[str, str] | None = None
 
 
-class _CallsOver(NamedTuple):
+class _CallsOnBase(NamedTuple):
     """Calls, and the contents of the input that their effects were computed for."""
 
     base: Trace
@@ -88,24 +88,26 @@ class PendingInputChanges:
 
     def __init__(self, stage: Stage, contents: Trace) -> None:
         self.stage = stage
-        self._taken = _CallsOver(contents, [])
-        self._plain = True  # no call has a key or files; cleared before such a call is appended
+        self._state = _CallsOnBase(contents, [])
+        self._no_key_or_file = (
+            True  # no call has a key or files; cleared before such a call is appended
+        )
 
     @property
     def calls(self) -> int:
         """How many calls (insert, remove, set, ...) are pending."""
-        return len(self._taken.calls)
+        return len(self._state.calls)
 
     @property
     def changes(self) -> list[PendingCall]:
         """The calls."""
-        return [call.change for call in self._taken.calls]
+        return [call.change for call in self._state.calls]
 
     @property
     def files(self) -> set[str]:
         """The files that were written for them."""
         files: set[str] = set()
-        for call in () if self._plain else self._taken.calls:
+        for call in () if self._no_key_or_file else self._state.calls:
             if call.change.held:
                 files |= call.change.files
         return files
@@ -113,18 +115,18 @@ class PendingInputChanges:
     @property
     def parts(self) -> list[Updates]:
         """Their effect, as updates."""
-        return _parts(self._taken.calls)
+        return _effects(self._state.calls)
 
     @property
     def threads(self) -> set[int]:
         """The threads that made the calls; other threads read committed rows."""
-        return {call.thread for call in self._taken.calls}
+        return {call.thread for call in self._state.calls}
 
     @property
     def once(self) -> dict[str, str]:
         """The idempotency keys of loads among them, each with a fingerprint."""
         once = {}
-        for call in () if self._plain else self._taken.calls:
+        for call in () if self._no_key_or_file else self._state.calls:
             if call.once is not None:
                 once[call.once[0]] = call.once[1]
         return once
@@ -132,12 +134,12 @@ class PendingInputChanges:
     @property
     def waits(self) -> bool:
         """True if they change anything."""
-        return any(call.parts for call in self._taken.calls)
+        return any(call.parts for call in self._state.calls)
 
     @property
     def rows(self) -> int:
         """Rows that the calls add and remove, copies counted."""
-        return _rows(self.parts)
+        return _rows_count(self.parts)
 
     @property
     def removed(self) -> int:
@@ -153,22 +155,22 @@ class PendingInputChanges:
         takes_away = False
         if self.stage.key is not None:
             return False
-        for call in self._taken.calls:
+        for call in self._state.calls:
             if call.parts and call.change.kind == "remove":
                 takes_away = True
         return takes_away
 
     def earlier(self, last: int) -> list[Updates]:
         """Returns the effect of all calls but the `last` ones."""
-        calls = self._taken.calls
-        return _parts(calls[: len(calls) - last])
+        calls = self._state.calls
+        return _effects(calls[: len(calls) - last])
 
     def absent(self, change: PendingCall) -> Updates | None:
         """Returns the rows that a `remove` by key, one of the calls, did not find.
 
         None if it found all of them.
         """
-        call = next(call for call in self._taken.calls if call.change is change)
+        call = next(call for call in self._state.calls if call.change is change)
         types = self.stage.schema.types
         both = concat_updates([*change.pieces, *call.parts], types)
         if not int(both.diff.sum()):
@@ -181,41 +183,41 @@ class PendingInputChanges:
         Raises:
             SchemaError: if a key is null or already present; then nothing is added.
         """
-        if contents is not self._taken.base:
-            self._again(contents)
-        calls = self._taken.calls
-        made = _meant(self.stage, change, contents, calls)
+        if contents is not self._state.base:
+            self._recompute(contents)
+        calls = self._state.calls
+        parts = _effect(self.stage, change, contents, calls)
         if once is not None or change.held:
-            self._plain = False
-        call = RecordedCall(change, made, threading.get_ident(), once)
-        count = _rows(made)
+            self._no_key_or_file = False
+        call = RecordedCall(change, parts, threading.get_ident(), once)
+        count = _rows_count(parts)
         calls.append(call)
         return count
 
     def delta(self, contents: Trace) -> Delta | None:
         """Returns the change of the input for its epoch; None if there is no change."""
         keyed = self.stage.key is not None
-        calls = self._taken.calls
-        if contents is not self._taken.base and any(c.change.asks(keyed=keyed) for c in calls):
-            self._again(contents)
-            calls = self._taken.calls
-        parts = _parts(calls)
+        calls = self._state.calls
+        if contents is not self._state.base and any(c.change.asks(keyed=keyed) for c in calls):
+            self._recompute(contents)
+            calls = self._state.calls
+        parts = _effects(calls)
         if not parts:
             return None
         types = self.stage.schema.types
         if len(calls) == 1 and calls[0].change.kind == "insert":
             held = calls[0].change.held
             # The files are not the whole change if the load also repairs a count below 0.
-            if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
+            if held and (not keyed or self.rows == _copies_count(next(iter(held.values())))):
                 return Delta(types, None, dict(held))
         return Delta(types, concat_updates(parts, types))
 
-    def _again(self, contents: Trace) -> None:
+    def _recompute(self, contents: Trace) -> None:
         """Recomputes the effects, because another transaction has changed the input."""
         calls: list[RecordedCall] = []
-        for call in self._taken.calls:
-            calls.append(call._replace(parts=_meant(self.stage, call.change, contents, calls)))
-        self._taken = _CallsOver(contents, calls)
+        for call in self._state.calls:
+            calls.append(call._replace(parts=_effect(self.stage, call.change, contents, calls)))
+        self._state = _CallsOnBase(contents, calls)
 
 
 def rows_to_remove(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
@@ -224,12 +226,12 @@ def rows_to_remove(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
     return changed.take((changed.diff < 0).nonzero()[0])
 
 
-def _parts(calls: Sequence[RecordedCall]) -> list[Updates]:
+def _effects(calls: Sequence[RecordedCall]) -> list[Updates]:
     """Returns the effects of calls, in order."""
-    return [*chain.from_iterable(map(_parts_of, calls))]
+    return [*chain.from_iterable(map(_get_parts, calls))]
 
 
-def _rows(parts: Sequence[Updates]) -> int:
+def _rows_count(parts: Sequence[Updates]) -> int:
     """Returns how many rows updates add and remove, copies counted."""
     total = 0
     for part in parts:
@@ -242,12 +244,12 @@ def _rows(parts: Sequence[Updates]) -> int:
     return total
 
 
-def _copies(held: ArrangedChange) -> int:
+def _copies_count(change: ArrangedChange) -> int:
     """Returns how many rows a change adds, copies counted."""
-    return sum(int(part.diff.sum()) for part in held.parts)
+    return sum(int(part.diff.sum()) for part in change.parts)
 
 
-def _meant(
+def _effect(
     stage: Stage, change: PendingCall, contents: Trace, before: Sequence[RecordedCall]
 ) -> list[Updates]:
     """Returns the effect of a call as updates.
@@ -255,46 +257,46 @@ def _meant(
     The effect is that on the contents after the transaction's earlier calls.
     """
     if stage.key is None and change.kind == "insert":
-        made = change.pieces
+        parts = change.pieces
     elif stage.key is None and change.kind == "remove":
-        made = [piece.negated() for piece in change.pieces]
+        parts = [piece.negated() for piece in change.pieces]
     else:
-        made = [_meaning(stage, change, contents, _parts(before))]
-    return [updates for updates in made if len(updates.diff)]
+        parts = [_effect_on_contents(stage, change, contents, _effects(before))]
+    return [updates for updates in parts if len(updates.diff)]
 
 
-def _meaning(
+def _effect_on_contents(
     stage: Stage, change: PendingCall, contents: Trace, before: Sequence[Updates]
 ) -> Updates:
     """Returns the effect of a call that depends on the contents of the input."""
     layout = Layout(stage.schema.types, stage.key)
     pieces = change.pieces
     updates = concat_updates(pieces, layout.types) if pieces else no_updates(layout.types)
-    trace = _overlaid(contents, before)
+    trace = _with_earlier(contents, before)
     if change.kind in ("set", "clear"):
-        wanted = arrange(layout, _keyed(stage, updates))
+        target = arrange(layout, _last_row_of_keys(stage, updates))
         old = [p for p in trace.parts() if len(p)]
         if not old:
-            return wanted.updates
+            return target.updates
         now = merge(trace.layout, old)
         return arrange(
-            layout, concat_updates([wanted.updates, now.updates.negated()], layout.types)
+            layout, concat_updates([target.updates, now.updates.negated()], layout.types)
         ).updates
     assert stage.key is not None
     if change.kind == "delete":
-        return _found(stage, updates.columns, trace).negated()
+        return _lookup_keys(stage, updates.columns, trace).negated()
     if change.kind == "remove":
-        return _removed(stage, updates, trace)
-    rows_ = _keyed(stage, updates, unique=change.kind == "insert")
+        return _present_removed(stage, updates, trace)
+    rows_ = _last_row_of_keys(stage, updates, unique=change.kind == "insert")
     keys = [rows_.columns[i] for i in stage.key]
-    old_rows = _found(stage, keys, trace)
+    old_rows = _lookup_keys(stage, keys, trace)
     if change.kind == "insert":
         _refuse_existing(stage, old_rows)
     both = concat_updates([old_rows.negated(), rows_], layout.types)
     return arrange(layout, both).updates  # rows that are already present cancel out
 
 
-def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
+def _with_earlier(contents: Trace, before: Sequence[Updates]) -> Trace:
     """Returns the contents with the transaction's earlier updates applied."""
     if not before:
         return contents
@@ -303,7 +305,7 @@ def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
     )
 
 
-def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
+def _last_row_of_keys(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
     """Returns the last row of each key.
 
     Raises:
@@ -331,7 +333,7 @@ def _keyed(stage: Stage, updates: Updates, *, unique: bool = False) -> Updates:
     return updates
 
 
-def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
+def _lookup_keys(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
     """Returns the rows stored under some keys, consolidated."""
     assert stage.key is not None
     types = stage.schema.types
@@ -345,14 +347,14 @@ def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
     return arrange(Layout(types, stage.key), Updates(hit.columns, hit.diff)).updates
 
 
-def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
+def _present_removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
     """Returns the updates that remove those of some rows that are present.
 
     An absent row is left alone, because its key may belong to another row.
     """
     assert stage.key is not None
     layout = Layout(stage.schema.types, stage.key)
-    present = _found(stage, [updates.columns[i] for i in stage.key], trace)
+    present = _lookup_keys(stage, [updates.columns[i] for i in stage.key], trace)
     present = present.take((present.diff > 0).nonzero()[0])
     removed = updates.negated()
     left = arrange(layout, concat_updates([present, removed], layout.types)).updates
@@ -360,12 +362,13 @@ def _removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
     return arrange(layout, concat_updates([removed, absent], layout.types)).updates
 
 
-def _refuse_existing(stage: Stage, held: Updates) -> None:
+def _refuse_existing(stage: Stage, existing: Updates) -> None:
     """Raises SchemaError if a key to insert is present or pending."""
-    present = (held.diff > 0).nonzero()[0]
+    present = (existing.diff > 0).nonzero()[0]
     if len(present):
+        key = key_text(stage, existing, int(present[0]))
         raise SchemaError(
-            f"input '{stage.name}': key {key_text(stage, held, int(present[0]))} is there already",
+            f"input '{stage.name}': key {key} is there already",
             hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
         )
 

@@ -91,7 +91,7 @@ class Publisher:
         self.digest = b""
         self.defined: Mapping[int, DefinitionOffset] = {}
         self._logs: Mapping[int, str] = {}  # logs of named collections: they have a history
-        self._numbers = 0  # used for nodes and traces by any definition of this session
+        self._numbers_used = 0  # used for nodes and traces by any definition of this session
         self._gate = gate
         self.works = works
         self.garbage = garbage
@@ -133,10 +133,10 @@ class Publisher:
 
     def title_of(self, number: int) -> str:
         """Returns the input or stage that a trace or a log belongs to, as messages name it."""
-        seen = self.snapshot
-        for node in seen.graph:
+        snapshot = self.snapshot
+        for node in snapshot.graph:
             if number == node.log or number in (*node.state, *node.traces.values()):
-                stage = seen.catalog.get(node.name or "")
+                stage = snapshot.catalog.get(node.name or "")
                 is_input = stage is not None and stage.is_input
                 return f"input '{node.name}'" if is_input else titled(node.name or node.stage)
         return "a stage that was dropped"
@@ -149,7 +149,7 @@ class Publisher:
         utc = self.ledger.not_before(round(time.time(), 6))
         where = self.next()
         snapshot = self.snapshot
-        retired = _emptied(snapshot.version, draft.cleared) if draft.cleared else frozenset()
+        retired = _emptied_files(snapshot.version, draft.cleared) if draft.cleared else frozenset()
         stats = self.works.after(draft)
         self._gate.begin(EpochRedo(self, draft, meta, utc, transaction, where, retired, stats))
         written = self.store.write_epoch(draft, utc, meta, snapshot.graph)
@@ -202,11 +202,11 @@ class Publisher:
         self.works.assign(record.stats, draft.work)
         if record.retired or draft.spare:
             self.garbage.retire(record.retired | draft.spare)
-        said = EpochRecord(epoch, record.utc, record.position.seq, log.durable)
+        entry = EpochRecord(epoch, record.utc, record.position.seq, log.durable)
         if record.meta:
             label, once = record.meta.get("label"), record.meta.get("once")
-            said = said._replace(label=label, once=once or {})
-        self.ledger.record(said)
+            entry = entry._replace(label=label, once=once or {})
+        self.ledger.record(entry)
         if self.snapshot.epoch < epoch:
             self.snapshot = self.snapshot.advanced(draft.version())
 
@@ -243,11 +243,11 @@ class Publisher:
 
         A failed definition may have used numbers without a frame.
         """
-        return graph.numbered(self._numbers)
+        return graph.numbered(self._numbers_used)
 
     def take_numbers(self, upto: int) -> None:
         """Reserves numbers, whether the definition that uses them succeeds or not."""
-        self._numbers = upto
+        self._numbers_used = upto
 
     @property
     def logs(self) -> Mapping[int, str]:
@@ -322,7 +322,7 @@ def record_history(
             history.append(number, epoch, change, again=again)
 
 
-def _emptied(version: VersionState, numbers: Iterable[int]) -> frozenset[str]:
+def _emptied_files(version: VersionState, numbers: Iterable[int]) -> frozenset[str]:
     """Returns the files of traces that an epoch empties."""
     layers = [layer for number in numbers for layer in version.traces[number].layers]
     return frozenset([ref.path for layer in layers for ref in layer.files])

@@ -47,8 +47,8 @@ class CatalogSigner:
         self.said: WrittenCatalog | None = None
         self._log_id = log_id
         self._key: bytes | None = None
-        self._unsigned = False  # True if the user was warned that there is no key
-        self._pieces = payloads.CatalogPieces(log_id, self._function)
+        self._warned = False  # True if the user was warned that there is no key
+        self._pieces = payloads.CatalogPieces(log_id, self._signed_function)
 
     def believe(self, recovered: RecoveredState) -> None:
         """Sets the catalog of a recovered log, the key that exists, and the judgement on both."""
@@ -67,9 +67,9 @@ class CatalogSigner:
         self, catalog: Mapping[str, Stage], graph: Graph, epoch: int, retention: Retention
     ) -> SignedCatalog:
         """Returns a catalog as a definition writes it at an epoch, with its functions signed."""
-        self._ask_key()
-        kept = retention.upto(epoch).to_json()
-        content = payloads.catalog_json(catalog, graph, self._pieces, kept)
+        self._load_key()
+        retained = retention.upto(epoch).to_json()
+        content = payloads.catalog_json(catalog, graph, self._pieces, retained)
         digest = signature.digest(content)
         meta = {"catalog": content, "signed": self.signed(epoch, digest)}
         return SignedCatalog(
@@ -83,14 +83,14 @@ class CatalogSigner:
             },
         )
 
-    def _function(self, captured: CapturedFunction, context: str) -> str | None:
+    def _signed_function(self, captured: CapturedFunction, context: str) -> str | None:
         """Returns a function as a signed text for a context.
 
         None, and a warning, if the function cannot be serialised.
         """
-        known = captured.sealed
-        if known is not None:
-            return self._moved(*known, context)
+        signed = captured.sealed
+        if signed is not None:
+            return self._resigned_text(*signed, context)
         if captured.why is not None:
             warn(
                 f"{signing.refusal_to_load(captured.function, captured.why)}; identity: this"
@@ -110,7 +110,7 @@ class CatalogSigner:
         )
         return base64.b64encode(sealed).decode()
 
-    def _moved(self, before: str, text: str, after: str) -> str:
+    def _resigned_text(self, before: str, text: str, after: str) -> str:
         """Returns the text of a function, signed for the new name of its stage.
 
         The text is unchanged if another key has signed it.
@@ -124,14 +124,14 @@ class CatalogSigner:
             return text
         return base64.b64encode(moved).decode()
 
-    def _ask_key(self) -> None:
+    def _load_key(self) -> None:
         """Reads the key that signs definitions; warns, once, if there is no key."""
-        if self._key is not None or self._unsigned:
+        if self._key is not None or self._warned:
             return
         try:
             self._key = signing.user_key()
         except TrustError as error:
-            self._unsigned = True
+            self._warned = True
             warn(
                 f"{error}; after a restart stages are stale until their cells are run",
                 stacklevel=None,

@@ -74,7 +74,9 @@ class Subscriptions:
         # Reentrant, because a finalizer may run while this thread holds the lock.
         self._mutex = threading.RLock()
         self._tell = tell
-        self._deaf: set[type] = set()  # the kinds of errors of `on_notice` already reported
+        self._handler_errors: set[type] = (
+            set()
+        )  # the kinds of errors of `on_notice` already reported
         self._inspected: tuple[InspectSubscription, ...] = ()
         self._subscribed: tuple[EpochSubscription, ...] = ()
         self._waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
@@ -105,9 +107,9 @@ class Subscriptions:
             self._subscribed = (*self._subscribed, entry)
         return stop
 
-    def hear(self, hears: Callable[[str], None] | None) -> None:
+    def hear(self, handler: Callable[[str], None] | None) -> None:
         """Sets the function that gets each notice; None: the program's log gets them."""
-        self.on_notice = hears
+        self.on_notice = handler
 
     @property
     def has_hearer(self) -> bool:
@@ -125,15 +127,15 @@ class Subscriptions:
         """Gives a notice; its handler cannot change the session."""
         text = visible(text)
         self.notices.append(text)
-        hears = self.on_notice
-        if hears is None:
+        handler = self.on_notice
+        if handler is None:
             logger.info(text)
             return
         try:
-            self._tell(hears, text)
+            self._tell(handler, text)
         except Exception as error:  # whatever the user's function raises
-            if type(error) not in self._deaf:
-                self._deaf.add(type(error))
+            if type(error) not in self._handler_errors:
+                self._handler_errors.add(type(error))
                 warn(f"what gets notices raised {error!r}", stacklevel=2)
 
     # -- inspectors --------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Subscriptions:
         if function is not None:
             check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
         if name is not None:
-            self._put(name, function)
+            self._set_inspector(name, function)
             return
         with self._mutex:
             waiting = WeakKeyDictionary(self._waiting)
@@ -166,7 +168,7 @@ class Subscriptions:
             return
         own = {id(tree) for tree in described.values()}
         for name, tree in described.items():
-            for part in _below(tree):
+            for part in _all_parts(tree):
                 if part in waiting and id(part) not in own:
                     raise StageError(
                         f"stage '{name}': what is inspected in it has no name",
@@ -179,10 +181,10 @@ class Subscriptions:
         with self._mutex:
             function = self._waiting.get(definition)
             if function is not None:
-                self._put(name, function)
+                self._set_inspector(name, function)
                 self._waiting.pop(definition, None)
 
-    def _put(self, name: str, function: Inspector | None) -> None:
+    def _set_inspector(self, name: str, function: Inspector | None) -> None:
         """Sets or (None) removes the inspector of a named collection."""
         with self._mutex:
             others = tuple(each for each in self._inspected if each.name != name)
@@ -191,44 +193,49 @@ class Subscriptions:
 
     # -- notifying ---------------------------------------------------------------------------
 
-    def tell(self, draft: EpochResult, seen: Snapshot) -> None:
+    def tell(self, draft: EpochResult, snapshot: Snapshot) -> None:
         """Calls the inspectors of the collections that an epoch has changed, and subscribers."""
-        for each in self._inspected:
-            node = seen.graph.named.get(each.name)
+        for subscription in self._inspected:
+            node = snapshot.graph.named.get(subscription.name)
             if node is None:  # dropped: a later stage of that name is another one
-                self._forget(each)
+                self._remove_inspector(subscription)
                 continue
             delta = draft.deltas.get(node.id)
             if not delta:
                 continue
-            self._show(each, draft.epoch, delta.batch(node.log_layout), seen)
-        self._notify(draft.epoch)
+            self._call_inspector(subscription, draft.epoch, delta.batch(node.log_layout), snapshot)
+        self._call_subscribers(draft.epoch)
 
-    def tell_back(self, was: Snapshot, seen: Snapshot) -> None:
+    def tell_back(self, previous: Snapshot, snapshot: Snapshot) -> None:
         """Calls them after a rewind, with the changes that lead back to the earlier epoch.
 
         Args:
             was: the snapshot before the rewind.
             seen: the snapshot after it.
         """
-        for each in self._inspected:
-            if each.name in was.graph.named and each.name in seen.graph.named:
-                changes = catalog_at.rewind_difference(was, seen, each.name)
+        for subscription in self._inspected:
+            if (
+                subscription.name in previous.graph.named
+                and subscription.name in snapshot.graph.named
+            ):
+                changes = catalog_at.rewind_difference(previous, snapshot, subscription.name)
                 if len(changes):
-                    self._show(each, seen.epoch, changes, seen)
-        self._notify(seen.epoch)
+                    self._call_inspector(subscription, snapshot.epoch, changes, snapshot)
+        self._call_subscribers(snapshot.epoch)
 
-    def _show(self, each: InspectSubscription, epoch: int, batch: Batch, seen: Snapshot) -> None:
+    def _call_inspector(
+        self, subscription: InspectSubscription, epoch: int, batch: Batch, snapshot: Snapshot
+    ) -> None:
         """Calls an inspector with changes."""
-        changes = readable.changes_table(batch, seen.stage(each.name).schema)
+        changes = readable.changes_table(batch, snapshot.stage(subscription.name).schema)
         try:
-            each.function(epoch, changes)
+            subscription.function(epoch, changes)
         except Exception as error:  # whatever the user's function raises
-            if type(error) not in each.failed:
-                each.failed.add(type(error))
-                self.alert(f"the inspector of '{each.name}' raised {error!r}")
+            if type(error) not in subscription.failed:
+                subscription.failed.add(type(error))
+                self.alert(f"the inspector of '{subscription.name}' raised {error!r}")
 
-    def _notify(self, epoch: int) -> None:
+    def _call_subscribers(self, epoch: int) -> None:
         for callback, failed in self._subscribed:
             try:
                 callback(epoch)
@@ -237,18 +244,18 @@ class Subscriptions:
                     failed.add(type(error))
                     self.alert(f"a subscriber raised {error!r}")
 
-    def _forget(self, entry: InspectSubscription) -> None:
+    def _remove_inspector(self, entry: InspectSubscription) -> None:
         with self._mutex:
             self._inspected = tuple(each for each in self._inspected if each is not entry)
 
 
-def _below(tree: Definition) -> Iterable[Definition]:
+def _all_parts(tree: Definition) -> Iterable[Definition]:
     """Yields all parts of a definition, each once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [tree]
     while waiting:
         part = waiting.pop()
-        if id(part) not in seen:
-            seen.add(id(part))
+        if id(part) not in visited:
+            visited.add(id(part))
             waiting += part.inputs
             yield part

@@ -53,9 +53,9 @@ class Transaction:
         """Notes of this epoch in the log: by mark, the new text and the expected current text."""
         return self._notes
 
-    def note(self, mark: str, said: str, before: str) -> None:
+    def note(self, mark: str, text: str, before: str) -> None:
         """Adds to `notes`."""
-        self._notes = {**self._notes, mark: (said, before)}
+        self._notes = {**self._notes, mark: (text, before)}
 
     @property
     def pending(self) -> dict[str, PendingInputChanges]:

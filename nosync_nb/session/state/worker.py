@@ -67,10 +67,10 @@ class InterpreterSwitch:
                     sys.setswitchinterval(self._before + 5e-7)
 
 
-_TURNS = InterpreterSwitch()
+_SWITCH = InterpreterSwitch()
 
 
-class _Submitted(NamedTuple):
+class _QueuedTask(NamedTuple):
     name: str
     run: Callable[[], None]
 
@@ -88,13 +88,13 @@ class BackgroundWorker:
 
     def __init__(self, name: str = "nosync worker") -> None:
         self.failures = Failures()
-        self._tasks: dict[object, _Submitted] = {}  # the queued ones, and the running one
-        self._later: dict[object, float] = {}  # the deferred ones, each with its deadline
-        self._stirred = 0.0  # time at which the last epoch began or ended
-        self._hurrying = 0  # threads that wait for all tasks
+        self._tasks: dict[object, _QueuedTask] = {}  # the queued ones, and the running one
+        self._deferred: dict[object, float] = {}  # the deferred ones, each with its deadline
+        self._last_epoch_at = 0.0  # time at which the last epoch began or ended
+        self._drains = 0  # threads that wait for all tasks
         self._thread = SingleThread(name)
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._closed = False
 
     @property
@@ -115,15 +115,15 @@ class BackgroundWorker:
             if self._closed or key in self._tasks:
                 return False
             self._thread.start(self._run)
-            self._news.notify_all()  # safe here: a woken thread waits for the lock
-            self._tasks[key] = _Submitted(name or str(key), task)
+            self._changed.notify_all()  # safe here: a woken thread waits for the lock
+            self._tasks[key] = _QueuedTask(name or str(key), task)
             if later:
-                self._later[key] = time.monotonic() + DELAY_S
+                self._deferred[key] = time.monotonic() + DELAY_S
         return True
 
     def stir(self) -> None:
         """Records that an epoch begins or ends, so there is no pause now."""
-        self._stirred = time.monotonic()
+        self._last_epoch_at = time.monotonic()
 
     def settle(self) -> None:
         """Waits until no task waits or runs; raises the first error not yet reported."""
@@ -137,55 +137,55 @@ class BackgroundWorker:
         Meanwhile deferred tasks start at once.
         """
         with self._lock:
-            self._hurrying += 1
+            self._drains += 1
             try:
-                self._news.notify_all()
-                interruptible_wait.wait_until(self._news, lambda: not self._tasks, seconds)
+                self._changed.notify_all()
+                interruptible_wait.wait_until(self._changed, lambda: not self._tasks, seconds)
             finally:
-                self._hurrying -= 1
+                self._drains -= 1
 
     def catch_up(self, seconds: float) -> None:
         """Waits until only deferred tasks are left, or for `seconds`."""
         with self._lock:
             interruptible_wait.wait_until(
-                self._news, lambda: len(self._tasks) == len(self._later), seconds
+                self._changed, lambda: len(self._tasks) == len(self._deferred), seconds
             )
 
     def close(self) -> None:
         """Finishes the queued tasks and ends the thread."""
         with self._lock:
             self._closed = True
-            self._news.notify_all()
+            self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
         parallel.single_threaded()  # the other cores are for the committing thread
         while True:
             with self._lock:
-                while (key := self._due()) is None:
+                while (key := self._next_key()) is None:
                     if self._closed and not self._tasks:
                         return
-                    self._news.wait(self._until_due())
-                self._later.pop(key, None)
+                    self._changed.wait(self._seconds_until_due())
+                self._deferred.pop(key, None)
                 name, run = self._tasks[key]
-            with _TURNS.shorter(), self.failures.attempt(name, BaseException):
+            with _SWITCH.shorter(), self.failures.attempt(name, BaseException):
                 run()
             del run  # because it may keep a whole graph alive
             with self._lock:
                 del self._tasks[key]
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def _due(self) -> object | None:
+    def _next_key(self) -> object | None:
         """Returns the key of the next task to run, if any; needs the lock."""
         now = time.monotonic()
-        at_once = self._hurrying or self._closed
-        due = (key for key in self._tasks if at_once or self._later.get(key, now) <= now)
-        paused = self._stirred + PAUSE_S <= now
-        return next(due, next(iter(self._later), None) if paused else None)
+        at_once = self._drains or self._closed
+        due = (key for key in self._tasks if at_once or self._deferred.get(key, now) <= now)
+        paused = self._last_epoch_at + PAUSE_S <= now
+        return next(due, next(iter(self._deferred), None) if paused else None)
 
-    def _until_due(self) -> float | None:
+    def _seconds_until_due(self) -> float | None:
         """Returns the seconds until a deferred task may start; needs the lock."""
-        if not self._later:
+        if not self._deferred:
             return None
-        until = min(self._stirred + PAUSE_S, *self._later.values())
+        until = min(self._last_epoch_at + PAUSE_S, *self._deferred.values())
         return until - time.monotonic()

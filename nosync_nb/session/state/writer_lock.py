@@ -90,10 +90,10 @@ class WriterLock:
         self._mode = mode
         self._check = check
         self._thread = _Thread()
-        self._unready: Callable[[], None] | None = None  # runs before the first write
+        self._pre_write: Callable[[], None] | None = None  # runs before the first write
         self._rebuild: PendingRebuild | None = None  # finishes before the first write that needs it
-        self._unfinished: RedoRecord | None = None
-        _gates.add(self)
+        self._redo: RedoRecord | None = None
+        _locks.add(self)
 
     def inherit(self) -> None:
         """Marks a forked child, and replaces the locks.
@@ -116,9 +116,9 @@ class WriterLock:
 
     def finish(self) -> None:
         """Completes an interrupted call; must come before anything else."""
-        if self._unfinished is not None:
-            self._unfinished.finish()
-            self._unfinished = None
+        if self._redo is not None:
+            self._redo.finish()
+            self._redo = None
 
     def give_way(self) -> bool:
         """Waits until the lock is free, for `WAY_S` at most; returns True if it was taken.
@@ -136,7 +136,7 @@ class WriterLock:
 
     def begin(self, unfinished: RedoRecord) -> None:
         """Registers a redo record, which the next caller completes whatever is raised."""
-        self._unfinished = unfinished
+        self._redo = unfinished
 
     def run(self, run: Callable[[], Result], cleanup: Callable[..., None]) -> Result:
         """Runs stages; meanwhile this thread cannot change the session. Does not need the lock.
@@ -162,7 +162,7 @@ class WriterLock:
         """Sets the task to run before the first write; replaces any earlier one."""
         if self._rebuild is not None:
             self._rebuild.cancel()
-        self._unready, self._rebuild = task, None
+        self._pre_write, self._rebuild = task, None
 
     def lack(self, rebuild: PendingRebuild | None) -> None:
         """Sets the rebuild to finish before the first write that needs it; None: not needed."""
@@ -198,7 +198,7 @@ class WriterLock:
                 f"{what}: the session is open for reading", hint='open it without mode="r"'
             )
         self._check()
-        if self._unready is not None or self._rebuild is not None:
+        if self._pre_write is not None or self._rebuild is not None:
             self.ready(rebuilt=rebuilt)
 
     def _refuse_closed(self) -> None:
@@ -220,9 +220,9 @@ class WriterLock:
         with self.lock:
             while True:
                 self.finish()
-                if self._unready is not None:
-                    self._unready()
-                    self._unready = None
+                if self._pre_write is not None:
+                    self._pre_write()
+                    self._pre_write = None
                 if not rebuilt or self._rebuild is None:
                     return
                 self._rebuild.finish()
@@ -281,15 +281,15 @@ class WriterLock:
         self.closed = True
 
 
-_gates: WeakSet[WriterLock] = WeakSet()
+_locks: WeakSet[WriterLock] = WeakSet()
 
 
-def _inherit() -> None:
-    for gate in _gates:
+def _inherit_all() -> None:
+    for gate in _locks:
         gate.inherit()
 
 
-os.register_at_fork(after_in_child=_inherit)
+os.register_at_fork(after_in_child=_inherit_all)
 
 
 class DefinitionOutcome:

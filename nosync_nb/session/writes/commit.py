@@ -76,7 +76,7 @@ class CommitService:
         self._repairs = repairs
         self._worker = worker
         self._removals = Removals()
-        self._looking = threading.Lock()
+        self._checking_lock = threading.Lock()
 
     @property
     def now(self) -> int:
@@ -98,12 +98,12 @@ class CommitService:
             raise
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"out of memory: {self._state(transaction)}",
+                f"out of memory: {self._outcome_text(transaction)}",
                 hint="commit fewer rows at a time, or session.discard() what waits and free some"
                 " memory",
             ) from error
 
-    def _state(self, transaction: Transaction) -> str:
+    def _outcome_text(self, transaction: Transaction) -> str:
         """Returns the outcome of a commit that had not enough memory."""
         now = self.now
         if not transaction:
@@ -122,28 +122,28 @@ class CommitService:
         before, started = self._publisher.now, time.perf_counter()
         self._worker.stir()
         try:
-            draft, seq, unused, looked = self._committed(transaction, label)
+            draft, seq, unused, looked = self._commit_locked(transaction, label)
         except CorruptLogError as error:
             if self._publisher.now != before:  # an epoch is committed, perhaps this one
                 raise
             draft, seq, unused, looked = self._repairs.again(
-                error, lambda: self._committed(transaction, label)
+                error, lambda: self._commit_locked(transaction, label)
             )
         try:
             if unused:
                 self._publisher.store.remove(unused)
-            self._after(draft)
+            self._notify_and_plan(draft)
             if draft.due:
                 self._upkeep.keep_up(draft, time.perf_counter() - started)
         except BaseException as error:
-            _stands(error, draft.epoch)
+            _note_committed(error, draft.epoch)
             raise
         if wait is not None:
-            self._waited(wait, seq, draft.epoch, timeout)
+            self._wait_after_commit(wait, seq, draft.epoch, timeout)
         if looked:
             tell(absent(looked, self._publisher.snapshot))
         if self._removals.lacking:
-            self._tell()
+            self._report_absent()
         if self._worker.failures.unreported:
             self._worker.failures.report()
         self._worker.stir()
@@ -153,7 +153,7 @@ class CommitService:
             self._upkeep.plan_giving_back()
         return epoch
 
-    def _committed(
+    def _commit_locked(
         self, transaction: Transaction, label: str | None
     ) -> tuple[EpochResult, int, set[str], list[Taken]]:
         """Commits a transaction.
@@ -167,13 +167,13 @@ class CommitService:
             try:
                 gate.writable("commit")  # before `now` is read: others may commit meanwhile
                 before = publisher.now
-                draft, meta = self._computed(transaction, label)
+                draft, meta = self._compute(transaction, label)
                 transaction.log()
                 removing = []
                 for changes in transaction.inputs.values():
                     if changes.takes_away:
-                        seen = publisher.snapshot
-                        node = seen.graph.named[_still(seen, changes).name]
+                        snapshot = publisher.snapshot
+                        node = snapshot.graph.named[_unchanged_input(snapshot, changes).name]
                         removing.append(Removing(changes, draft.deltas.get(node.id)))
                 unused = transaction.files
                 seq = publisher.epoch(draft, meta, transaction)
@@ -184,10 +184,10 @@ class CommitService:
             except BaseException as error:
                 gate.finish()
                 if before is not None and publisher.now > before:
-                    _stands(error, publisher.now)
+                    _note_committed(error, publisher.now)
                 raise
 
-    def _computed(
+    def _compute(
         self, transaction: Transaction, label: str | None
     ) -> tuple[EpochResult, dict[str, Any]]:
         """Computes the next epoch; returns it and the metadata of its frame."""
@@ -196,7 +196,7 @@ class CommitService:
         version = snapshot.version
         inputs: dict[int, Delta] = {}
         for name, changes in transaction.inputs.items():
-            node = snapshot.graph.named[_still(snapshot, changes).name]
+            node = snapshot.graph.named[_unchanged_input(snapshot, changes).name]
             delta = changes.delta(snapshot.contents(name))
             if delta is not None:
                 inputs[node.id] = delta
@@ -209,7 +209,7 @@ class CommitService:
                     hint="use another label",
                 )
             meta["label"] = label
-        once = self._recorded(transaction)
+        once = self._loads_to_record(transaction)
         if once:
             meta["once"] = once
 
@@ -218,10 +218,10 @@ class CommitService:
 
         if sum(map(len, inputs.values())) <= FEW_ROWS:  # too short to be seen
             return self._gate.run(run, self._cleanup), meta
-        with self._loading(transaction, inputs):
+        with self._load_activity(transaction, inputs):
             return self._gate.run(run, self._cleanup), meta
 
-    def _loading(
+    def _load_activity(
         self, transaction: Transaction, inputs: Mapping[int, Delta]
     ) -> AbstractContextManager[object]:
         """Shows the activity of computing an epoch of many rows."""
@@ -230,7 +230,7 @@ class CommitService:
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
         return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
 
-    def _recorded(self, transaction: Transaction) -> Mapping[str, str]:
+    def _loads_to_record(self, transaction: Transaction) -> Mapping[str, str]:
         """Returns the idempotency keys and the notes that an epoch records.
 
         Failure: 1. Two threads look for a key and find none. 2. Both commit its rows. The check
@@ -248,7 +248,7 @@ class CommitService:
             )
         return {**once, **{mark: said for mark, (said, _) in notes.items()}} if notes else once
 
-    def _after(self, draft: EpochResult) -> None:
+    def _notify_and_plan(self, draft: EpochResult) -> None:
         """Plans background work and notifies listeners; without the lock."""
         publisher = self._publisher
         # First, because an audit may replace nodes.
@@ -260,7 +260,7 @@ class CommitService:
         self._audits.after(draft.epoch)
         self._upkeep.plan_due(draft)
         if self._removals.many:
-            self._worker.submit("removals", self._look, name="looking for removed rows")
+            self._worker.submit("removals", self._check_removals, name="looking for removed rows")
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
@@ -294,12 +294,12 @@ class CommitService:
 
     def tell_absent(self) -> None:
         """Warns of all removed rows that were absent and not yet reported."""
-        self._look()
-        self._tell()
+        self._check_removals()
+        self._report_absent()
 
-    def _look(self) -> None:
+    def _check_removals(self) -> None:
         """Checks all removals that wait for it; waits for a check that runs now."""
-        with self._looking:
+        with self._checking_lock:
             with self._gate.lock:
                 self._gate.finish()
                 waiting = self._removals.waiting()
@@ -308,18 +308,20 @@ class CommitService:
                 with self._gate.lock:
                     self._removals.lack(lacking)
 
-    def _tell(self) -> None:
+    def _report_absent(self) -> None:
         """Warns of the absent rows, once."""
         with self._gate.lock:
-            untold = self._removals.tellable()
-        tell(untold)
+            unreported = self._removals.tellable()
+        tell(unreported)
 
     def sync(self, level: str, timeout: float | None = None) -> None:
         """Waits until all epochs have reached a durability level; see `Session.sync`."""
         self._check_level(level)
-        self._reach(level, None, self.now, timeout)
+        self._wait_for_level(level, None, self.now, timeout)
 
-    def _reach(self, level: str, seq: int | None, epoch: int, timeout: float | None) -> None:
+    def _wait_for_level(
+        self, level: str, seq: int | None, epoch: int, timeout: float | None
+    ) -> None:
         """Waits until a frame (None: the last), which has an epoch, has reached a level."""
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
@@ -340,10 +342,10 @@ class CommitService:
                 hint="open it with replicas=['file:///...'], or use wait='disk'",
             )
 
-    def _waited(self, level: str, seq: int, epoch: int, timeout: float | None) -> None:
+    def _wait_after_commit(self, level: str, seq: int, epoch: int, timeout: float | None) -> None:
         """Waits for the level of a committed epoch; a failure does not undo the commit."""
         try:
-            self._reach(level, seq, epoch, timeout)
+            self._wait_for_level(level, seq, epoch, timeout)
         except KeyboardInterrupt as error:
             if level == "disk":
                 raise
@@ -370,21 +372,25 @@ class CommitService:
             raise unknown from error
 
 
-def _stands(error: BaseException, epoch: int) -> None:
+def _note_committed(error: BaseException, epoch: int) -> None:
     """Adds a note to an error that was raised after the epoch was committed."""
     error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
 
 
-def _still(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:
+def _unchanged_input(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:
     """Returns the current stage of pending changes, if it is still the same input."""
     stage = changes.stage
-    now = snapshot.catalog.get(stage.name)
-    if now is stage:
+    current = snapshot.catalog.get(stage.name)
+    if current is stage:
         return stage
-    if now is None or not now.is_input or (now.uid, now.schema) != (stage.uid, stage.schema):
+    if (
+        current is None
+        or not current.is_input
+        or (current.uid, current.schema) != (stage.uid, stage.schema)
+    ):
         raise StageError(
             f"input '{stage.name}' was dropped or renamed while {changes.rows} changes waited",
             hint="session.discard(), and insert into the input that is there now",
             stage=stage.name,
         )
-    return now
+    return current

@@ -69,22 +69,22 @@ class DeterminismChecks:
                 continue
             if stage.options.nondeterministic:
                 continue  # declared, or demoted by an earlier check
-            asked = _Asked(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
-            told = asked.often(chance)
-            if told is not None and isinstance(node.operator, Loop):
-                loops[node.stage] = told
-            elif told is not None:
-                failed[node.stage] = told
-        for name, told in loops.items():
+            check = _NodeCheck(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
+            problem = check.run(chance)
+            if problem is not None and isinstance(node.operator, Loop):
+                loops[node.stage] = problem
+            elif problem is not None:
+                failed[node.stage] = problem
+        for name, problem in loops.items():
             warn(
-                f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
-                " there. What the stage holds may be wrong; compute it before the loop, in a stage"
-                " that is declared --nondeterministic",
+                f"stage '{name}' is not deterministic: inside its loop {problem}, which cannot be"
+                " kept there. What the stage holds may be wrong; compute it before the loop, in a"
+                " stage that is declared --nondeterministic",
                 stacklevel=None,
             )
-        return [name for name, told in failed.items() if self._demote(name, told)]
+        return [name for name, problem in failed.items() if self._demote(name, problem)]
 
-    def _demote(self, name: str, told: str) -> bool:
+    def _demote(self, name: str, problem: str) -> bool:
         """Replaces a stage by a version that memoises the results of its functions.
 
         Returns True if that is possible.
@@ -94,22 +94,23 @@ class DeterminismChecks:
             return False
         goes_on = "goes on as a new version that keeps what its functions give"
         declare = "declare it --nondeterministic"
-        kept = True
+        memoised = True
         try:
             self._definitions.demote(name)
         except NosyncError as error:  # a loop cannot memoise the results of functions
-            kept = False
+            memoised = False
             goes_on, declare = (
                 f"goes on as it is, since {error}",
                 error.hint or "divide it in stages",
             )
         warn(
-            f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=None
+            f"stage '{name}' is not deterministic: {problem}. It {goes_on}; {declare}",
+            stacklevel=None,
         )
-        return kept
+        return memoised
 
 
-class _Asked:
+class _NodeCheck:
     """Calls the functions of one node again, for sampled rows and groups."""
 
     def __init__(
@@ -120,96 +121,101 @@ class _Asked:
         self.graph = graph
         self.traces = traces
 
-    def often(self, chance: random.Random) -> str | None:
+    def run(self, chance: random.Random) -> str | None:
         """Checks several samples; returns the first problem, if any."""
-        told = None
+        problem = None
         for _ in range(SAMPLES):
-            told = told or self.once(chance)
-        return told
+            problem = problem or self._check_sample(chance)
+        return problem
 
-    def once(self, chance: random.Random) -> str | None:
+    def _check_sample(self, chance: random.Random) -> str | None:
         """Checks the results for one row or group; returns the problem."""
         operator = self.node.operator
         if isinstance(operator, Loop):
-            return self._inside(operator, chance)
+            return self._check_loop(operator, chance)
         if operator is None or operator.audited is None:
             return None
         source = self.graph.nodes[self.node.inputs[0]]
         if operator.audited == ROWS:
-            trace = self._held(source)
-            group = None if trace is None else _sample(trace, chance)
-            return None if group is None else self._row(operator, group.row)
+            trace = self._output_trace(source)
+            group = None if trace is None else _draw_sample(trace, chance)
+            return None if group is None else self._check_row(operator, group.row)
         trace = self.traces.get(source.traces[operator.grouping(0)])
-        group = None if trace is None else _sample(trace, chance)
-        return None if group is None else self._keyed(operator, group)
+        group = None if trace is None else _draw_sample(trace, chance)
+        return None if group is None else self._check_group(operator, group)
 
-    def _held(self, node: Node) -> Trace | None:
+    def _output_trace(self, node: Node) -> Trace | None:
         """Returns any trace of a node's output."""
         return next((self.traces[n] for n in node.traces.values() if n in self.traces), None)
 
-    def _row(self, operator: Operator, row: Updates) -> str | None:
+    def _check_row(self, operator: Operator, row: Updates) -> str | None:
         layout = Layout(operator.types)
-        first = _made(self.evaluate, self.node, operator, row, layout)
+        first = _evaluate_row(self.evaluate, self.node, operator, row, layout)
         if first is None:
             return None
         if self.node.name is None:
-            again = _made(self.evaluate, self.node, operator, row, layout)
-            return _unequal(operator, first, again)
-        held = self._held(self.node)
+            again = _evaluate_row(self.evaluate, self.node, operator, row, layout)
+            return _repeat_difference(operator, first, again)
+        output = self._output_trace(self.node)
         for at in range(len(first)):
             one = first.slice(at, at + 1)
-            if one.diff[0] > 0 and _count(held, one) <= 0:
-                return f"{operator.name} now gives {_shown(one)}, which the stage does not hold"
+            if one.diff[0] > 0 and _row_count(output, one) <= 0:
+                return f"{operator.name} now gives {_rows_text(one)}, which the stage does not hold"
         return None
 
-    def _keyed(self, operator: Operator, sample: _Sample) -> str | None:
+    def _check_group(self, operator: Operator, sample: _Sample) -> str | None:
         """Compares the new result of a group with the stored one, else with a second call."""
-        made = self._scratch(operator, sample)
-        if made is None:
+        result = self._evaluate_group(operator, sample)
+        if result is None:
             return None
         if operator.state:
             state = self.traces.get(self.node.state[0])
-            kept = None if state is None else state.lookup(sample.khash, sample.keys)
+            stored = None if state is None else state.lookup(sample.khash, sample.keys)
             rest = no_updates(operator.types)
-            if kept is not None:
-                rest = Updates(kept.columns, kept.diff)
-            return _differing(operator, made, arrange(made.layout, rest))
-        held = self._held(self.node)
-        if held is None:
-            return _unequal(operator, made, self._scratch(operator, sample))
+            if stored is not None:
+                rest = Updates(stored.columns, stored.diff)
+            return _stored_difference(operator, result, arrange(result.layout, rest))
+        output = self._output_trace(self.node)
+        if output is None:
+            return _repeat_difference(operator, result, self._evaluate_group(operator, sample))
         one = arrange(Layout(operator.types), sample.row)
-        given, has = int(made.diff.sum()), _count(held, one)
-        if given == has:
+        count, stored_count = int(result.diff.sum()), _row_count(output, one)
+        if count == stored_count:
             return None
-        return f"{operator.name} now gives {given} copies of {_shown(one)}, of which it holds {has}"
+        text = _rows_text(one)
+        return (
+            f"{operator.name} now gives {count} copies of {text}, of which it holds {stored_count}"
+        )
 
-    def _inside(self, loop: Loop, chance: random.Random) -> str | None:
+    def _check_loop(self, loop: Loop, chance: random.Random) -> str | None:
         """Calls a function inside a loop twice, for the rows of the loop at its end."""
         for inner in loop.nodes:
             operator = inner.operator
             if operator is None or operator.audited is None:
                 continue
             by_row = operator.audited == ROWS
-            number = _behind(loop, inner) if by_row else inner.states[0]
+            number = _input_state(loop, inner) if by_row else inner.states[0]
             trace = None if number is None else self.traces.get(self.node.state[number])
-            group = None if trace is None else _sample(trace, chance)
+            group = None if trace is None else _draw_sample(trace, chance)
             if group is None or number is None:
                 continue
             depth = loop.depths[number]
             if by_row:
                 row = Updates(group.row.columns[:-depth], group.row.diff)
                 layout = Layout(operator.types)
-                made = [_made(self.evaluate, self.node, operator, row, layout) for _ in range(2)]
+                results = [
+                    _evaluate_row(self.evaluate, self.node, operator, row, layout) for _ in range(2)
+                ]
             else:
-                ended = group.without(depth)
-                made = [self._scratch(operator, ended) for _ in range(2)]
-            if made[0] is not None:
-                told = _unequal(operator, made[0], made[1])
-                if told is not None:
-                    return told
+                ended = group.without_last(depth)
+                results = [self._evaluate_group(operator, ended) for _ in range(2)]
+            if results[0] is not None:
+                problem = _repeat_difference(operator, results[0], results[1])
+                if problem is not None:
+                    return problem
         return None
 
-    def _scratch(self, operator: Operator, sample: _Sample) -> Batch | None:
+    def _evaluate_group(self, operator: Operator, sample: _Sample) -> Batch | None:
         """Evaluates an operator from scratch on one group; None if it fails."""
         step = Step((), (), (), (), stage=self.node.stage, evaluate=self.evaluate)
         try:
@@ -228,13 +234,13 @@ class _Sample(NamedTuple):
     updates: Updates
     row: Updates
 
-    def without(self, last: int) -> _Sample:
+    def without_last(self, last: int) -> _Sample:
         """Returns the group without its last columns."""
         short = Updates(self.updates.columns[:-last], self.updates.diff)
         return self._replace(updates=short)
 
 
-def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
+def _draw_sample(trace: Trace, chance: random.Random) -> _Sample | None:
     """Returns a random group of a trace, unless it is too large."""
     parts = [p for p in trace.parts() if len(p)]
     if not parts:
@@ -242,19 +248,19 @@ def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
     part = chance.choices(parts, weights=[len(p) for p in parts])[0]
     at = np.array([chance.randrange(len(part))])
     keys = [rows.take(part.columns[i], at) for i in trace.layout.places]
-    found = trace.lookup(part.khash[at], keys)
-    if found is None or len(found.diff) > GROUP_ROWS_MAX:
+    group = trace.lookup(part.khash[at], keys)
+    if group is None or len(group.diff) > GROUP_ROWS_MAX:
         return None
-    there = arrange(Layout(trace.layout.types), Updates(found.columns, found.diff))
-    index = (there.diff > 0).nonzero()[0]
+    consolidated = arrange(Layout(trace.layout.types), Updates(group.columns, group.diff))
+    index = (consolidated.diff > 0).nonzero()[0]
     if not len(index):
         return None
     one = index[[chance.randrange(len(index))]]
-    row = Updates([rows.take(c, one) for c in there.columns], np.ones(1, np.int64))
-    return _Sample(part.khash[at], keys, there.updates, row)
+    row = Updates([rows.take(c, one) for c in consolidated.columns], np.ones(1, np.int64))
+    return _Sample(part.khash[at], keys, consolidated.updates, row)
 
 
-def _behind(loop: Loop, inner: LoopNode) -> int | None:
+def _input_state(loop: Loop, inner: LoopNode) -> int | None:
     """Returns the loop state that stores the input of a node, if any."""
     port = inner.ports[0]
     for _ in loop.nodes:
@@ -269,25 +275,25 @@ def _behind(loop: Loop, inner: LoopNode) -> int | None:
     return None
 
 
-def _unequal(operator: Operator, first: Batch, again: Batch | None) -> str | None:
+def _repeat_difference(operator: Operator, first: Batch, again: Batch | None) -> str | None:
     """Describes the difference of two results for the same row; None if they are equal."""
-    if again is None or _same(first, again):
+    if again is None or _equal_rows(first, again):
         return None
-    return f"{operator.name} gave {_shown(first)}, then {_shown(again)}"
+    return f"{operator.name} gave {_rows_text(first)}, then {_rows_text(again)}"
 
 
-def _differing(operator: Operator, made: Batch, kept: Batch) -> str | None:
+def _stored_difference(operator: Operator, result: Batch, stored: Batch) -> str | None:
     """Describes the difference of a result from the stored one; None if they are equal."""
-    if _same(made, kept):
+    if _equal_rows(result, stored):
         return None
-    return f"{operator.name} now gives {_shown(made)}, and gave {_shown(kept)}"
+    return f"{operator.name} now gives {_rows_text(result)}, and gave {_rows_text(stored)}"
 
 
-def _same(one: Batch, other: Batch) -> bool:
+def _equal_rows(one: Batch, other: Batch) -> bool:
     return one.rhash.tobytes() == other.rhash.tobytes() and bool((one.diff == other.diff).all())
 
 
-def _made(
+def _evaluate_row(
     evaluate: Evaluate, node: Node, operator: Operator, row: Updates, layout: Layout
 ) -> Batch | None:
     """Evaluates an operator on a row; None if it fails."""
@@ -302,14 +308,14 @@ def _made(
 _NONE = np.zeros(0, np.int64)
 
 
-def _count(trace: Trace | None, one: Batch) -> int:
+def _row_count(trace: Trace | None, one: Batch) -> int:
     """Returns the count of a row in a trace."""
     if trace is None:
         return 0
     return int(row_counts(trace, arrange(trace.layout, one.updates)).sum())
 
 
-def _shown(batch: Batch) -> str:
+def _rows_text(batch: Batch) -> str:
     """Formats some rows for a message."""
     types = batch.layout.types
     schema = Schema([(f"c{i}", t) for i, t in enumerate(types)])

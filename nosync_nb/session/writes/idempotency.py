@@ -66,11 +66,11 @@ class RepeatedLoads:
     """
 
     def __init__(self) -> None:
-        self._state: _State | None = None
+        self._state: _RecoveredLoads | None = None
 
     def begin(self, upto: int) -> None:
         """Starts to compare inserts with the recovered epochs, up to `upto`."""
-        self._state = _State(upto, {})
+        self._state = _RecoveredLoads(upto, {})
 
     @property
     def begun(self) -> bool:
@@ -81,7 +81,7 @@ class RepeatedLoads:
         """Excludes the epochs after `epoch`, which a rewind has undone."""
         state = self._state
         if state is not None:
-            self._state = _State(min(state.upto, epoch), {})
+            self._state = _RecoveredLoads(min(state.upto, epoch), {})
 
     def known(self, history: History, number: int, now: int, count: int) -> LoadedEpochs | None:
         """Returns the recovered epochs that only added rows to an input; None if comparing is over.
@@ -106,11 +106,11 @@ class RepeatedLoads:
             return None
         added = state.known.get(number)
         if added is None:
-            added = state.known.setdefault(number, _added(history, number, state.upto))
+            added = state.known.setdefault(number, _epochs_to_compare(history, number, state.upto))
         for epoch in [each for each, least in added.large.items() if least <= count]:
-            own = _of_epoch(history, number, epoch)
-            if own is not None:
-                added.note(epoch, own)
+            digest = _epoch_fingerprint(history, number, epoch)
+            if digest is not None:
+                added.note(epoch, digest)
             added.large.pop(epoch, None)
         return added
 
@@ -126,12 +126,12 @@ class LoadedEpochs(NamedTuple):
     small: dict[int, dict[LoadFingerprint, int]]
     large: dict[int, int]
 
-    def note(self, epoch: int, own: LoadFingerprint) -> None:
+    def note(self, epoch: int, added_rows: LoadFingerprint) -> None:
         """Adds the fingerprint of an epoch."""
-        self.small.setdefault(own.rows, {})[own] = epoch
+        self.small.setdefault(added_rows.rows, {})[added_rows] = epoch
 
 
-class _State(NamedTuple):
+class _RecoveredLoads(NamedTuple):
     """The epochs to compare with.
 
     Attributes:
@@ -143,12 +143,12 @@ class _State(NamedTuple):
     known: dict[int, LoadedEpochs]
 
 
-def _added(history: History, number: int, upto: int) -> LoadedEpochs:
+def _epochs_to_compare(history: History, number: int, upto: int) -> LoadedEpochs:
     """Returns the epochs to compare with: the first and the last readable ones."""
     readable = [each for each in history.epochs(number, upto) if each]
     added = LoadedEpochs({}, {})
     lower = 0
-    for some in (_first(readable), _last(readable)):
+    for some in (_first_epochs(readable), _last_epochs(readable)):
         epochs = [each for each in some if each >= lower]
         if not epochs:
             continue
@@ -158,18 +158,18 @@ def _added(history: History, number: int, upto: int) -> LoadedEpochs:
             wanted = set(epochs)
             large = {e: least for e, least in changes.large.items() if e in wanted}
             added.large.update(large)
-            for epoch, own in _digests(changes.small):
+            for epoch, digest in _epoch_fingerprints(changes.small):
                 if epoch in wanted and epoch not in large:
-                    added.note(epoch, own)
+                    added.note(epoch, digest)
     return added
 
 
-def _first(readable: Sequence[range]) -> list[int]:
+def _first_epochs(readable: Sequence[range]) -> list[int]:
     """Returns the first epochs of some ranges."""
     return [*islice(chain.from_iterable(readable), COMPARED_MAX)]
 
 
-def _last(readable: Sequence[range]) -> list[int]:
+def _last_epochs(readable: Sequence[range]) -> list[int]:
     """Returns the last epochs of some ranges, ascending."""
     backwards = chain.from_iterable(map(reversed, reversed(readable)))
     return [*islice(backwards, COMPARED_MAX)][::-1]
@@ -221,17 +221,17 @@ class LoadRegistry:
         if any(change.kind != "insert" for change in changes):
             changes = changes[-1:]
         history = self._publisher.store.history
-        known = self.repeats.known(history, number, snapshot.epoch, _count(changes))
-        if known is None:
+        recovered = self.repeats.known(history, number, snapshot.epoch, _rows_count(changes))
+        if recovered is None:
             return
         for calls in (changes[-1:], changes)[: len(changes)]:
-            same = known.small.get(_count(calls))
+            same = recovered.small.get(_rows_count(calls))
             if not same:
                 continue
             epoch = same.pop(fingerprint_of_calls(calls, stage.schema.types), None)
             rows_before = transaction.inputs[name].earlier(len(calls))
-            if epoch is not None and _are_there(snapshot.contents(name), calls, rows_before):
-                warn(_told(name, calls, epoch), stacklevel=_CALLER)
+            if epoch is not None and _are_present(snapshot.contents(name), calls, rows_before):
+                warn(_repeat_warning(name, calls, epoch), stacklevel=_CALLER)
                 return
 
     def alike(self, before: int, now: int) -> list[str]:
@@ -245,11 +245,11 @@ class LoadRegistry:
             number = snapshot.graph.named[name].log if stage.is_input else None
             if number is None or stage.key is not None:
                 continue
-            rows = _of_epoch(history, number, now)
-            if rows is None or rows != _of_epoch(history, number, before):
+            rows = _epoch_fingerprint(history, number, now)
+            if rows is None or rows != _epoch_fingerprint(history, number, before):
                 continue
             added = history.changes(number, now - 1, now)
-            if _hold(snapshot.contents(name), [batch.updates for batch in added], times=2):
+            if _contains(snapshot.contents(name), [batch.updates for batch in added], times=2):
                 same.append(name)
         return same
 
@@ -257,7 +257,7 @@ class LoadRegistry:
         """Reports that a load is skipped; warns if its rows differ from the recorded ones."""
         self._transactions.current.skip()
         before = self._publisher.ledger.load(mark) or self._transactions.current.once.get(mark, "")
-        if _differ(before, load):
+        if _loads_differ(before, load):
             warn(
                 f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was"
                 " done\nHint: use set(rows) to make the input equal to them, or another key",
@@ -290,7 +290,7 @@ def load_summary(transaction: Transaction) -> str:
     return json.dumps(loads, sort_keys=True) if loads else ""
 
 
-def _are_there(contents: Trace, calls: Sequence[PendingCall], earlier: Sequence[Updates]) -> bool:
+def _are_present(contents: Trace, calls: Sequence[PendingCall], earlier: Sequence[Updates]) -> bool:
     """Returns True if an input has the rows of some inserts already, after the earlier calls.
 
     Failure: 1. An epoch inserts rows. 2. After a restart `clear()` removes them, in the same
@@ -300,18 +300,18 @@ def _are_there(contents: Trace, calls: Sequence[PendingCall], earlier: Sequence[
     types = contents.layout.types
     if earlier:
         contents = contents.with_batch(arrange(contents.layout, concat_updates(earlier, types)))
-    return _hold(contents, [piece for call in calls for piece in call.pieces], times=1)
+    return _contains(contents, [piece for call in calls for piece in call.pieces], times=1)
 
 
-def _hold(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
+def _contains(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
     """Returns True if contents have some rows at least `times` times."""
     layout = contents.layout
-    wanted = concat_updates(parts, layout.types)
-    asked = arrange(layout, Updates(wanted.columns, wanted.diff * -times))
-    return stats.lacking(contents.with_batch(asked), asked.updates) is None
+    rows_wanted = concat_updates(parts, layout.types)
+    negated = arrange(layout, Updates(rows_wanted.columns, rows_wanted.diff * -times))
+    return stats.lacking(contents.with_batch(negated), negated.updates) is None
 
 
-def _differ(before: str, now: str) -> bool:
+def _loads_differ(before: str, now: str) -> bool:
     """Returns True if two loads are known to differ.
 
     Loads of columns with other types cannot be compared.
@@ -322,9 +322,9 @@ def _differ(before: str, now: str) -> bool:
     return before != now and (block or before.partition(" ")[0] == now.partition(" ")[0])
 
 
-def _told(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
+def _repeat_warning(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
     """Returns the text of the warning."""
-    count = _count(calls)
+    count = _rows_count(calls)
     return (
         f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted before"
         f" the restart; they will be there twice\n"
@@ -333,7 +333,7 @@ def _told(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
     )
 
 
-def _of_epoch(history: History, number: int, epoch: int) -> LoadFingerprint | None:
+def _epoch_fingerprint(history: History, number: int, epoch: int) -> LoadFingerprint | None:
     """Returns the fingerprint of the rows that an epoch added to an input.
 
     None if it added none, or removed some.
@@ -348,7 +348,7 @@ def _of_epoch(history: History, number: int, epoch: int) -> LoadFingerprint | No
     return fingerprint((batch.rhash, batch.diff) for batch in batches)
 
 
-def _digests(
+def _epoch_fingerprints(
     pieces: Sequence[tuple[Layout, Epochs, Updates]],
 ) -> Iterator[tuple[int, LoadFingerprint]]:
     """Yields the fingerprint of each epoch that only added rows."""
@@ -368,6 +368,6 @@ def _digests(
         begin = end
 
 
-def _count(calls: Sequence[PendingCall]) -> int:
+def _rows_count(calls: Sequence[PendingCall]) -> int:
     """Returns the row count of some inserts."""
     return sum(len(u.diff) for call in calls for u in call.pieces)

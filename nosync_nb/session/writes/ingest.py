@@ -83,47 +83,47 @@ class IngestService:
             ) from error
 
     def _take(self, name: str, kind: str, data: Any, mark: str | None) -> int:
-        stage = self._writable(name)
+        stage = self._writable_input(name)
         frame = self._link.is_frame(data)
         fetched = self._link.fetch(data, stage) if frame else data
         if frame and fetched is None:
             layouts = tuple(self._publisher.snapshot.graph.named[name].traces)
             change = PendingCall(kind, None, self._link.ingest(data, stage, layouts))
             try:
-                return self._added(stage, change, mark)
+                return self._add_with_repair(stage, change, mark)
             except BaseException:
-                if not self._waits(stage, change):
+                if not self._is_pending(stage, change):
                     self._publisher.store.remove(change.files)
                 raise
         rows_count, size_bytes = _size_of(fetched, stage.schema)
         if not rows_count:
-            return self._converted(stage, kind, fetched, mark)
+            return self._add_converted(stage, kind, fetched, mark)
         self._admit(name, rows_count, size_bytes)
         what = f"takes {rows_count:,} rows for {name}"
         with self._publisher.works.doing.of(what, size_bytes, in_bytes=True):
-            return self._converted(stage, kind, fetched, mark)
+            return self._add_converted(stage, kind, fetched, mark)
 
-    def _converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:
+    def _add_converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:
         """Adds rows that are in this process."""
         columns, n = rows.to_columns(data, stage.schema, f"input '{stage.name}'")
         updates = Updates(columns, ones(n))
         if kind == "insert" and _is_load(stage, updates):
-            return self._spilled(stage, updates, mark)
-        return self._added(stage, PendingCall(kind, updates), mark)
+            return self._add_spilled(stage, updates, mark)
+        return self._add_with_repair(stage, PendingCall(kind, updates), mark)
 
-    def _spilled(self, stage: Stage, updates: Updates, mark: str | None) -> int:
+    def _add_spilled(self, stage: Stage, updates: Updates, mark: str | None) -> int:
         """Adds many rows, which wait in files, or in memory if the disk refuses them."""
         epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
         files, change = RunFiles(self._publisher.store), None
         try:
             change = PendingCall("insert", None, files.arranged(node.traces, updates, epoch))
-            return self._added(stage, change, mark)
+            return self._add_with_repair(stage, change, mark)
         except BaseException:
-            if change is None or not self._waits(stage, change):
+            if change is None or not self._is_pending(stage, change):
                 files.end(failed=True)
             raise
 
-    def _waits(self, stage: Stage, change: PendingCall) -> bool:
+    def _is_pending(self, stage: Stage, change: PendingCall) -> bool:
         """Returns True if a change was added.
 
         An interrupt right after the add must not delete its files.
@@ -140,9 +140,9 @@ class IngestService:
 
     def add(self, name: str, change: PendingCall) -> int:
         """Adds a change of an input to the current transaction."""
-        return self._added(self._writable(name), change)
+        return self._add_with_repair(self._writable_input(name), change)
 
-    def _added(self, stage: Stage, change: PendingCall, mark: str | None = None) -> int:
+    def _add_with_repair(self, stage: Stage, change: PendingCall, mark: str | None = None) -> int:
         once = None if mark is None else (mark, load_text(stage, [change]))
         try:
             count, absent = self._add(stage, change, once)
@@ -161,9 +161,9 @@ class IngestService:
             self._gate.finish()
             inputs = self._transactions.current.inputs
             changes = inputs.get(name)
-            if once is not None and self._is_there(once[0], changes):
+            if once is not None and self._is_recorded(once[0], changes):
                 raise ConcurrentLoadError
-            fresh, contents = changes is None, self._publisher.snapshot.contents(name)
+            is_new, contents = changes is None, self._publisher.snapshot.contents(name)
             if changes is None:
                 changes = inputs[name] = PendingInputChanges(stage, contents)
             try:
@@ -171,11 +171,11 @@ class IngestService:
                 by_key = change.kind == "remove" and stage.key is not None
                 return count, changes.absent(change) if by_key else None
             except BaseException:
-                if fresh:
+                if is_new:
                     del inputs[name]
                 raise
 
-    def _is_there(self, mark: str, changes: PendingInputChanges | None) -> bool:
+    def _is_recorded(self, mark: str, changes: PendingInputChanges | None) -> bool:
         """Returns True if a load is recorded or pending; needs the writer lock.
 
         Failure: 1. Two threads look for a key and find none. 2. Both add its rows to the pending
@@ -184,7 +184,7 @@ class IngestService:
         waits = changes is not None and mark in changes.once
         return waits or self._publisher.ledger.loaded(mark)
 
-    def _writable(self, name: str) -> Stage:
+    def _writable_input(self, name: str) -> Stage:
         self._gate.writable("insert", rebuilt=False)
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or not stage.is_input:

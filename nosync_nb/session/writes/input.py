@@ -77,7 +77,7 @@ class Input(Collection):
 
     def upsert(self, rows: Any) -> int:
         """Inserts rows, replacing those of equal key, the last of several (keyed inputs)."""
-        self._keyed("upsert")
+        self._key_places("upsert")
         return self._change("upsert", rows, None)
 
     def delete(self, keys: Any) -> int:
@@ -86,25 +86,25 @@ class Input(Collection):
         An absent key is no error. Tables have the columns of the key by name: pandas, Arrow, or a
         PySpark DataFrame of at most `session.collect_rows` rows.
         """
-        key = self._keyed("delete")
+        key = self._key_places("delete")
         schema = Schema([self.schema.fields[i] for i in key])
-        keys = self._inputs.keys(keys, self._held_name(), schema)
+        keys = self._inputs.keys(keys, self._input_name(), schema)
         if len(key) == 1 and isinstance(keys, list | tuple | set):
             keys = [k if isinstance(k, tuple | dict) else (k,) for k in keys]
         columns, n = values.to_columns(
             list(keys) if isinstance(keys, set) else keys, schema, f"{self._title()}: delete"
         )
         change = PendingCall("delete", Updates(columns, np.ones(n, np.int64)))
-        return self._inputs.add(self._held_name(), change)
+        return self._inputs.add(self._input_name(), change)
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key columns, empty for an input without key."""
-        key = self._inputs.stage(self._held_name()).key
+        key = self._inputs.stage(self._input_name()).key
         return tuple(self.schema.names[i] for i in key or ())
 
     def _change(self, kind: str, rows: Any, once: Any) -> int:
-        name = self._held_name()
+        name = self._input_name()
         mark = None
         if once is not None:
             check_idempotency_key(once, f"input '{name}'")
@@ -122,20 +122,20 @@ class Input(Collection):
             self._loads.tell(name)
         return count
 
-    def _keyed(self, method: str) -> tuple[int, ...]:
-        key = self._inputs.stage(self._held_name()).key
+    def _key_places(self, method: str) -> tuple[int, ...]:
+        key = self._inputs.stage(self._input_name()).key
         if key is None:
             raise SchemaError(
                 f"input '{self.name}' has no key, so it has no {method}()",
-                hint=f"declare one: session.input('{self._held_name()}', ..., key='id')",
+                hint=f"declare one: session.input('{self._input_name()}', ..., key='id')",
             )
         return key
 
-    def _held_name(self) -> str:
+    def _input_name(self) -> str:
         return self._definition.name
 
     def _title(self) -> str:
-        return f"input '{self._held_name()}'"
+        return f"input '{self._input_name()}'"
 
 
 def folder_watches_of(into: Input) -> Any:
@@ -164,7 +164,7 @@ def check_idempotency_key(once: Any, what: str) -> None:
             parts += [*part.keys(), *part.values()]
         elif isinstance(part, list | tuple):
             parts += part
-        elif not (part is None or isinstance(part, _KEYS) or hasattr(part, "isoformat")):
+        elif not (part is None or isinstance(part, _KEY_TYPES) or hasattr(part, "isoformat")):
             kind = type(part).__name__
             raise SchemaError(
                 f"{what}: once={once!r:.60} is no key: type {kind} is not known again",
@@ -172,14 +172,14 @@ def check_idempotency_key(once: Any, what: str) -> None:
             )
 
 
-_KEYS = (str, int, float, Decimal, np.generic, PurePath, UUID)
+_KEY_TYPES = (str, int, float, Decimal, np.generic, PurePath, UUID)
 
 
 def idempotency_mark(uid: str, kind: str, once: Any) -> str:
     """Returns the text that the log records for a call with a key on an input."""
-    return json.dumps([uid, kind, _plain(once)])
+    return json.dumps([uid, kind, _json_key(once)])
 
 
-def _plain(once: Any) -> Any:
+def _json_key(once: Any) -> Any:
     """Returns a key as JSON: numbers and texts unchanged, other values as text."""
     return once if isinstance(once, str | int | float | bool) else str(once)
