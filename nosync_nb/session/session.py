@@ -130,7 +130,12 @@ class Session:
         return self._owners.streams.start(frame, into, **options)
 
     def sync(self, level: str = "disk", timeout: float | None = None) -> None:
-        """Waits until all epochs are on disk, or up to `timeout` seconds for a replica quorum."""
+        """Waits until all epochs have reached a durability level.
+
+        Args:
+            level: "disk", or "replicas" for a quorum of them.
+            timeout: the longest wait for replicas, in seconds; None: no limit.
+        """
         self._owners.commits.sync(level, timeout)
 
     # -- stages ------------------------------------------------------------------------------
