@@ -348,7 +348,7 @@ def test_a_proposal_that_is_damaged_is_not_taken(
 @pytest.mark.fault(12)
 def test_files_that_do_not_add_up_to_what_was_merged_are_not_taken(tmp_path: Path) -> None:
     monkey = pytest.MonkeyPatch()
-    monkey.setattr("nosync_nb.session.state.worker.Worker.submit", lambda *_, **__: False)
+    monkey.setattr("nosync_nb.session.state.worker.BackgroundWorker.submit", lambda *_, **__: False)
     with monkey.context(), nosync_nb.open(tmp_path / "x.nosync") as session:
         session.input("numbers", "x bigint, y bigint")
         loaded(session)

@@ -15,10 +15,11 @@ from nosync_nb import Session, StageError, TimeError
 from nosync_nb.session.reads import reader
 from nosync_nb.session.session import owners_of
 
-SEEN = ("dataflow/snapshot", "trace/past/history")
-WRITER = (*(f"session/{name}" for name in ("commits", "definitions", "publisher", "session")),)
-WRITER += ("session/upkeep", "store/store", *SEEN)
-READER = ("session/reader", *SEEN)
+SEEN = ("dataflow/snapshot", "trace/history/history")
+WRITER = ("session/writes/commit", "session/definitions/define", "session/state/publisher")
+WRITER += ("session/state/redo_records", "session/session", "session/maintenance/maintenance")
+WRITER += ("store/store", *SEEN)
+READER = ("session/reads/reader", *SEEN)
 
 
 def never(wrong: list[Any]) -> None:
@@ -70,7 +71,7 @@ def test_a_reader_never_sees_half_a_definition(flown: Session) -> None:
 
     never(at_every_line(WRITER, define, read))
     never(at_every_line(WRITER, define, read))
-    never(at_one_line_after_the_other(("session/reader",), read, define))
+    never(at_one_line_after_the_other(("session/reads/reader",), read, define))
 
 
 def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
@@ -136,7 +137,7 @@ def test_a_label_never_names_an_epoch_that_the_reader_does_not_see(flown: Sessio
             flown["flights"].insert([("AA", "JFK", 1.0)])
 
     never(at_every_line(WRITER, commit, read))
-    never(at_one_line_after_the_other((*READER, "collections/results"), read, commit))
+    never(at_one_line_after_the_other((*READER, "collections/readable"), read, commit))
 
 
 def test_a_stage_with_other_columns_is_not_read_as_the_one_it_was(flown: Session) -> None:

@@ -400,7 +400,7 @@ def test_a_load_that_two_threads_bring_to_what_waits_is_taken_once(
         if commits:
             session.commit()
 
-    loaded = len(at_one_line_after_the_other(["session/input"], load, other))
+    loaded = len(at_one_line_after_the_other(["session/writes/input"], load, other))
     session.commit()
     assert values(numbers) == [*range(loaded)]
     told = [notice for notice in owners_of(session).listeners.notices if "already" in notice]
