@@ -196,8 +196,8 @@ def test_what_a_reader_holds_does_not_change_under_him(flown: Session, packed: b
     inside(flown).upkeep.checkpoint()
     fly(flown, ("UA", "EWR", 150.0))
     for at in range(4):
-        assert len(reader.state(seen, "slow", at)) == at
-        assert len(reader.state(seen, "flights", at)) == at
+        assert len(reader.collection_state(seen, "slow", at)) == at
+        assert len(reader.collection_state(seen, "flights", at)) == at
     log = seen.graph.named["slow"].log
     assert log is not None
     assert sum(len(each) for each in seen.history.changes(log, 1, 3)) == 2

@@ -280,7 +280,7 @@ def commit(session: Session) -> None:
 
 
 @pytest.mark.parametrize("missed", [define, commit])
-@pytest.mark.parametrize(("place", "name"), [(Log, "refresh"), (log_reader, "follow")])
+@pytest.mark.parametrize(("place", "name"), [(Log, "refresh"), (log_reader, "follow_frames")])
 def test_a_reader_that_was_interrupted_misses_nothing(
     session: Session,
     reader: Session,
@@ -305,7 +305,7 @@ def test_a_reader_that_cannot_make_sense_of_frames_begins_again(
     session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(session)
-    once(monkeypatch, log_reader, "follow", CorruptLogError("as if frames were lost"))
+    once(monkeypatch, log_reader, "follow_frames", CorruptLogError("as if frames were lost"))
     assert owners_of(reader).follower.refresh() == session.now == 5
     assert reader["delays"].count() == 6
 
@@ -315,7 +315,7 @@ def test_closing_waits_for_a_refresh(
     session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
     """Nothing that it reads is taken from under it, and it tells of no damage."""
-    name = "refresh" if place is Log else "follow"
+    name = "refresh" if place is Log else "follow_frames"
     does, close = getattr(place, name), Log.close
     inside, ended = threading.Event(), threading.Event()
 

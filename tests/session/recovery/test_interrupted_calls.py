@@ -95,7 +95,7 @@ def keepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keeper]]:
 
     monkeypatch.setattr(module, "start_keeper", start)
     monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "prepare", lambda *_: None)
+    monkeypatch.setattr(module, "prepare_copy", lambda *_: None)
     yield started
     for each in started:
         each.kill()
