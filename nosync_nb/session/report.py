@@ -1,4 +1,4 @@
-"""Reports: what an opening recovered and lost, and what a definition did.
+"""The reports of an opening (what it recovered and lost) and of a definition.
 
 Recovery reads traces from the log, and never computes them again. Only a stage whose functions were
 not restored cannot continue: it is *stale*. It stays readable at its last epoch until its cell runs

@@ -1,4 +1,4 @@
-"""Transactions: changes of inputs that wait for their epoch.
+"""The transactions of a session: changes of inputs that wait for their epoch.
 
 A transaction stores the calls of users (insert, remove, set, upsert, ...) for each input; see
 `pending_changes`. It becomes one epoch, or none.

@@ -44,8 +44,9 @@ from nosync_nb.spark.execution.cost_model import FEW_ROWS
 class CommitService:
     """Commits transactions as epochs, one at a time.
 
-    Owns the removed rows that were not yet checked for existence; the writer lock guards them. A
-    lock of its own is held by the thread that checks many of them, and by threads that wait for it.
+    Owns the removed rows that were not yet checked for existence; the writer lock guards them. The
+    thread that checks many of them holds a lock of its own. A thread that needs the result waits
+    for this lock.
 
     Args:
         upkeep, audits: notified after an epoch.
@@ -104,7 +105,7 @@ class CommitService:
             ) from error
 
     def _outcome_text(self, transaction: Transaction) -> str:
-        """Returns the outcome of a commit that had not enough memory."""
+        """Returns the outcome of a commit that ran out of memory."""
         now = self.now
         if not transaction:
             return f"epoch {now} is the last that is committed, and nothing waits"

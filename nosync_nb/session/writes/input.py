@@ -1,4 +1,4 @@
-"""Inputs: the collections that users change."""
+"""The inputs of a session: collections that users change."""
 
 from __future__ import annotations
 
