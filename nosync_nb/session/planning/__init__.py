@@ -1,1 +1,1 @@
-"""Decisions without effects: what a definition changes, how stages catch up."""
+"""Pure decisions: what a definition changes, and how stages are repaired, replayed and caught up."""

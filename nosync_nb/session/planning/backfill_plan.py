@@ -58,16 +58,16 @@ NOBODY: frozenset[int] = frozenset()
 
 
 class StageDamage(NamedTuple):
-    """What becomes of one stage or input.
+    """The planned repair of one stage or input.
 
     Attributes:
-        files: those that it lacks.
-        arranged: traces that are made again out of its log.
-        refused: nodes that are computed anew, with all they have.
-        bare: nodes of which only what they remember is.
-        first: the epoch that is run first; None: only now.
-        begin: its first epoch afterwards.
-        why: what there is to tell: that it cannot be had, or what it takes.
+        files: the missing files.
+        arranged: traces to rebuild from its log.
+        refused: nodes to recompute with all their traces.
+        bare: nodes that keep their rows and get only their operator state recomputed.
+        first: the first epoch to run; None: only the current one.
+        begin: its first readable epoch after the repair.
+        why: the text for the report: why the repair is impossible, or which epochs it runs.
     """
 
     name: str
@@ -82,19 +82,19 @@ class StageDamage(NamedTuple):
 
 
 def awaits_recheck(catalog: Mapping[str, Stage]) -> bool:
-    """Whether stages go on of which rows that are not believed are still to be made anew."""
+    """Returns True if a live stage has refuted rows that are still to be recomputed."""
     return any(stage.refuted is not None and stage.live for stage in catalog.values())
 
 
 def refuted_stages(seen: Snapshot, wrong: Iterable[ClockContradiction]) -> dict[int, RefutedState]:
-    """The logs of stages of which clocks contradict what is there, and of those that read them.
+    """Returns, by log, the stages whose clocks contradict their inputs, and their readers.
 
-    One that has stopped is among them: it would go on from rows that are not believed. Those that
-    the catalog says are as well: what refuted them is not there any more once it was made anew.
+    Stopped stages are included, because they would continue from refuted rows. So are stages that
+    the catalog already marks as refuted: the contradiction is gone once its source was recomputed.
 
     Args:
-        seen: compiled.
-        wrong: what contradicts; what is not there any more is left out.
+        seen: a compiled snapshot.
+        wrong: the contradictions; those about dropped stages are ignored.
     """
     graph, doubts = seen.graph, dict[int, RefutedState]()
     names = {node.log: name for name, node in graph.named.items()}
@@ -131,25 +131,25 @@ def plan_repairs(
     doubts: Mapping[int, RefutedState] | None = None,
     apart: AbstractSet[str] = frozenset(),
 ) -> list[StageDamage]:
-    """Decides on all that lacks something, what is read before what reads it.
+    """Plans the repair of every stage with missing or refuted data, inputs before their readers.
 
     Args:
-        seen: compiled, with all that operators remember.
-        lost: of its history.
-        missing: the files that are not there.
-        doubts: the logs that are not believed; what they have is as good as lost.
-        apart: those that are decided on another time, as what they read is not there yet; with
-            all that reads them.
+        seen: a compiled snapshot, with all operator state.
+        lost: the history that is unreadable.
+        missing: the names of the missing files.
+        doubts: the refuted logs; their contents count as lost.
+        apart: stages that are planned later, because their inputs have no rows yet, together with
+            their readers.
     """
     return [*_Planning(seen, lost, missing, doubts or {}).losses(apart)]
 
 
 class _Planning:
-    """What is known of stages while they are gone through.
+    """The state of planning while the stages are visited in the order of the graph.
 
     Attributes:
-        readable: the epochs that a collection can be read at once what is planned is done.
-        gone: of what nothing can be read now.
+        readable: the epochs at which a collection can be read after its planned repair.
+        gone: collections that cannot be read at all now.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class _Planning:
         self.past = HistoricalInputs(seen.history, seen.epoch)
         self.readable: dict[str, EpochRanges] = {}
         self.gone: set[str] = set()
-        self.had: set[int] = set()  # parts without a name that are planned for
+        self.had: set[int] = set()  # unnamed nodes whose repair is planned
 
     def losses(self, apart: AbstractSet[str]) -> Iterator[StageDamage]:
         for node in self.seen.graph:
@@ -179,7 +179,7 @@ class _Planning:
                 yield loss
 
     def _of(self, node: Node, stage: Stage) -> StageDamage | None:
-        """What becomes of one; None if it lacks nothing."""
+        """Plans the repair of one stage; None if it has all its data."""
         assert node.log is not None
         broken, doubt = self.lost.of(node.log, stage.begin), self.doubts.get(node.log)
         if broken is not None and broken[0] > stage.last(self.seen.epoch):
@@ -207,7 +207,7 @@ class _Planning:
     def _refuted(
         self, node: Node, stage: Stage, doubt: RefutedState, broken: tuple[int, set[str]] | None
     ) -> StageDamage:
-        """What becomes of one whose log is not believed from an epoch on."""
+        """Plans the repair of a stage whose log is refuted from an epoch on."""
         epoch, files = (doubt.epoch, set[str]()) if broken is None else broken
         loss = StageDamage(stage.name, STALE, frozenset(files), begin=stage.begin)
         why = self._unable(node, stage) if stage.live else "run its cell"
@@ -221,13 +221,13 @@ class _Planning:
     def _broken(
         self, node: Node, stage: Stage, loss: StageDamage, epoch: int, parts: AbstractSet[int]
     ) -> StageDamage:
-        """What becomes of one whose log cannot be read from an epoch on."""
+        """Plans the repair of a stage whose log cannot be read from an epoch on."""
         now = self.seen.epoch
         whole = len(loss.arranged) < len(node.traces)
         hurt = bool(parts) or any(number in self.lacking for number in node.state)
         why = f"its rows at epochs {epoch} to {now - 1} cannot be read"
         if stage.is_input or stage.frozen or not stage.live or self._unable(node, stage):
-            self._cut(stage, now)  # what is held now is read without the log
+            self._cut(stage, now)  # the current rows are read without the log
             if not whole:
                 return self._stale(loss, self._unable(node, stage) or _unhad(stage))
             return self._stale(loss, why) if hurt else loss._replace(why=why)
@@ -235,9 +235,9 @@ class _Planning:
         for name in self._reads(node):
             sources &= self._epochs(name)
         first = sources.neighbours(stage.begin)[1]
-        assert first is not None  # they can be read now
+        assert first is not None  # the sources are readable at the current epoch
         begin = max(stage.begin, first)
-        if begin > stage.begin and whole and not hurt:  # what can be read is not given up
+        if begin > stage.begin and whole and not hurt:  # keep the rows that can be read
             self._cut(stage, now)
             return loss._replace(why=why)
         last = sources.neighbours(epoch - 1)[0] if epoch else None
@@ -255,16 +255,15 @@ class _Planning:
         return loss._replace(action=RECOMPUTE, first=begin, why=_runs(begin, now))
 
     def _tells(self, node: Node, epoch: int) -> bool:
-        """Whether the log of a node tells an epoch apart."""
         return epoch in self.past.readable([node])
 
     def _unable(
         self, node: Node, stage: Stage, again: AbstractSet[int] | None = None
     ) -> str | None:
-        """Why a stage cannot be computed from what it reads.
+        """Returns why a stage cannot be computed from its inputs; None if it can.
 
         Args:
-            again: the nodes of it that are run; None: all of them.
+            again: the nodes to run; None: all nodes of the stage.
         """
         if node.operator is None:
             return _unhad(stage)
@@ -274,10 +273,10 @@ class _Planning:
         return None if gone is None else f"it reads '{gone}', which is lost"
 
     def _memoises(self, again: AbstractSet[int], *, all_of: bool) -> bool:
-        """True if one of some nodes memoises results, or a part that is run again for them.
+        """Returns True if a node memoises results, or an unnamed node that runs with it does.
 
         Args:
-            all_of: all parts below are run; else those that hold no rows.
+            all_of: True: all unnamed nodes below run; False: only those that hold no rows.
         """
         nodes, waiting, reached = self.seen.graph.nodes, [*again], set(again)
         while waiting:
@@ -295,11 +294,11 @@ class _Planning:
         return loss._replace(action=STALE, arranged=NOBODY, why=why)
 
     def _cut(self, stage: Stage, first: int) -> None:
-        """Notes that a collection cannot be read before an epoch, however its log has it."""
+        """Records that a collection cannot be read before an epoch, whatever its log contains."""
         self.readable[stage.name] = EpochRanges.of(range(first, self.seen.epoch + 1))
 
     def _epochs(self, name: str) -> EpochRanges:
-        """The epochs that a collection can be read at, once what is planned is done."""
+        """Returns the epochs at which a collection can be read after the planned repairs."""
         node = self.seen.graph.named[name]
         epochs = self.past.readable([node])
         if name in self.readable:
@@ -307,12 +306,12 @@ class _Planning:
         return epochs
 
     def _reads(self, node: Node) -> list[str]:
-        """The named collections that a node is computed from."""
+        """Returns the named collections that a node is computed from."""
         sources = replay.replay_span(self.seen.graph, {node.id}).sources
         return [each.name for each in sources if each.name is not None]
 
     def _parts(self, node: Node) -> set[int]:
-        """The parts without a name that a stage is computed with, and that lack something."""
+        """Returns the unnamed nodes that a stage is computed with and that lack files."""
         span = replay.replay_span(self.seen.graph, {node.id})
         lacking = set()
         for part in span.graph:
@@ -335,22 +334,21 @@ def _unhad(stage: Stage) -> str:
 
 
 def _runs(first: int, last: int) -> str:
-    """Which epochs are run."""
     return f"{counted_noun(last - first + 1, 'epoch')} from {first} on"
 
 
 class CatchUpResult(NamedTuple):
-    """What extending gave: past epochs of stages, not yet written, and the base that has them."""
+    """The past epochs that a catch-up has run, not yet written, and the base that includes them."""
 
     drafts: list[EpochResult]
     base: replay.ReplayBase
 
 
 def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
-    """Why a stage cannot be extended from its last epoch, None if it can.
+    """Returns why a stage cannot be caught up from its last epoch; None if it can.
 
     Args:
-        same: what it reads, as far as it is what it was.
+        same: the stages in the catalog that are unchanged.
     """
     assert stage.definition is not None
     graph, last = snapshot.graph, snapshot.last(stage)
@@ -383,13 +381,13 @@ def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]
 def catch_up(
     runner: Runner, old: Graph, version: VersionState, history: History, rows_max: int
 ) -> CatchUpResult:
-    """Brings every node of a graph to now that is in `old` and stopped, and does not stand still.
+    """Catches up every node that stopped at an earlier epoch and is not frozen.
 
-    Nothing is written or made visible.
+    Nothing is written or published.
 
     Args:
-        runner: of the graph.
-        rows_max: the most missed rows that are run epoch by epoch.
+        runner: the runner of the new graph.
+        rows_max: up to so many missed rows are run epoch by epoch.
     """
     groups: dict[int, set[int]] = {}
     for node in runner.graph.since(old).fresh:
@@ -424,7 +422,7 @@ class _Lagging:
     """The nodes that stopped at one epoch.
 
     Args:
-        found: they, and what must run with them.
+        span: these nodes, and the nodes that must run with them.
         stop: their last epoch, before `now`.
     """
 
@@ -436,14 +434,15 @@ class _Lagging:
     def run(
         self, whole: Runner, traces: Mapping[int, Trace], rows_max: int
     ) -> tuple[list[EpochResult], dict[int, Trace]]:
-        """Runs what was missed.
+        """Runs the missed epochs.
 
         Args:
-            whole: what runs all of the graph.
-            traces: as of now, those of the group as of `stop`.
+            whole: the runner of the whole graph.
+            traces: the current traces; those of the group are at `stop`.
 
         Returns:
-            a draft for each step in which something changed, and the group's traces as of now.
+            a draft for each step in which something changed, and the group's traces at the current
+            epoch.
         """
         past, span, stop = self.past, self.span, self.stop
         missed = {n.id: past.changes(n, stop, self.now) for n in span.sources}
@@ -473,16 +472,16 @@ class _Lagging:
         return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
     def _steps(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
-        """The epochs to run: all that can be told apart if that is cheap, else now."""
+        """Returns the epochs to run: all readable ones if that is cheap, else the current one."""
         rows = sum(map(len, missed.values()))
         if rows > rows_max or self.now - self.stop > replay.EPOCHS_MAX:
             return [self.now]
         return [e for e in self.past.readable(self.span.sources) if e > self.stop]
 
     def _undone(self, node: Node, traces: Mapping[int, Trace], missed: Batch) -> dict[int, Trace]:
-        """The traces of a collection at `stop`: those of now without what came since.
+        """Returns the traces of a collection at `stop`: the current ones minus the later changes.
 
-        Cost: in what was missed; in all that the collection holds for an order that is new.
+        Cost: in the missed changes; for an arrangement that is new, in all rows of the collection.
         """
         made = {}
         known = set(self.old.nodes[node.id].traces.values())
@@ -494,7 +493,7 @@ class _Lagging:
             if len(missed):
                 undo = arrange(layout, missed.updates.negated())
                 layers.append(Layer(self.stop, self.stop + 1, (undo,)))
-            # Their intervals are not those of the session: what is appended comes after `stop`.
+            # All layers get the interval of `stop`, because appended changes must come after it.
             made[number] = Trace(
                 layout,
                 tuple(Layer(self.stop, self.stop + 1, each.parts, each.files) for each in layers),
@@ -502,7 +501,7 @@ class _Lagging:
         return made
 
     def _kept(self, node: Node, traces: Mapping[int, Trace]) -> dict[int, Trace]:
-        """The traces of a node of the group as it left them, and those newly asked for."""
+        """Returns the traces that a node of the group had, and newly requested arrangements."""
         before = self.old.nodes[node.id]
         made = {n: traces[n] for n in (*node.state, *before.traces.values()) if n in traces}
         held = next((traces[n] for n in before.traces.values() if n in traces), None)
@@ -513,7 +512,7 @@ class _Lagging:
 
 
 def with_recorded_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs) -> None:
-    """Notes in the catalog which epochs of its stages cannot be told apart."""
+    """Records in the catalog which epochs of its stages can no longer be read separately."""
     for node in graph if past.gaps else ():
         spans = past.gaps.get(node.log) if node.name and node.log is not None else None
         if node.name and spans:

@@ -1,11 +1,12 @@
-"""Versions: what a definition changes, decided purely.
+"""Decides what a definition changes. Pure: reads and writes nothing.
 
-Equal by fingerprint: nothing. Else a stage gets a new version, the old one stays readable as
-`name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column
-that it uses or a function is missing, or as it reads such a stage, is *stale*: it stops and keeps
-its last epoch. As soon as nothing is missing it goes on where it stopped, and epochs that have
-passed since are run. Only if what it reads cannot be read as of then any more, it is a new version,
-computed as of now.
+If the fingerprints are equal, nothing changes. Otherwise the stage gets a new version, the old one
+stays readable as `name@version`, and its readers follow by name.
+
+A stage cannot follow if a column or a function that it uses is missing, or if it reads such a
+stage. It is then *stale*: it stops and keeps its last epoch. As soon as nothing is missing it
+resumes there and runs the epochs that it missed. If its inputs can no longer be read at that epoch,
+it becomes a new version that is computed at the current epoch.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ Catalog = dict[str, Stage]
 
 
 class DefinitionDecision(NamedTuple):
-    """What a definition does.
+    """The effect of a definition.
 
     Attributes:
-        catalog: the new catalog, what is read first.
+        catalog: the new catalog, inputs before their readers.
         status: by stage: new, unchanged, changed, followed (it reads something that changed),
             resumed, extended (it resumed and had missed epochs) or stale.
-        lost: stages that resumed and could not be extended, with the reason.
+        lost: stages that resumed and could not be caught up, with the reason.
     """
 
     catalog: Catalog
@@ -45,12 +46,12 @@ class DefinitionDecision(NamedTuple):
 
     @property
     def extended(self) -> set[str]:
-        """The stages that go on where they stopped, with the epochs that they missed."""
+        """The stages that resume at their last epoch and catch up the epochs that they missed."""
         return {name for name, status in self.status.items() if status == "extended"}
 
     @property
     def notices(self) -> list[str]:
-        """What to tell of stages that stop, or could not go on where they had stopped."""
+        """The messages about stages that stop, or that could not be caught up."""
         lost = [
             f"stage '{name}' had missed epochs and is computed anew, as {why}"
             for name, why in self.lost.items()
@@ -60,11 +61,11 @@ class DefinitionDecision(NamedTuple):
 
     @property
     def same(self) -> Catalog:
-        """What goes on as it was."""
+        """The stages that are unchanged."""
         return {n: s for n, s in self.catalog.items() if self.status.get(n, KEPT[0]) in KEPT}
 
     def changes(self, before: Mapping[str, Stage]) -> bool:
-        """Whether anything changes for a catalog."""
+        """Returns True if the decision changes anything in a catalog."""
         return any(
             status != "unchanged" and not (status == "stale" and before[name].reason)
             for name, status in self.status.items()
@@ -72,25 +73,25 @@ class DefinitionDecision(NamedTuple):
 
 
 KEPT = ("unchanged", "resumed", "extended")
-"""What stages go on as, of which the version, the rows and the state are kept."""
+"""The statuses under which a stage keeps its version, its rows and its state."""
 
 COMPUTED = ("new", "changed", "followed")
-"""What stages are of which all rows are computed now."""
+"""The statuses under which all rows of a stage are computed now."""
 
 
 def unchanged_decision(catalog: Catalog) -> DefinitionDecision:
-    """That nothing changes for the stages of a catalog."""
+    """Returns a decision that changes no stage of a catalog."""
     return DefinitionDecision(catalog, {}, {})
 
 
 def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, now: int) -> str:
-    """What becomes of a stage that can be computed.
+    """Returns the status of a stage that can be computed.
 
     Args:
-        before: what it was.
-        equal: what it held may be taken over, as it means the same.
-        missing: why epochs that it has missed cannot be had.
-        now: the last epoch.
+        before: its previous state; None if it is new.
+        equal: its previous results may be reused, because the fingerprints are equal.
+        missing: why the epochs that it missed cannot be run.
+        now: the current epoch.
     """
     match before:
         case None:
@@ -106,10 +107,11 @@ def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, 
 
 
 def resume_decision(seen: Snapshot, types: Types | None, *, extend: bool) -> DefinitionDecision:
-    """Decides which of the stages that have stopped go on after a recovery.
+    """Decides which stopped stages resume after a recovery.
 
     Args:
-        extend: those go on that have missed epochs and can have them; the others need their cells.
+        extend: True: stages resume if the epochs that they missed can be run; the others wait for
+            their cells. False: none resumes.
     """
     prints = {name: stage.fingerprint for name, stage in seen.catalog.items()}
     decision = unchanged_decision({})
@@ -133,13 +135,13 @@ def requested_catalog(
     *,
     again: AbstractSet[str],
 ) -> Catalog:
-    """The catalog with the definitions that are asked for, before it is decided what they change.
+    """Returns the catalog with the requested definitions, before their effect is decided.
 
-    A stage that means what it did stays the same object.
+    A stage with an unchanged meaning stays the same object.
 
     Args:
-        trees: the definitions; what is read of them comes first.
-        again: those that are computed anew even if they are equal.
+        trees: the definitions, inputs before their readers.
+        again: stages that are recomputed even if they are equal.
     """
     catalog = dict(seen.catalog)
     other = set(again)
@@ -152,7 +154,7 @@ def requested_catalog(
             own = _demoted(old, tree, given)
             own = own if own.persist else replace(own, persist=old.options.persist)
             if own.nondeterministic and own.persist == MEMORY:
-                own = replace(own, persist="")  # what its functions give now is not had again
+                own = replace(own, persist="")  # its results cannot be recomputed
             stage = replace(
                 old,
                 schema=tree.schema,
@@ -172,7 +174,7 @@ def requested_catalog(
 def _is_same(
     old: Stage, stage: Stage, tree: Definition, catalog: Catalog, other: AbstractSet[str]
 ) -> bool:
-    """Whether a stage goes on as it is, over what goes on as it is, by an equal definition."""
+    """Returns True if a stage continues unchanged: an equal definition over unchanged inputs."""
     if not old.live or old.signer is not None or old.held is not None:
         return False
     if stage.schema != old.schema or stage.options != old.options:
@@ -186,7 +188,10 @@ def _is_same(
 
 
 def _demoted(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
-    """The options of a stage; one that was found not to be deterministic stays so till its edit."""
+    """Returns the options of a stage.
+
+    A stage that was demoted as nondeterministic stays so until its definition is edited.
+    """
     assert old.definition is not None
     if not old.options.demoted or old.signer is not None:
         return options
@@ -204,18 +209,20 @@ def decide(
     *,
     again: AbstractSet[str],
 ) -> DefinitionDecision:
-    """Decides what becomes of each stage; what goes on, over what goes on, need not be.
+    """Decides the status of each stage; an unchanged stage over unchanged inputs is not visited.
 
     Args:
-        seen: what is there before.
-        catalog: with the definitions that are asked for, see `asked`; what is new comes last.
-        named: the stages they are asked for.
-        again: those of them that are computed anew even if they are equal.
+        seen: the current snapshot.
+        catalog: the catalog with the requested definitions, see `requested_catalog`; new stages
+            come last.
+        named: the stages whose definitions are requested.
+        again: the requested stages that are recomputed even if they are equal.
 
     Raises:
-        StageError: if stages read each other in a circle, or something that cannot be computed.
+        StageError: if stages read each other in a circle, or if a requested stage cannot be
+            computed.
 
-    Cost: in what is asked for and reads it; some 100 ns for each other stage.
+    Cost: in the requested stages and their readers; some 100 ns for each other stage.
     """
     before = seen.catalog
     fresh = other_inputs(catalog, before)
@@ -235,7 +242,7 @@ def decide(
     moved: set[str] = set()
     for name, tree in _sorted(trees, asked).items():
         stage = catalog[name]
-        stays = stage.live or stage.refused  # this one has nothing that could go on
+        stays = stage.live or stage.refused  # a refused stage has no state to resume from
         if name not in asked and stays and moved.isdisjoint(tree.references):
             decision.catalog[name], decision.status[name] = stage, KEPT[0]
             continue
@@ -255,7 +262,7 @@ def _decide(
     named: bool,
     again: bool,
 ) -> None:
-    """Decides what becomes of one stage; what it reads is decided."""
+    """Decides the status of one stage; its inputs are decided already."""
     name = asked.name
     before = seen.catalog.get(name)
     stage, why = adapted_to_schemas(asked.resumed(), decision.catalog, types)
@@ -284,14 +291,14 @@ def _go_on(
     again: bool,
     named: bool,
 ) -> None:
-    """Decides on a stage that can be computed; what it was stays beside it if it is another.
+    """Decides on a stage that can be computed; if it changes, the previous version stays beside it.
 
     Args:
-        prints: the meanings of what it reads, by name.
+        prints: the fingerprints of its inputs, by name.
     """
     name, missing = stage.name, None
     same = before is not None and before.fingerprint == stage.fingerprint
-    # What another's stage held is not this one's.
+    # The rows of a stage that another key signed are not reused.
     equal = same and not again and before is not None and before.signer is None
     if equal and before is not None and not before.live:
         missing = backfill_plan.catch_up_refusal(seen, before, decision.same)
@@ -313,16 +320,16 @@ def _go_on(
 
 
 def _separated(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first: int) -> Stage:
-    """A stage that shares nothing with those of before, as its rows may be other than theirs.
+    """Returns a stage that shares no node with previous stages, whose rows may differ from its own.
 
-    It is computed again, or its functions give another result each time. The rows of others do not
-    change, as nobody asked for it; so they keep the parts that they have and it gets its own.
-    Those of one call are computed together, and share; but two stages that are equal to a letter
-    are two, and hold each what they were given.
+    It is recomputed, or its functions return another result each time. The rows of other stages
+    must not change, so they keep their nodes and this stage gets its own. Stages of one call are
+    computed together and share nodes; but two stages with equal definitions are separate, and each
+    holds its own results.
 
     Args:
-        first: a number that tells it from all of before: of each stage that is computed the graph
-            gives at least two, so the next call has a greater one.
+        first: a number that no previous stage has. The graph allocates at least two numbers for
+            each computed stage, so the next call has a greater one.
     """
     taken = {each.fingerprint for name, each in catalog.items() if name != stage.name}
     numbers = range(first, first + len(taken) + 1)
@@ -331,7 +338,7 @@ def _separated(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first:
 
 
 def _earlier(stage: Stage, seen: Snapshot) -> Stage:
-    """A stage as the earlier version that it becomes."""
+    """Returns a stage as the frozen previous version that it becomes."""
     node = seen.graph.named[stage.name]
     layout, trace = next(iter(node.traces.items()))
     assert node.log is not None  # it has a name
@@ -339,7 +346,7 @@ def _earlier(stage: Stage, seen: Snapshot) -> Stage:
 
 
 def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
-    """Why a stage cannot go on: it is not believed, or a function or what it reads is missing."""
+    """Returns why a stage cannot run: it is untrusted, or a function or an input is missing."""
     if stage.held is not None:
         return stage.held
     assert stage.definition is not None
@@ -358,7 +365,7 @@ def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
 
 
 def _sorted(trees: Mapping[str, Definition], asked: AbstractSet[str]) -> Mapping[str, Definition]:
-    """Stages after those they read; all but those that are asked for stand so."""
+    """Returns the stages after their inputs; only the requested ones may be out of order."""
     place = {name: i for i, name in enumerate(trees)}
     for name in [name for name in trees if name in asked]:
         if any(place.get(read, -1) >= place[name] for read in trees[name].references):
@@ -367,7 +374,7 @@ def _sorted(trees: Mapping[str, Definition], asked: AbstractSet[str]) -> Mapping
 
 
 def topological_order(trees: Mapping[str, Definition]) -> dict[str, Definition]:
-    """Stages after those they read.
+    """Returns the stages ordered so that each comes after its inputs.
 
     Raises:
         StageError: if stages depend on each other in a circle.

@@ -1,12 +1,13 @@
-"""Replay: a new version of a stage, computed for past epochs as well.
+"""Computes a new version of a stage for past epochs (a replay).
 
-The nodes that are new, and what lies unnamed between them and the named collections they read, run
-over the history of those: first over its state at the first epoch, then epoch by epoch, with the
-kernels and the runner of any epoch. What comes out is the history and the state of the new
-version, as if it had been defined then.
+The new nodes run over the history of the named collections that they read, together with the
+unnamed nodes between them. They run first over the contents at the first epoch, then epoch by
+epoch, with the same kernels and the same runner as a commit. The results are the history and the
+state of the new version, as if it had been defined then.
 
-Failure: the epochs are written before the definition that uses them. If that never follows, they
-are changes of logs that nobody knows, and their numbers are not given again.
+Failure: 1. The epochs are written before the definition that uses them. 2. The definition never
+follows. Hence such epochs are changes of logs that no catalog names, and the numbers of these logs
+are not allocated again.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class ReplaySpan(NamedTuple):
     """The part of a graph that is computed for past epochs.
 
     Attributes:
-        graph: its nodes; the named collections it reads have lost their operators.
+        graph: its nodes; the named collections that it reads have no operator here.
         sources: those named collections.
-        new: the nodes whose output and state are wanted.
+        new: the nodes whose output and state are computed.
     """
 
     graph: Graph
@@ -52,12 +53,12 @@ class ReplaySpan(NamedTuple):
 
     @property
     def logs(self) -> set[int]:
-        """The logs of what is wanted."""
+        """The logs of the computed nodes."""
         return {number for number, _ in self._wanted.logs()}
 
     @property
     def traces(self) -> set[int]:
-        """The traces of what is wanted."""
+        """The traces of the computed nodes."""
         return {number for number, _ in self._wanted.layouts()}
 
     @property
@@ -66,9 +67,9 @@ class ReplaySpan(NamedTuple):
 
 
 class ReplayBase(NamedTuple):
-    """What a definition starts from: the graph and the version before it, and the past.
+    """The input of a definition: the previous graph and version, and the history.
 
-    Stages that it extends are in all three as they are afterwards.
+    Stages that it catches up are in all three as they are afterwards.
     """
 
     graph: Graph
@@ -77,15 +78,15 @@ class ReplayBase(NamedTuple):
 
 
 class RecomputedState(NamedTuple):
-    """What a definition has again of a stage that lacks something; nothing by default.
+    """The parts of damaged stages that a definition recomputes; none by default.
 
     Attributes:
         name: of the stage.
-        refused: nodes that are computed anew, with all they have.
-        bare: nodes of which only what they remember is.
-        renewed: traces as they are now, by number.
-        first: the epoch that is run first, None: only now. What its log has before stays.
-        replayed: it is run over all that can be read, if that is cheap.
+        refused: nodes to recompute with all their traces.
+        bare: nodes that keep their rows and get only their operator state recomputed.
+        renewed: the rebuilt current traces, by number.
+        first: the first epoch to run, None: only the current one. Earlier epochs stay in its log.
+        replayed: run it over all readable epochs, if that is cheap.
     """
 
     name: str = ""
@@ -108,11 +109,11 @@ def compile_catalog(
     tables: TableSizes | None = None,
     later: bool = False,
 ) -> Graph:
-    """The graph of a new catalog; see `Compiler`.
+    """Compiles the graph of a new catalog; see `Compiler`.
 
-    An unnamed part that nobody had to remember is passed on change by change and held nowhere. If
-    something new reads it, it is made anew, as its output until now is not known. So is what was
-    in memory alone, if it is to be written from now on.
+    An unnamed node that no operator looks up only passes changes on, and has no trace. If a new
+    node reads it, it is recomputed, because its earlier output is unknown. So is a node that was in
+    memory only and is to be written from now on.
     """
     while True:
         compiler = Compiler(
@@ -133,7 +134,7 @@ def compile_catalog(
 
 
 def _hollow(graph: Graph, old: Graph) -> set[int]:
-    """The nodes of before that hold nothing, and of which all is needed now."""
+    """Returns the existing nodes that store no rows and whose rows are now needed."""
     hollow: set[int] = set()
     for node in graph.since(old).fresh:
         if node.id not in old.nodes:
@@ -144,9 +145,9 @@ def _hollow(graph: Graph, old: Graph) -> set[int]:
 
 
 def _risen(graph: Graph, old: Graph) -> set[int]:
-    """The nodes of which nothing was written until now, and all is to be from now on.
+    """Returns the nodes that were in memory only and are to be written from now on.
 
-    One that has only stopped is none of them: nothing of it is written now as before.
+    A node that has only stopped is not among them: it is not written before or after.
     """
     unwritten = graph.unwritten
     there = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
@@ -158,16 +159,16 @@ def _forgets(node: Node | None) -> bool:
 
 
 def missing_nodes(graph: Graph, old: Graph) -> set[int]:
-    """The nodes of `graph` that `old` has not, and that can be computed."""
+    """Returns the nodes of `graph` that are not in `old` and can be computed."""
     return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
 
 
 def replayable(graph: Graph, new: set[int], old: Graph) -> set[int]:
-    """Of new nodes, those whose log is new as well, and the new parts below them.
+    """Returns the new nodes whose log is new as well, and the new unnamed nodes below them.
 
-    The others have a log that is whole, and lack operator state alone. That is computed as of now:
-    a replay would run the parts below them again, and with them functions whose results are
-    memoised.
+    The other new nodes have a complete log and lack only operator state. That state is computed at
+    the current epoch, because a replay would run the nodes below them again, and with them
+    functions whose results are memoised.
     """
     had = {number for number, _ in old.logs()} - old.unwritten
     heads = {i for i in new if graph.nodes[i].name is not None and graph.nodes[i].log not in had}
@@ -175,13 +176,13 @@ def replayable(graph: Graph, new: set[int], old: Graph) -> set[int]:
 
 
 def below(graph: Graph, numbers: set[int]) -> set[int]:
-    """Some nodes, with the parts without a name that they are computed with."""
+    """Returns some nodes with the unnamed nodes that they are computed with."""
     part = replay_span(graph, numbers)
     return part.graph.nodes.keys() - {source.id for source in part.sources}
 
 
 def replay_span(graph: Graph, new: set[int]) -> ReplaySpan:
-    """What must run to compute some nodes: they, and what is unnamed below them."""
+    """Returns the nodes that must run to compute some nodes, with the unnamed nodes below them."""
     needed: set[int] = set()
     sources: set[int] = set()
     waiting = list(new)
@@ -212,14 +213,14 @@ def first_epoch(
     asked: int | None,
     rows_max: int,
 ) -> int | None:
-    """The epoch to replay from, or None if it is not worth it.
+    """Returns the epoch to replay from, or None if a replay is too expensive.
 
     Args:
-        asked: the user's wish; None: all readable epochs, if that is cheap.
-        rows_max: up to how many rows it is.
+        asked: the epoch that the user requested; None: all readable epochs, if that is cheap.
+        rows_max: a replay over more rows is expensive.
 
     Raises:
-        TimeError: if the user asks for an epoch that a source cannot be read at.
+        TimeError: if a source cannot be read at the requested epoch.
     """
     now = base.version.epoch
     begin = max((catalog[n.name].begin for n in span.sources if n.name), default=now)
@@ -243,7 +244,7 @@ def first_epoch(
 
 
 def earliest_replay_epoch(snapshot: Snapshot, names: Iterable[str]) -> int:
-    """The first epoch from which some stages can be replayed, with all that follows them."""
+    """Returns the first epoch at which a replay of some stages and all their readers can start."""
     catalog, graph = snapshot.catalog, snapshot.graph
     trees = {}
     for name in {each for n in names for each in (n, *graph.dependants(n))}:
@@ -259,9 +260,10 @@ def earliest_replay_epoch(snapshot: Snapshot, names: Iterable[str]) -> int:
 
 
 def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
-    """The stages of which epochs from `first` on cannot be read, and a replay would give some.
+    """Returns the stages that are unreadable at epochs from `first` on and that a replay would
+    fill.
 
-    Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
+    A stage is left out if its inputs begin no earlier than the stage, or have the same gaps.
     """
     there = [name for name in names if name in snapshot.catalog]
     begin = earliest_replay_epoch(snapshot, there)
@@ -273,9 +275,10 @@ def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int)
 
 
 def first_unread_epoch(snapshot: Snapshot, name: str) -> int | None:
-    """From which epoch on a replay would compute what a stage has not read; None: it has it all.
+    """Returns the first epoch that a replay would add to a stage; None if it has all.
 
-    Where an input begins it has no rows yet: a stage of the epoch after it has missed nothing.
+    An input has no rows yet at its first epoch: a stage that begins at the next epoch missed
+    nothing.
     """
     begin = snapshot.catalog[name].begin
     read, filled = [name], []
@@ -292,7 +295,7 @@ def first_unread_epoch(snapshot: Snapshot, name: str) -> int | None:
 
 
 def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
-    """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
+    """Returns True if a stage has gaps from `first` on at which all its inputs are readable."""
     stage = snapshot.catalog[name]
     if stage.definition is None:
         return False
@@ -305,11 +308,11 @@ def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
 def replay_message(
     snapshot: Snapshot, stage: Stage, status: str, named: Iterable[str], asked: int | None
 ) -> str | None:
-    """From where a stage that was edited can be read, and how to see more of it.
+    """Returns from where an edited stage can be read, and how to read more of its history.
 
     Args:
-        named: all stages of the cell that is to be run for it.
-        asked: the epoch that it was to be replayed from.
+        named: all stages of the cell that has to be run for a replay.
+        asked: the requested first epoch of the replay.
     """
     if status == "unchanged" and asked is not None and asked < stage.begin:
         return f"'{stage.name}' begins at epoch {stage.begin}, as what it reads does"
@@ -326,11 +329,11 @@ def replay_message(
 def run_replay(
     definition: Runner, past: HistoricalInputs, span: ReplaySpan, first: int, doing: ActivityMonitor
 ) -> tuple[list[EpochResult], dict[int, Trace]]:
-    """Replays the epochs from `first` to now.
+    """Replays the epochs from `first` to the current one.
 
     Args:
-        definition: what runs all of the graph.
-        doing: is told how far it is.
+        definition: the runner of the whole graph.
+        doing: receives the progress.
 
     Returns:
         a draft for each epoch in which something changed, and the new nodes' traces at the end.
@@ -363,11 +366,11 @@ def run_replay(
 def with_previous_log(
     past: HistoricalInputs, before: Node, after: Node, begin: int, ran: list[EpochResult]
 ) -> list[EpochResult]:
-    """Epochs that were run, behind what the log of before has of those from `begin` on.
+    """Prepends the epochs from `begin` on in the previous log to the epochs that were run.
 
     Args:
-        before: the node of which the log is whole up to the epoch that was run first.
-        after: the node that takes its place.
+        before: the previous node; its log is complete up to the first epoch that was run.
+        after: the node that replaces it.
     """
     assert after.log is not None
     first = ran[0]
@@ -387,13 +390,13 @@ def with_previous_log(
 
 
 def state_at(layout: Layout, batch: Batch, epoch: int) -> Trace:
-    """All that a collection holds at an epoch, as a trace of one layer."""
+    """Returns the contents of a collection at an epoch as a trace of one layer."""
     arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
     return Trace.of(arranged, epoch)
 
 
 def compact_replayed(draft: EpochResult) -> None:
-    """Merges what an epoch left to plan, here and now."""
+    """Merges the layers that an epoch left to merge, in this thread."""
     for number in draft.due:
         draft.traces[number] = _compacted(draft.traces[number])
 
