@@ -1,1 +1,1 @@
-"""Brings stages to the current epoch: plan, execution, background."""
+"""Computes, repairs and rebuilds the rows of stages up to the current epoch."""

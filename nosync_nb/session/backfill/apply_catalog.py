@@ -1,8 +1,8 @@
-"""Installation: a catalog that was decided becomes the session's, as a whole or not at all.
+"""Installs a decided catalog in the session, completely or not at all.
 
-All that can fail is done before the frame is written: to compile, to run what is new, to sign, to
-write large batches to files, to read packs for what is dropped. What follows are assignments, of
-values that were computed before; see `publisher`.
+Everything that can fail comes before the frame is written: compiling, running new nodes, signing,
+writing large batches to files, and reading packs to drop a stage's history. After the frame there
+are only assignments of values that were computed before; see `publisher`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.history.history import History
 
 NOTHING = RecomputedState()
-"""That nothing is lost."""
+"""The default: no stage has to be recomputed."""
 
 
 class CatalogInstaller:
-    """Installs catalogs; owns nothing. With the gate's lock."""
+    """Installs catalogs; has no state of its own. The caller holds the writer's lock."""
 
     def __init__(
         self,
@@ -72,15 +72,16 @@ class CatalogInstaller:
         retention: Retention | None = None,
         ahead: OffLockCompute | None = None,
     ) -> list[EpochResult]:
-        """Compiles a catalog, computes what is new, writes the definition and makes it visible.
+        """Compiles a catalog, computes new nodes, writes the definition and publishes it.
 
         Args:
-            work: what stages did last, as it is to be after a rename, or a drop.
-            names: what descriptions are called after it; `outcome` is told that it stands.
-            afresh: what of a stage that lacks something is computed anew, if not `ahead`.
+            work: the last work of each stage after a rename or a drop.
+            names: the names of definitions after it.
+            outcome: is notified when the frame is committed.
+            afresh: the parts of damaged stages to recompute, if not `ahead`.
 
         Returns:
-            past epochs of stages that had missed them, or were lost.
+            the past epochs that were run for stages that had missed them or lost them.
         """
         publisher = self._publisher
         before, catalog = publisher.snapshot, dict(decision.catalog)
@@ -121,7 +122,7 @@ class CatalogInstaller:
         return missed if afresh is NOTHING else [*drafts, draft]
 
     def ahead(self, decision: DefinitionDecision) -> OffLockCompute:
-        """What a decision that changes no stage has to run, to be computed without the lock."""
+        """Prepares the run of a decision that changes no stage, to be computed without the lock."""
         seen, bulk = self._publisher.snapshot, self._link.bulk().apart()
         old, runner = self._compiled(decision, decision.catalog, seen.graph, NOTHING)
         runner, rows_max = self._runner(runner, bulk), self._limits.replay_rows
@@ -136,7 +137,7 @@ class CatalogInstaller:
         afresh: RecomputedState,
         ahead: OffLockCompute | None,
     ) -> tuple[Graph, Runner, OffLockResult]:
-        """The graph before, what runs a catalog from now on, and what it gave of what is new."""
+        """Returns the previous graph, the runner of the new catalog, and the computed rows."""
         if ahead is not None:
             return ahead.old, self._runner(ahead.runner), ahead.over(self._publisher.snapshot)
         old, runner = self._compiled(decision, catalog, old, afresh)
@@ -144,12 +145,11 @@ class CatalogInstaller:
         return old, runner, computed
 
     def _runner(self, runner: Runner, bulk: Placement | None = None) -> Runner:
-        """One of the same graph, with files that are the session's, or others."""
+        """Returns a runner of the same graph that writes to the session's files, or to others."""
         bulk = bulk or self._link.bulk()
         return Runner(runner.graph, self._link.evaluate, bulk, spill=bulk.files, before=runner)
 
     def _after(self, draft: EpochResult) -> None:
-        """Plans background work after a definition."""
         self._upkeep.plan_due(draft)
         if any(held.refs for _, _, held in draft.logged):
             self._upkeep.plan_giving_back()
@@ -157,11 +157,12 @@ class CatalogInstaller:
     def _retired(
         self, version: VersionState, history: History, change: GraphDiff | None
     ) -> frozenset[str]:
-        """The files that are not needed any more after a definition.
+        """Returns the files that no trace and no pack needs after a definition.
 
         Args:
             version, history: as they are after it.
-            change: of the graph, if nothing else may have lost its files; None: it may.
+            change: of the graph, if only dropped traces may have lost files; None: any trace may
+                have.
         """
         before = self._publisher.snapshot.version
         if change is None or change.whole:
@@ -180,7 +181,7 @@ class CatalogInstaller:
         status: Mapping[str, str],
         afresh: RecomputedState,
     ) -> OffLockResult:
-        """Runs what has missed epochs, and what is new, where its stages are described."""
+        """Runs missed epochs and new nodes; operator placement sees the new stages meanwhile."""
         before = self._publisher.snapshot.catalog
         self._publisher.describe(catalog)
         try:
@@ -199,7 +200,7 @@ class CatalogInstaller:
         status: Mapping[str, str],
         afresh: RecomputedState,
     ) -> OffLockResult:
-        """Runs what has missed epochs, and what is new: as of now, or for the past as well."""
+        """Runs missed epochs, and the new nodes at the current epoch or for past epochs as well."""
         publisher, rows_max = self._publisher, self._limits.replay_rows
         cleanup = self._link.bulk().files.end
         version, history = publisher.snapshot.version, publisher.store.history
@@ -245,7 +246,7 @@ class CatalogInstaller:
         catalog: Mapping[str, Stage],
         past: Sequence[EpochResult],
     ) -> History:
-        """The history after a definition. Packs may be read: for what a dropped stage had."""
+        """Returns the history after a definition. It may read packs, to drop a stage's history."""
         history = self._publisher.store.history.copied(n for each in past for n, *_ in each.logged)
         hidden_columns(history, named_logs(change.fresh), catalog)
         for each in past:
@@ -261,7 +262,7 @@ class CatalogInstaller:
         old: Graph,
         afresh: RecomputedState,
     ) -> tuple[Graph, Runner]:
-        """The graph before, and what runs a catalog; under its new numbers nothing was written."""
+        """Returns the previous graph and the runner of a catalog."""
         old, now = self._publisher.numbered(old), self._publisher.snapshot
         graph = replay.compile_catalog(
             catalog,
@@ -281,7 +282,7 @@ class CatalogInstaller:
 
 
 def _let_go(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
-    """Forgets the traces that no node has any more."""
+    """Drops the traces that no node has any more."""
     if change.whole:
         draft.keep(number for number, _ in graph.layouts())
     else:
@@ -289,7 +290,7 @@ def _let_go(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
 
 
 def _logs(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
-    """The logs of named collections after a definition."""
+    """Returns the logs of named collections after a definition."""
     if change.whole:
         return named_logs(graph)
     logs = {**before, **named_logs(change.fresh)}
@@ -299,12 +300,12 @@ def _logs(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[in
 
 
 def _spilled(past: Iterable[EpochResult]) -> frozenset[str]:
-    """The files that epochs were spilled to: what no trace goes on with ends with a checkpoint."""
+    """Returns the files of spilled epochs; a checkpoint deletes those that no trace keeps."""
     return frozenset(ref.path for each in past for _, _, held in each.logged for ref in held.refs)
 
 
 def _without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState:
-    """A version of before that has not some traces, so that they are written as a whole."""
+    """Returns a version without some traces, so that these are written completely."""
     if not traces:
         return version
     kept = {number: trace for number, trace in version.traces.items() if number not in traces}
@@ -312,5 +313,5 @@ def _without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState
 
 
 def _first_run(graph: Graph, new: Container[int]) -> str:
-    """What runs for the first time, by the names of its stages."""
+    """Returns the text for the first run of some nodes, with the names of their stages."""
     return f"first run of {first_names([n.name for n in graph if n.id in new and n.name])}"

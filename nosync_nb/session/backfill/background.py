@@ -1,15 +1,18 @@
-"""Rebuilding: what operators remember is made again, behind the back of who commits.
+"""Rebuilds operator state in a background thread while other threads commit.
 
-After a session went back to an old epoch, and where a branch begins at one, operators lack what
-they remember: it has no history. It is made of what their inputs hold, before the next write that
-needs it.
+After a rewind to an old epoch, and at the beginning of a branch, the state of operators is missing,
+because it has no history. It is rebuilt from the contents of their inputs before the next write
+that needs it:
 
-    plan it with the gate's lock -> compute it without -> adopt it with the lock
+    plan with the writer's lock -> compute without it -> adopt with it
 
-Who commits meanwhile waits until it is adopted, and lets go of the lock for that: others can close
-the session or go back once more, which cancels it. It ends between two operators then, and what it
-has written is deleted. It is adopted if the session is what it was planned of, whatever was merged;
-if not, or if it failed, who needs it makes it himself, and gets the error that comes of it.
+A commit in the meantime waits until the state is adopted, and releases the lock while it waits.
+Other callers can then close the session or rewind it again, which cancels the rebuild. A cancelled
+rebuild stops between two operators and deletes the files that it has written.
+
+The state is adopted if the session still has the planned graph, catalog and epoch; merges in
+between do not matter. If it was not adopted, or failed, the next caller that needs it computes it
+and gets any error.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.spark.sql_settings import SparkTypes
 
 WAIT_S = 1.0
-"""After so long who waits looks again: a thread that had no memory to say so has said nothing."""
+"""Seconds after which a waiting commit checks again: a worker without memory may not notify."""
 
 
 class BackgroundRebuild:
-    """Makes what operators lack; owns what is on its way, which the gate's lock guards.
+    """Rebuilds missing operator state; owns the rebuild in progress, guarded by the writer's lock.
 
     Args:
-        report: is told which stages go on.
+        report: records which stages resume.
     """
 
     def __init__(
@@ -60,34 +63,34 @@ class BackgroundRebuild:
         self._ahead: OffLockCompute | None = None
 
     def plan(self) -> None:
-        """Has it made before the next write that needs it; with the gate's lock."""
+        """Requests the rebuild before the next write that needs it; with the lock."""
         self._gate.lack(self)
 
     def begin(self) -> None:
-        """Has the worker begin with it, if anything is lacking."""
+        """Starts the rebuild in the background, if any state is missing."""
         self._worker.submit(object(), self._behind, name="rebuilding the state of operators")
 
     def finish(self) -> None:
-        """Makes it here, or waits a while for the worker; with the gate's lock."""
+        """Rebuilds the state in this thread, or waits a while for the worker; with the lock."""
         if self._ahead is not None and not self._ahead.ended:
             self._ended.wait(WAIT_S)
         else:
             self._install(None)
 
     def cancel(self) -> None:
-        """Lets it go; with the gate's lock."""
+        """Cancels the rebuild in progress; with the lock."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.cancel()
             self._ended.notify_all()
 
     def _behind(self) -> None:
-        """Makes it without the lock; the worker's."""
+        """Computes the state without the lock; runs in the worker."""
         ahead = self._planned()
         if ahead is None:
             return
         try:
-            with suppress(Exception):  # who needs it makes it himself, and is told why that fails
+            with suppress(Exception):  # the caller that needs it retries and gets the error
                 ahead.compute(self._publisher.works.doing)
             self._adopt(ahead)
         finally:
@@ -99,8 +102,8 @@ class BackgroundRebuild:
             ahead.clear()
 
     def _planned(self) -> OffLockCompute | None:
-        """What is to be computed; None if nothing is lacking, or it cannot be planned."""
-        with self._gate.lock, suppress(NosyncError):  # as above
+        """Returns the run to compute; None if no state is missing, or planning failed."""
+        with self._gate.lock, suppress(NosyncError):  # the caller that needs it gets the error
             self._gate.finish()
             if self._gate.closing:
                 return None
@@ -119,7 +122,7 @@ class BackgroundRebuild:
         self._upkeep.plan_checkpoint()
 
     def _install(self, ahead: OffLockCompute | None) -> None:
-        """Writes that the stages go on with all that they remember."""
+        """Writes that the stages resume with complete operator state."""
         decision = self._decision() if ahead is None else ahead.decision
         missed = self._installation.install(decision, ahead=ahead)
         self._report.resumed(decision.extended, decision.lost, [draft.work for draft in missed])

@@ -1,10 +1,11 @@
-"""Healing: has stages again of which files are not there, as `losses` decides.
+"""Repairs stages with missing files, as `backfill_plan` decides.
 
-Each stage is a definition of its own that changes no meaning: its frame names what was made anew,
-and a new log if it was run. What is interrupted goes on with what is still lacking then.
+Each stage is repaired by a definition of its own that changes no meaning. Its frame names the
+rebuilt traces, and a new log if the stage was run. An interrupted repair continues with the stages
+that are still damaged.
 
-IMPORTANT: all of it happens before merges and checkpoints are planned, which would read what is not
-there. A checkpoint follows, so that no frame that counts names a lost file any more.
+IMPORTANT: repairs come before merges and checkpoints are planned, because these would read the
+missing files. A checkpoint follows, after which no frame that is replayed names a lost file.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.history.archive import total_of
 
 FILES_MAX = 3
-"""Files that a line names; the rest is counted."""
+"""Files that one message names; the others are counted."""
 
 
 class BackfillExecutor:
-    """Has again what is lost; owns nothing. With the gate's lock."""
+    """Repairs damaged stages; has no state of its own. The caller holds the writer's lock."""
 
     def __init__(
         self,
@@ -51,14 +52,15 @@ class BackfillExecutor:
         self._report = report
 
     def heal(self, missing: AbstractSet[str], anew: AbstractSet[str] = frozenset()) -> bool:
-        """Has again what was in memory alone, lies in files that are not there, or is not believed.
+        """Recomputes stages that were in memory only, lack files, or are refuted.
 
         Args:
-            anew: stages that have no rows, as they were defined after the epoch that the log
-                begins at; they are computed with those in memory, as either may read the other.
+            anew: stages without rows, because they were defined after the epoch at which the log
+                begins. They are computed together with the stages in memory, because either may
+                read the other.
 
         Returns:
-            whether all of it is there now.
+            True if all of them are complete now.
         """
         publisher = self._publisher
         doubtful = backfill_plan.awaits_recheck(publisher.snapshot.catalog)
@@ -70,35 +72,40 @@ class BackfillExecutor:
             return False
         remembered = self._by_turns(missing, absent)
         whole = self._lost(missing)
-        if whole:  # what was had first needs a checkpoint even if nothing was left
+        if whole:  # stages computed in turns need a checkpoint even if no stage is left
             self._upkeep.plan_checkpoint()
         return whole and remembered
 
     def meet(self, name: str, *, stop: bool) -> bool:
-        """Has again what lay in a file that somebody has met, damaged; whether nothing needs it.
+        """Rebuilds the data of a damaged file found during a call.
+
+        The caller holds no lock, and retries the call that found the file.
 
         Args:
-            stop: stages of which it cannot be had stop; else nothing is done if there are some.
+            stop: True: stages that cannot be rebuilt stop; False: if there are some, nothing is
+                done.
 
-        To be called without a lock, by who makes the call again that has met it.
+        Returns:
+            True if nothing references the file any more.
         """
         with self._gate.lock:
             self._gate.turn("to have lost rows again")
             return self._lost({name}, stop=stop)
 
     def _all_had(self, missing: AbstractSet[str]) -> bool:
-        """Whether all that lies in some files can be had without them, as far as is known."""
+        """Returns True if the data of some files can probably be rebuilt without them."""
         planned = self._planned(missing)
         return not any(loss.action == STALE or not _hads(loss) for loss in planned)
 
     def _by_turns(self, missing: AbstractSet[str], absent: AbstractSet[str]) -> bool:
-        """Computes stages without rows and those that lack files, what is read before its readers.
+        """Computes stages without rows and stages with missing files, inputs before their readers.
 
-        Failure: a stage in memory reads one that lacks a file, which reads one in memory. Neither
-        all in memory nor all that lacks something can be computed first.
+        Failure: 1. A stage in memory reads a stage that lacks a file, which in turn reads a stage
+        in memory. 2. Neither all stages in memory nor all damaged stages can be computed first.
+        Hence they are computed in turns, as their inputs become complete.
 
         Returns:
-            True if all that had no rows is there now.
+            True if all stages without rows are computed now.
         """
         left, whole = set(absent), True
         while left:
@@ -109,12 +116,12 @@ class BackfillExecutor:
         return whole
 
     def _over(self, names: Iterable[str]) -> set[str]:
-        """The stages over some: while these are not there nothing is made of them."""
+        """Returns the readers of some stages; they cannot be computed before these."""
         graph = self._publisher.snapshot.graph
         return {reader for name in names for reader in graph.dependants(name)}
 
     def _planned(self, missing: AbstractSet[str]) -> list[StageDamage]:
-        """What is to be done of what lacks something; nothing is changed."""
+        """Returns the planned repairs; changes nothing."""
         publisher = self._publisher
         lost = publisher.store.history.copied(()).without(missing)
         doubts = backfill_plan.refuted_stages(publisher.snapshot, publisher.store.clocks.wrong)
@@ -123,13 +130,13 @@ class BackfillExecutor:
     def _lost(
         self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
     ) -> bool:
-        """Has again what lies in files that are not there; whether nothing lacks one now.
+        """Rebuilds the data of missing files. Returns True if no stage lacks a file now.
 
-        What is read for it may be damaged as well: then it is planned anew, without that file. What
-        is damaged in a log of somebody else is told, and nothing is made of it.
+        A repair may read another damaged file: then it is planned again, without that file. In a
+        log that another key has signed, damage is only reported.
 
         Args:
-            apart: the stages that are left out; then no checkpoint follows.
+            apart: stages that are left out; then no checkpoint follows.
             stop: see `meet`.
         """
         if self._publisher.store.foreign:
@@ -161,10 +168,10 @@ class BackfillExecutor:
         return whole
 
     def _journal(self, doubts: Mapping[int, RefutedState]) -> None:
-        """Writes which stages are not believed, before the first of them is made anew.
+        """Records the refuted stages in the catalog before the first of them is recomputed.
 
-        Failure: 1. A stage is made anew, in another log. 2. A crash; nothing contradicts any more.
-        3. What reads it goes on, though it was made from the rows before.
+        Failure: 1. A stage is recomputed into another log. 2. After a crash no clock contradicts
+        any more. 3. Its reader continues, although it was computed from the refuted rows.
         """
         seen = self._publisher.snapshot
         catalog = dict(seen.catalog)
@@ -176,17 +183,17 @@ class BackfillExecutor:
             self._installation.install(definition_diff.unchanged_decision(catalog))
 
     def _absent(self, anew: AbstractSet[str]) -> set[str]:
-        """The stages that go on and have no rows: those in memory, and some others."""
+        """Returns the live stages without rows: those in memory, and the given ones."""
         catalog = self._publisher.snapshot.catalog
         return {n for n, s in catalog.items() if s.live and (s.in_memory or n in anew)}
 
     def _computed(self, names: AbstractSet[str], *, last: bool) -> bool:
-        """Computes stages that have no rows; returns True if it did.
+        """Computes stages that have no rows; returns True if it succeeded.
 
         If one of them is kept in memory they are computed over all epochs, if that is cheap.
 
         Args:
-            last: it is not tried again: the stages are stale if it fails.
+            last: there is no further attempt: if it fails, the stages become stale.
         """
         seen = self._publisher.snapshot
         stages = {n: stage for n, stage in seen.catalog.items() if n in names and stage.live}
@@ -214,7 +221,7 @@ class BackfillExecutor:
         return True
 
     def _forget(self, stages: Mapping[str, Stage], why: str) -> None:
-        """Stops stages of which nothing is left, and those that read them."""
+        """Stops stages whose rows are all lost, and their readers."""
         seen = self._publisher.snapshot
         catalog = dict(seen.catalog)
         for name, stage in stages.items():
@@ -228,17 +235,17 @@ class BackfillExecutor:
         self._installation.install(definition_diff.unchanged_decision(catalog))
 
     def _had(self, loss: StageDamage, missing: AbstractSet[str], *, stop: bool) -> bool:
-        """Has what one stage lacks; whether it has it now.
+        """Repairs one stage. Returns True if it is complete now.
 
         Raises:
-            CorruptLogError: something that it was to be made of is damaged.
+            CorruptLogError: a file that the repair reads is damaged.
         """
         if loss.action != STALE and not _hads(loss):
             self._tell(loss)
             return False
         stage = self._publisher.snapshot.catalog[loss.name]
         if (loss.refused or loss.bare) and stage.reason is not None:
-            # It was planned for before what it reads turned out not to be had.
+            # Because the repair of an input failed after this one was planned.
             loss = loss._replace(action=STALE, why=stage.reason)
         if loss.action != STALE:
             try:
@@ -270,7 +277,7 @@ class BackfillExecutor:
         self._report.regained(sum(loss.name in draft.work for draft in past))
 
     def _arranged(self, loss: StageDamage) -> Mapping[int, Trace]:
-        """The traces of a collection that are lost, out of another one or out of its log."""
+        """Returns the lost traces of a collection, rebuilt from another trace or from its log."""
         if not loss.arranged:
             return {}
         seen, store = self._publisher.snapshot, self._publisher.store
@@ -284,11 +291,11 @@ class BackfillExecutor:
         return made
 
     def _stop(self, loss: StageDamage) -> None:
-        """Stops a stage that cannot be had, and those that read it.
+        """Stops a stage that cannot be repaired, and its readers.
 
-        Failure: 1. The rows of an input are lost; it has nothing to stop. 2. What reads it goes on
-        and looks into them, so no commit succeeds. Hence such readers stop, and wait while it is
-        held; what only takes its changes goes on.
+        Failure: 1. The rows of an input are lost; an input cannot be stopped. 2. A reader continues
+        and looks up these rows, so no commit succeeds. Hence such readers stop, and wait while the
+        input is held. Readers that only take its changes continue.
         """
         seen = self._publisher.snapshot
         catalog, stage = dict(seen.catalog), seen.catalog[loss.name]
@@ -322,12 +329,12 @@ class BackfillExecutor:
 
 
 def _hads(loss: StageDamage) -> bool:
-    """Whether something of it is had again."""
+    """Returns True if the plan rebuilds or recomputes something."""
     return bool(loss.arranged or loss.refused or loss.bare)
 
 
 def _contents(seen: Snapshot, loss: StageDamage) -> Batch:
-    """All that a collection holds now, without the traces that are lost."""
+    """Returns the current contents of a collection without its lost traces."""
     node, last = seen.graph.named[loss.name], seen.last(seen.catalog[loss.name])
     assert node.log is not None
     for number in node.traces.values():
@@ -338,7 +345,7 @@ def _contents(seen: Snapshot, loss: StageDamage) -> Batch:
 
 
 def _looking(graph: Graph, name: str) -> list[str]:
-    """The stages that look into what a named collection holds, and those that read them."""
+    """Returns the stages that look up the rows of a named collection, and their readers."""
     lost, reached, names = graph.named[name].id, set[int](), []
     for node in graph:
         layouts = node.operator.layouts if node.operator else (None,) * len(node.inputs)
@@ -355,7 +362,7 @@ def _told(loss: StageDamage) -> str:
 
 
 def _gone(files: Iterable[str]) -> str:
-    """That files are missing."""
+    """Returns a message that files are missing."""
     names = sorted(files)
     shown = ", ".join(f"'{name}'" for name in names[:FILES_MAX])
     rest = len(names) - FILES_MAX

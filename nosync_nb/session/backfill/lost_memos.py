@@ -1,17 +1,17 @@
 """Stops the nondeterministic stages whose memoised results are lost.
 
-An operator that memoises results of functions cannot be run again for them: it would give other
-results than the stage has logged, and retract rows that the stage never had. All other operators
-are run again over what they read. Nothing is lost if such an operator has no input at that epoch,
-or if its stage is computed from scratch.
+An operator that memoises results of functions cannot be run again: it would give other results than
+the stage has logged, and retract rows that the stage never had. All other operators are recomputed
+from their inputs. No result is lost if such an operator has no input rows at that epoch, or if its
+stage is computed from scratch.
 
-Failure: 1. Two stages of one cell share a part that memoises. 2. It is lost, and the stage that it
-is compiled for stops. 3. The part is compiled for the other one, and run again. Hence every stage
-that a lost part feeds stops.
+Failure: 1. Two stages of one cell share an unnamed node that memoises. 2. Its results are lost, and
+the stage that it is compiled for stops. 3. The node is compiled for the other stage, and run again.
+Hence every stage that a lost node feeds stops.
 
-Failure: 1. A stage is computed from scratch on a branch, as it was defined later. 2. What it reads
-has lost its results, so it stops before it has any row. 3. It is read at its last epoch, as empty.
-Hence a stage that stops without rows is marked as one that cannot be read.
+Failure: 1. A stage is computed from scratch on a branch, because it was defined later. 2. An input
+has lost its results, so the stage stops before it has any row. 3. It is read at its last epoch, as
+empty. Hence a stage that stops without rows is marked as unreadable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nosync_nb.errors import CorruptLogError
 
 
 class Compiled(NamedTuple):
-    """The graph that a log has, and the one that is compiled over it."""
+    """The graph of a log, and the one that is compiled over it."""
 
     old: Graph
     graph: Graph
@@ -41,15 +41,15 @@ Compile = Callable[[Mapping[str, Stage]], Compiled]
 def stop(
     catalog: dict[str, Stage], compiled: Compile, version: VersionState, absent: AbstractSet[str]
 ) -> Compiled:
-    """Stops the stages that have lost memoised results, and those that read them.
+    """Stops the stages that have lost memoised results, and their readers.
 
     Args:
         catalog: is changed.
-        version: what the log has of the old graph.
-        absent: the stages that have no rows there: they are computed from scratch.
+        version: the traces of the old graph that the log contains.
+        absent: the stages without rows in the log: they are computed from scratch.
 
     Returns:
-        the graphs of the changed catalog; no part of the new one has lost a result.
+        the graphs of the changed catalog; no node of the new one has lost a result.
     """
     while True:
         graphs = compiled(catalog)
@@ -73,7 +73,7 @@ def _stopped(stage: Stage, why: str, epoch: int, absent: AbstractSet[str]) -> St
 
 
 class _Lost:
-    """Finds the stages that have lost results, of one compilation."""
+    """Finds the stages that have lost results, for one compilation."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Lost:
         self._empty: dict[int, bool] = {}
 
     def stages(self) -> dict[str, str]:
-        """By stage, why it stops."""
+        """Returns why each of these stages stops."""
         stages: dict[str, str] = {}
         for node in self.graph:
             if node.id in self.old.nodes or not node.state or node.operator is None:
@@ -99,7 +99,7 @@ class _Lost:
         return stages
 
     def _why(self, node: Node) -> str:
-        """Why a node has lost its results: another release plans it otherwise, or a past epoch."""
+        """Returns why a node has lost its results: another release's plan, or a past epoch."""
         same = (each for each in self.old if each.fingerprint == node.fingerprint)
         before = next((each for each in same if each.name == node.name), None)
         if before is not None and before.plan not in ("", UNMADE, node.plan):
@@ -108,7 +108,7 @@ class _Lost:
         return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
 
     def _fed(self, node: Node) -> list[str]:
-        """The stages that a node is a part of."""
+        """Returns the stages that a node is a part of."""
         if node.name is not None:
             return [node.name]
         reached, names = {node.id}, []
@@ -121,7 +121,7 @@ class _Lost:
         return names
 
     def _is_empty(self, node: Node) -> bool:
-        """True if a node has no rows at the epoch."""
+        """Returns True if a node has no rows at the epoch."""
         if node.id not in self._empty:
             self._empty[node.id] = self._looked(node)
         return self._empty[node.id]

@@ -1,8 +1,9 @@
-"""Ahead: what a definition runs, computed of a snapshot while others have the gate's lock.
+"""Computes the run of a definition from a snapshot while other threads hold the writer's lock.
 
-    with the lock: a decision is compiled -> without: it is run -> with it: it is installed
+    with the lock: compile a decision -> without it: run it -> with it: install it
 
-What is read of the snapshot stays: files are deleted by the worker, who computes it, or after it.
+The files of the snapshot stay readable, because only the worker deletes files. The run is a task of
+the worker, so deletions come after it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from nosync_nb.store.spill_files import RunFiles
 
 
 class OffLockResult(NamedTuple):
-    """Past epochs that stages had missed, those of new versions, already written, and now.
+    """The epochs that a run has computed: missed ones, those of new versions, and the current one.
 
     Attributes:
-        over: the past that it was computed over.
-        written: how many of `drafts` are written; none says anything of what is in memory alone.
+        over: the history that the run has read.
+        written: how many of `drafts` are written; drafts with rows in memory only are not counted.
     """
 
     missed: list[EpochResult]
@@ -38,20 +39,20 @@ class OffLockResult(NamedTuple):
 
 
 class CancelledError(Exception):
-    """Nobody waits any more for what is computed."""
+    """The run was cancelled, because no caller waits for its result."""
 
 
 class OffLockCompute:
-    """What operators lack, computed of a snapshot by one thread, while others have the gate's lock.
+    """Computes missing operator state from a snapshot in one thread, without the writer's lock.
 
     Args:
-        seen: the snapshot; nothing of it that is read is deleted before the worker's next task.
-        old, runner: the graph of before, and what runs that of now.
-        files: those that it writes.
-        rows_max: the most missed rows that are run epoch by epoch.
+        seen: the snapshot; its files are not deleted before the worker's next task.
+        old, runner: the previous graph, and the runner of the new one.
+        files: the files that the run writes.
+        rows_max: up to so many missed rows are run epoch by epoch.
 
     Attributes:
-        ended: nothing comes of it any more but what has come.
+        ended: True if the run has ended and its result cannot change any more.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class OffLockCompute:
         self._computed: OffLockResult | None = None
 
     def compute(self, doing: ActivityMonitor) -> None:
-        """Runs what is lacking; without the lock.
+        """Runs the missing nodes; without the lock.
 
         Raises:
             CancelledError: it was cancelled meanwhile.
@@ -98,15 +99,16 @@ class OffLockCompute:
             self._computed = self._gate.run(run, _nothing)
 
     def fits(self, now: Snapshot) -> bool:
-        """Whether it is what operators lack of a snapshot: the same in other layers, maybe."""
+        """Returns True if the result applies to a snapshot; the rows may be in other layers."""
         seen = self._seen
         same = now.graph is seen.graph and now.catalog is seen.catalog
         return same and now.epoch == seen.epoch and self._computed is not None
 
     def over(self, now: Snapshot) -> OffLockResult:
-        """What was computed, over the layers of now; its files are the log's from here on.
+        """Returns the result over the current layers; from here on the log owns its files.
 
-        IMPORTANT: before a frame names them, as nobody knows after an error whether it does.
+        IMPORTANT: this is called before a frame names the files, because after an error it is
+        unknown whether the frame was written.
         """
         assert self._computed is not None
         self._taken = True
@@ -114,22 +116,22 @@ class OffLockCompute:
         return self._computed
 
     def cancel(self) -> None:
-        """Nobody waits for it any more: it ends before its next operator."""
+        """Cancels the run: it stops before its next operator."""
         self._cancelled = True
 
     def end(self) -> None:
-        """Nothing comes of it any more."""
+        """Marks the run as ended."""
         self.ended = True
 
     def clear(self) -> None:
-        """Deletes the files that are nobody's, after its end."""
+        """Deletes the files that the log does not own, after the end of the run."""
         self._files.end(failed=not self._taken)
 
 
 def _nothing(*, failed: bool) -> None:
-    """Leaves the files of a run to who adopts it."""
+    """Leaves the files of a run to the caller that adopts it."""
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first of some names."""
+    """Returns the first of some names as a text."""
     return f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"

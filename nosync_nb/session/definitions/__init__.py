@@ -1,1 +1,1 @@
-"""Stages and inputs: defined, changed, renamed, signed."""
+"""Inputs, stages, names, options and retention."""

@@ -1,9 +1,12 @@
-"""Defining: inputs, stages, their versions; how the catalog changes and what follows from it.
+"""Declares inputs, and defines, drops and renames stages.
 
-A definition changes the graph without advancing the epoch, all stages of a call or none. It is
-decided by fingerprint: equal ones change nothing. An edited stage becomes a new version; the old
-one stays readable as `name@version`. Stages that read it follow by name: they are compiled over
-the new version, or, if a column they need is gone, become stale and say so.
+A definition changes the graph without advancing the epoch: all stages of a call, or none.
+Fingerprints decide: equal ones change nothing. An edited stage becomes a new version; the old one
+stays readable as `name@version`. Its readers follow by name: they are compiled over the new
+version. If a column that they need is gone, they become stale, and the report says so.
+
+Inputs are declared by name, with their columns and their key. An existing input with equal columns
+is reused. A declaration with other columns is an error, and never changes the existing input.
 """
 
 from __future__ import annotations
@@ -48,10 +51,10 @@ from nosync_nb.spark.sql_settings import SparkTypes
 
 
 class DefinitionService:
-    """Defines, drops and renames the stages of a session; owns nothing but how it is done.
+    """Defines, drops and renames the stages of a session; has no state of its own.
 
     Args:
-        report: what the opening found, which is told what became of it.
+        report: the report of the opening; records which stages resume.
     """
 
     def __init__(
@@ -100,11 +103,12 @@ class DefinitionService:
 
         Args:
             on: where to run them: auto, local or spark.
-            persist: where they are kept, see `levels`; None: as they are, new ones: the highest.
-            replay: the epoch from which a new version is computed for the past as well; a stage
-                that is equal, but not readable from there on though what it reads is, is too.
-            nondeterministic: what functions give is kept; see `Session.stage`.
-            again: computes them anew even if nothing changed.
+            persist: their durability level, see `levels`; None: as before, and the highest for new
+                ones.
+            replay: the first epoch to compute for a new version; None: the current one. An equal
+                stage is also replayed if it cannot be read from there on and its inputs can.
+            nondeterministic: the results of functions are memoised; see `Session.stage`.
+            again: recomputes them even if nothing changed.
         """
         options = levels.stage_options(on, persist, self._replication, kept=nondeterministic)
         return self.put(collections, options, replay=replay, again=again)
@@ -117,7 +121,7 @@ class DefinitionService:
         replay: int | None = None,
         again: bool = False,
     ) -> list[StageReport]:
-        """Defines several stages, of which is decided how they are kept."""
+        """Defines several stages with options that are already checked."""
         outcome = DefinitionOutcome()
         try:
             try:
@@ -134,14 +138,14 @@ class DefinitionService:
             raise
 
     def outcome_of(self, collections: Mapping[str, Collection]) -> str:
-        """What a definition has done that had not enough memory."""
+        """Returns what a definition has done that ran out of memory."""
         names = self._names
         if all(names.given(definition_of(n, each)) == n for n, each in collections.items()):
             return _defined(collections)
         return f"{', '.join(collections)}: not defined, and every stage is as it was"
 
     def demote(self, name: str) -> None:
-        """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
+        """Redefines a stage as nondeterministic, although its cell does not declare it."""
         stage = self._publisher.snapshot.catalog[name]
         assert stage.definition is not None
         options = StageOptions(stage.options.on, nondeterministic=True, demoted=True)
@@ -168,7 +172,7 @@ class DefinitionService:
             self._listeners.refuse_unnamed(described)
             trees = self._trees(snapshot.catalog, described)
             redone = set(trees) if again else set()
-            if first is not None and not again:  # those that are short of a past
+            if first is not None and not again:
                 redone = replay.stages_lacking_history(snapshot, trees, first)
             decision = self._decision(trees, options, redone)
             copied = bool(self._replication.settings.replicas)
@@ -195,15 +199,16 @@ class DefinitionService:
     def _decision(
         self, trees: Mapping[str, Definition], options: StageOptions, again: AbstractSet[str]
     ) -> definition_diff.DefinitionDecision:
-        """What definitions change, of what there is now."""
+        """Decides what definitions change in the current snapshot."""
         seen = self._publisher.snapshot
         catalog = definition_diff.requested_catalog(seen, trees, options, again=again)
         return definition_diff.decide(seen, self._types, catalog, trees.keys(), again=again)
 
     def _rise(self, risen: Mapping[str, Stage]) -> None:
-        """Brings stages to their level that were in memory alone: they are computed once more.
+        """Moves stages from memory to their new level by recomputing them once.
 
-        They come last, as what they run has run before, and what else is defined may fail.
+        They come last, because they only run code that has run before, while other definitions may
+        fail.
         """
         with levels.leaving_memory(risen) as rose:
             for name, stage in risen.items():
@@ -215,11 +220,11 @@ class DefinitionService:
                 )
 
     def resume(self, *, extend: bool, differs: bool) -> None:
-        """Writes which stages go on after a recovery and which do not.
+        """Writes which stages resume after a recovery.
 
         Args:
-            extend: brings those to now that have missed epochs and can have them.
-            differs: not the stages go on that the log says.
+            extend: catches up the stages that missed epochs, if their inputs can be read.
+            differs: the running stages differ from those in the log.
         """
         decision = definition_diff.resume_decision(
             self._publisher.snapshot, self._types, extend=extend
@@ -242,7 +247,7 @@ class DefinitionService:
     def _decided(
         self, decision: definition_diff.DefinitionDecision, replay_from: int | None, **more: Any
     ) -> None:
-        """Installs a decision, and notes what became of stages that had stopped."""
+        """Installs a decision, and records which stopped stages resumed."""
         missed = self._installation.install(decision, replay_from=replay_from, **more)
         work = [draft.work for draft in missed]
         self._report.resumed(decision.extended, decision.lost, work)
@@ -252,7 +257,7 @@ class DefinitionService:
             self._listeners.say(text)
 
     def _described(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
-        """What collections of this session describe, each under the name that it is to have."""
+        """Returns the definitions of some collections of this session, by stage name."""
         for name in collections:
             check_name(name, "stage")
         argument = "the collection"
@@ -264,7 +269,7 @@ class DefinitionService:
     def _trees(
         self, catalog: Mapping[str, Stage], described: Mapping[str, Definition]
     ) -> dict[str, Definition]:
-        """The definitions with references by name, ordered so that what is read comes first."""
+        """Returns the definitions with references by name, inputs before their readers."""
         by_id: dict[int, Definition] = {}
         for name, tree in described.items():
             if not tree.is_ref:
@@ -318,7 +323,7 @@ class DefinitionService:
         )
 
     def drop(self, names: Sequence[str], *, cascade: bool) -> None:
-        """See `Session.drop`."""
+        """Drops stages; see `Session.drop`."""
         outcome = DefinitionOutcome()
         try:
             self._drop(names, outcome, cascade=cascade)
@@ -358,7 +363,7 @@ class DefinitionService:
             )
 
     def rename(self, old: str, new: str) -> None:
-        """See `Session.rename`."""
+        """Renames a stage or an input; see `Session.rename`."""
         outcome = DefinitionOutcome()
         try:
             self._rename(old, new, outcome)
@@ -388,7 +393,7 @@ class DefinitionService:
             )
 
     def _refuse_pending(self, names: AbstractSet[str], what: str) -> None:
-        """Raises if inputs have changes that wait: they would be lost."""
+        """Raises if inputs have pending changes, because these would be lost."""
         for name, changes in self._transactions.current.pending.items():
             if name in names:
                 raise StageError(
@@ -406,7 +411,7 @@ def _defined(collections: Iterable[str]) -> str:
 
 
 def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:
-    """Raises if a stage would take the name of an input."""
+    """Raises if a stage has the name of an input."""
     for name, collection in collections.items():
         old = catalog.get(name)
         if old is not None and old.is_input and getattr(collection, "name", None) != name:
@@ -418,7 +423,7 @@ def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any])
 
 
 def _readers(catalog: Mapping[str, Stage], name: str) -> list[str]:
-    """The stages that read a named collection or its versions, directly or not; halted, too."""
+    """Returns the direct and indirect readers of a collection or its versions, also if stopped."""
     readers: dict[str, None] = {}
     count = -1
     while count < len(readers):
@@ -448,12 +453,19 @@ class InputDeclarations:
         self._from_data: list[str] = []
 
     def from_data(self) -> list[str]:
-        """The inputs made from data that has rows, since this was asked last: they took none."""
+        """Returns the inputs declared from data with rows since the last call.
+
+        Such a declaration takes only the columns, so the user is notified that it took no rows.
+        """
         names, self._from_data = self._from_data, []
         return names
 
     def declare(self, name: str, schema: Any, key: Any) -> None:
-        """Sees to it that an input is there, with these columns and this key; or raises."""
+        """Declares an input with these columns and this key, or checks an existing one.
+
+        Raises:
+            SchemaError: if the name is a stage, or an input with other columns or another key.
+        """
         wanted = _schema(schema)
         if self._is_there(name, wanted, key):
             return
@@ -492,7 +504,7 @@ class InputDeclarations:
         places: tuple[int, ...] | None,
         outcome: DefinitionOutcome,
     ) -> None:
-        """Makes an input, unless somebody else was faster."""
+        """Creates an input, unless another thread has created it meanwhile."""
         with self._gate.lock:
             self._gate.turn("input")
             if self._is_there(name, wanted, key):
@@ -505,7 +517,7 @@ class InputDeclarations:
             )
 
     def _is_there(self, name: str, wanted: Schema | None, key: Any) -> bool:
-        """Whether the input is there, which is as wanted then."""
+        """Returns True if the input exists; raises if it differs from the request."""
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None:
             return False
@@ -515,7 +527,7 @@ class InputDeclarations:
         return True
 
     def _unused(self, name: str) -> str:
-        """An identity that no input has, under which no load is recorded: the name, if it is so."""
+        """Returns an unused identity for an input, under which no load is recorded."""
         snapshot = self._publisher.snapshot
         taken = {s.uid for s in snapshot.catalog.values() if s.is_input}
         recorded = self._publisher.ledger.has_loads(json.dumps([name])[:-1] + ",")
@@ -537,7 +549,7 @@ def _schema(schema: Any) -> Schema | None:
 
 
 def _has_rows(schema: Any) -> bool:
-    """Whether the columns were taken from data with rows; as far as that is known."""
+    """Returns True if the columns were taken from data with rows, or from a stream."""
     if isinstance(schema, str | Schema | pa.Schema):
         return False
     if hasattr(schema, "__arrow_c_schema__") and not hasattr(schema, "__arrow_c_stream__"):
@@ -546,12 +558,12 @@ def _has_rows(schema: Any) -> bool:
         return hasattr(schema, "schema")  # a DataFrame; a StructType has none
     try:
         return len(schema) > 0
-    except TypeError:  # a stream: nobody knows before it is read
+    except TypeError:  # a stream: its length is unknown before it is read
         return True
 
 
 def _arrow_schema(given: Any) -> pa.Schema:
-    """What exports an Arrow schema, as one.
+    """Returns the schema of an object that exports one through Arrow.
 
     Raises:
         SchemaError: if it is the type of one column.

@@ -1,7 +1,7 @@
-"""Renaming: a catalog and a graph in which a stage or input has another name. Pure.
+"""Renames a stage or an input in a catalog and a graph. Pure: reads and writes nothing.
 
-What refers to it by name follows, and its earlier versions (`name@2`) are called after it, too; a
-name stands for nothing else, so logs, traces and fingerprints are what they were.
+References by name follow, and earlier versions (`name@2`) are renamed as well. A name has no other
+meaning, so logs, traces and fingerprints stay the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nosync_nb.dataflow.stage import Stage
 
 
 def renamed_catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
-    """A catalog after a rename."""
+    """Returns a catalog after a rename."""
     renamed: dict[str, Stage] = {}
     for name, stage in before.items():
         if stage.definition is not None:
@@ -31,7 +31,7 @@ def renamed_catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str
 
 
 def renamed_graph(before: Graph, old: str, new: str) -> Graph:
-    """A graph after a rename."""
+    """Returns a graph after a rename."""
     nodes = (
         replace(n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new))
         for n in before
@@ -40,6 +40,6 @@ def renamed_graph(before: Graph, old: str, new: str) -> Graph:
 
 
 def _renamed(name: str, old: str, new: str) -> str:
-    """A name, or that of one of its versions, after a rename."""
+    """Returns the new name of a collection or of one of its versions."""
     base, at, version = name.partition("@")
     return new + at + version if base == old else name

@@ -1,8 +1,8 @@
-"""Retaining: which past of a session can be told apart, as its user says, and which is pinned.
+"""Sets how much history a session retains, its disk budget, and its pinned epochs.
 
-What is said stands in the catalog, so a definition of nothing else writes it. Packs are thinned out
-by the next checkpoint (`session/maintenance/maintenance.py`): what is let go is let go once it
-names what is left.
+The settings are part of the catalog, so a definition that changes nothing else writes them. The
+next checkpoint downsamples the packs (`session/maintenance/maintenance.py`): old history is deleted
+once a checkpoint names only the retained history.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nosync_nb.trace.history import interval_cover
 
 
 class RetentionService:
-    """Says what is kept; what was said is the catalog's."""
+    """Changes the retention settings of a session, which are part of the catalog."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class RetentionService:
 
     @property
     def retention(self) -> Retention:
-        """What is kept."""
+        """The current retention settings."""
         return self._publisher.retention
 
     def epochs(self) -> EpochSequence:
-        """The epochs at which all live stages can be read."""
+        """Returns the epochs at which all live stages can be read."""
         seen = self._publisher.snapshot
         live = [s for s in seen.catalog.values() if s.live]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
@@ -59,33 +59,34 @@ class RetentionService:
         return self._publisher.ledger.epochs(ranges)
 
     def set(self, asked: Any) -> None:
-        """Keeps single epochs for so long from now on; the past is thinned out in the background.
+        """Retains single epochs for a number of epochs or a time, and downsamples older history.
 
-        A number of epochs or a time, None: for good. So many are kept one by one, intervals of 16
-        for 16 times as long, of 256 for 256 times, and so on. What is let go can be read no more.
+        None retains them for ever. Within the limit every epoch is retained; intervals of 16 epochs
+        are retained for 16 times as long, of 256 for 256 times, and so on. Other epochs can no
+        longer be read. The history is downsampled in the background.
 
         Raises:
-            SchemaError: it is neither a number of epochs nor a time.
+            SchemaError: if the argument is neither a number of epochs nor a time.
         """
         epochs, seconds = retention_policy.parse_retention(asked)
         said = f"retain is {asked!r} from now on"
         self._say(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
 
     def bound(self, asked: Any) -> None:
-        """Bounds what the log takes on its disk; the past gives way, in the background.
+        """Bounds the disk usage of the log; history is downsampled in the background to fit.
 
-        A number of bytes, a size, a number of files, or both as `"2 GB, 500 files"`; None: as much
-        as it takes. Counted is what the log needs, not what its branches have for themselves. Where
-        it is not enough the epochs that are longest ago become coarser first; pins stay. If the
-        state of now grows beyond it commits go on.
+        The bound is a number of bytes, a size, a number of files, or both as `"2 GB, 500 files"`;
+        None: no bound. The files that the log needs count; files that only its branches need do
+        not. If the bound is exceeded, the oldest epochs become coarser first; pins stay. If the
+        current state grows beyond it, commits continue.
 
-        `"3x"` says how often what comes in may be written, since the log was opened: if merges,
-        packs and checkpoints have written more, merges in files wait, and who reads looks into more
-        layers, 12 that wait at most. What cannot wait is written anyhow.
+        `"3x"` bounds how often new data may be written, since the log was opened. If merges, packs
+        and checkpoints have written more, merges of files wait, and readers look up more layers, at
+        most 12 that wait. Writes that cannot wait are made anyway.
 
         Raises:
-            SchemaError: it is no bound, or the state of now and the log's tail take more; then all
-                is as it was.
+            SchemaError: if it is no bound, or smaller than the current state with the log's tail;
+                then nothing has changed.
 
         Cost: a checkpoint.
         """
@@ -96,7 +97,7 @@ class RetentionService:
                 self._gate.turn("budget")
                 log = self._publisher.store.log
                 grown = log.head.seq > log.checkpoint_seq
-            if grown:  # the tail is what it has to be then
+            if grown:  # because a checkpoint makes the tail as small as it can be
                 self._upkeep.checkpoint()
 
         def bounded(before: Retention) -> Retention:
@@ -108,7 +109,7 @@ class RetentionService:
         self._upkeep.plan_merges(())
 
     def pin(self, at: Any, name: str) -> int:
-        """Keeps an epoch as it is; see `Session.pin`."""
+        """Retains an epoch as it is; see `Session.pin`."""
         if not isinstance(name, str) or not name.strip():
             raise SchemaError(f"pin {name!r}: a pin has a name", hint="write pin(5, 'before June')")
         epoch = 0
@@ -127,7 +128,7 @@ class RetentionService:
         return epoch
 
     def unpin(self, name: str) -> None:
-        """Lets an epoch go that was pinned; see `Session.unpin`."""
+        """Removes a pin; see `Session.unpin`."""
 
         def without(before: Retention) -> Retention:
             if name not in before.pins:
@@ -138,10 +139,10 @@ class RetentionService:
         self._say(without, f"'{name}' is not pinned any more")
 
     def _readable(self, seen: Snapshot, at: Any) -> int:
-        """An epoch that some collection can be read at.
+        """Returns an epoch at which at least one collection can be read.
 
         Raises:
-            TimeError: none can; names the neighbours of the first one that is live.
+            TimeError: if no collection can; names the neighbouring epochs of the first live stage.
         """
         epoch = seen.epoch if at is None else self._publisher.ledger.resolve(at, seen.epoch)
         logs = [seen.graph.named[s.name].log for s in seen.catalog.values() if s.live]
@@ -155,7 +156,7 @@ class RetentionService:
         return epoch
 
     def _say(self, changed: Callable[[Retention], Retention], done: str) -> None:
-        """Writes another retention, all of it or nothing."""
+        """Writes changed retention settings, completely or not at all."""
         outcome = DefinitionOutcome()
         try:
             with self._gate.lock:
@@ -173,7 +174,7 @@ class RetentionService:
 
 
 def _refuse_less(bounds: DiskBudget, least: DiskBudget, asked: Any) -> None:
-    """Raises if a log may not take what it needs though its past were gone."""
+    """Raises if a budget is smaller than the log needs without any history."""
     pairs = (bounds.budget, least.budget), (bounds.files, least.files)
     for (own, need), said in zip(pairs, _SAID, strict=True):
         if own is not None and need is not None and own < need:

@@ -1,1 +1,1 @@
-"""Persist levels, frontiers and replication of a session."""
+"""Durability levels, recovery frontiers and replication of a session."""

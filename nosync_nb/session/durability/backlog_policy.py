@@ -1,29 +1,30 @@
-"""Scaling: which stages are owed to replicas last while these lack more than they are to.
+"""Demotes stages to durability level `disk` while the replicas have too large a backlog.
 
-    a quorum lacks more than `UserLimits.backlog_bytes`   stages are scaled back, the ones first
-    that
-                                                      are had again by the fewest rows: 1, 2, 4, ...
-    it lacks half of that, with what comes last       all of them are owed again
+    the backlog of a quorum exceeds                   stages are demoted: 1, 2, 4, ... at a time,
+    `UserLimits.backlog_bytes`                        those first that are cheapest to recompute
+    it is half of that, with deferred files           all of them are restored
 
-A stage that is scaled back is one that is kept on disk, for as long as that lasts (`levels`): its
-frames and packs go as ever, its files of rows when nothing else is lacking, and an epoch is safe
-without them. What replicas were said to have of it they are said to have (`frontiers`). After a
-lost disk it is run again as far as they lack its files; so it is scaled back only if it gives the
-same rows at every epoch that it can be read at. Inputs, what functions give that may give something
-else, what has stopped and what somebody wants on replicas (`persist="replicas"`) are always owed.
+A demoted stage is treated as one with level `disk` for as long as that lasts (`levels`). Its frames
+and packs are shipped as ever; its files of rows are shipped when nothing else is missing, and an
+epoch is safe without them. The frontier that was reported for replicas stays (`frontiers`).
 
-What is scaled back stands in the catalog, and each change of it is a definition of nothing else: a
-copy that ends at any frame says what it was owed. A replica beyond the quorum has its backlog by
-itself: what it lacks keeps no epoch waiting, so nothing is taken from the others for it.
+After a lost disk the stage is recomputed where replicas lack its files. Hence a stage is demoted
+only if it gives the same rows at every epoch at which it can be read. Never demoted are inputs,
+nondeterministic stages, stopped stages, and stages with `persist="replicas"`.
 
-Before anything is scaled back a checkpoint is written, if it takes enough out of the queue. It
-promotes what it stands for: all of that is on the disk, so the changes go that the past keeps in
-memory, and so do the files that merges have taken the place of: a replica that lacks them is not
-sent them any more. It is on the disk before a byte of that is dropped. This is done for a replica
-beyond the quorum, too, as it takes nothing from anybody.
+The catalog records the demoted stages, and each change is a definition that changes nothing else: a
+copy that ends at any frame contains its own replication requirement. The backlog of a replica
+beyond the quorum is counted separately: it delays no epoch, so no stage is demoted for it.
 
-Failure: files that are sent last are counted as lacking once they are owed again, which scales back
-anew, and so on. Hence they count before that.
+Before any demotion a checkpoint is written, if it removes enough from the queue. The checkpoint
+replaces the frames before it. It releases the changes that the history keeps in memory, and the
+files that merges have replaced: a replica that lacks such files no longer receives them. The
+checkpoint is on disk before a byte of that is dropped. It is also written for a replica beyond the
+quorum, because it takes nothing from the others.
+
+Failure: 1. Files are deferred, so the backlog falls and all stages are restored. 2. The deferred
+files count as backlog again, and the stages are demoted again, and so on. Hence deferred files are
+counted before stages are restored.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ from nosync_nb.trace.epoch_ranges import EpochRanges
 
 
 class BacklogPolicy:
-    """Says which stages are scaled back, as replicas fall behind and catch up.
+    """Decides which stages are demoted, as replicas fall behind and catch up.
 
-    What it keeps is asked for and changed with the gate's lock.
+    The writer's lock guards its state.
     """
 
     def __init__(
@@ -77,24 +78,24 @@ class BacklogPolicy:
         self._frontiers = frontiers
         self._worker = worker
         self._limits = limits
-        self._steps = 0  # in which stages were scaled back, since all were owed
-        self._said = -1  # where the last change stands in the stream of frames
-        self._none: Mapping[str, Stage] | None = None  # of which none is scaled back
-        self._tried: Mapping[str, Stage] | None = None  # of which there is nothing left to choose
+        self._steps = 0  # demotions since all stages had their own levels
+        self._said = -1  # log offset of the last change
+        self._none: Mapping[str, Stage] | None = None  # a catalog without demoted stages
+        self._tried: Mapping[str, Stage] | None = None  # a catalog without further candidates
 
     def look(self) -> None:
-        """Has the worker change what is owed, if it is to be; any thread, without a lock."""
+        """Submits a change to the worker if one is due; any thread, without a lock."""
         backlog = self._replication.backlog()
         if backlog is not None and (self._superseded(backlog) or self._wanted(backlog)):
             self._worker.submit("scaling", self._change, name="adapting to the replicas' backlog")
 
     def _superseded(self, backlog: ReplicationBacklog) -> bool:
-        """Whether a replica lacks too much, and files are among it that a checkpoint lets go."""
+        """Returns True if a replica's backlog is too large and a checkpoint would release files."""
         most = self._limits.backlog_bytes
         return most is not None and backlog.most > most and bool(self._publisher.garbage.retired)
 
     def _wanted(self, backlog: ReplicationBacklog) -> int:
-        """Whether more stages are to be scaled back (1), or all to be owed again (-1)."""
+        """Returns 1 if more stages are to be demoted, -1 if all are to be restored, else 0."""
         most, catalog = self._limits.backlog_bytes, self._publisher.snapshot.catalog
         if most is None or backlog.owed + backlog.last <= most // 2:
             return -1 if self._some(catalog) else 0
@@ -102,21 +103,21 @@ class BacklogPolicy:
         return 1 if due and self._tried is not catalog else 0
 
     def _some(self, catalog: Mapping[str, Stage]) -> bool:
-        """Whether stages are scaled back; asked at each word of a keeper, hence remembered."""
+        """Returns True if stages are demoted; cached, because each keeper message asks for it."""
         if catalog is not self._none and demoted_stages(catalog):
             return True
         self._none = catalog
         return False
 
     def _change(self) -> None:
-        """Writes what is owed now, all of it or nothing; the worker's."""
+        """Demotes or restores stages, all or none; runs in the worker."""
         with self._gate.lock:
             self._gate.finish()
             backlog = self._replication.backlog()
             if self._gate.closing or backlog is None or self._promoted(backlog):
                 return
             self._gate.ready(rebuilt=False)
-            if self._gate.lacking:  # a definition would make it here, with the lock
+            if self._gate.lacking:  # a definition would rebuild the state here, with the lock
                 return
             wanted = self._wanted(backlog)
             if wanted > 0:
@@ -125,7 +126,7 @@ class BacklogPolicy:
                 self.owe()
 
     def _promoted(self, backlog: ReplicationBacklog) -> bool:
-        """Whether a checkpoint is written first, as it takes enough out of the queue."""
+        """Returns True if it planned a checkpoint, because that removes enough from the queue."""
         publisher, store = self._publisher, self._publisher.store
         if not self._superseded(backlog) or store.log.head.seq < self._upkeep.patience:
             return False
@@ -139,7 +140,7 @@ class BacklogPolicy:
         return True
 
     def _scale_back(self) -> None:
-        """Scales back some more stages, those that are had again by the fewest rows."""
+        """Demotes some more stages, the cheapest to recompute first."""
         seen = self._publisher.snapshot
         costs = demotion_candidates(seen)
         names = sorted(costs, key=lambda name: (costs[name], name))[: 1 << self._steps]
@@ -150,14 +151,14 @@ class BacklogPolicy:
         self._steps += 1
 
     def scale_back(self, names: Iterable[str]) -> None:
-        """Owes some stages to replicas last from now on; with the gate's lock."""
+        """Demotes some stages from now on; with the writer's lock."""
         with self._frontiers.held(names) as there:
             catalog = dict(self._publisher.snapshot.catalog)
             catalog.update((n, replace(catalog[n], scaled=epoch)) for n, epoch in there.items())
             self._install(catalog)
 
     def owe(self) -> None:
-        """Owes all stages as their levels say again; with the gate's lock."""
+        """Restores the levels of all demoted stages; with the writer's lock."""
         catalog = self._publisher.snapshot.catalog
         owed = {n: replace(s, scaled=None) for n, s in catalog.items() if s.scaled is not None}
         self._steps = 0
@@ -165,7 +166,7 @@ class BacklogPolicy:
             self._install({**catalog, **owed})
 
     def _install(self, catalog: Catalog) -> None:
-        """Writes a catalog; what a disk refuses is told by who writes next."""
+        """Writes a catalog; the next writer reports a disk error."""
         try:
             self._installation.install(unchanged_decision(catalog))
         except DurabilityError:
@@ -174,18 +175,18 @@ class BacklogPolicy:
 
 
 class _Again(NamedTuple):
-    """A stage had again by running: how many rows are read for it, and at which epochs it is."""
+    """The recomputation of a stage: how many rows it reads, and which epochs it gives."""
 
     rows: int
     epochs: EpochRanges
 
 
 def demotion_candidates(seen: Snapshot) -> dict[str, int]:
-    """The stages that can be scaled back and have files: how many rows are read to run each again.
+    """Returns the stages with files that can be demoted, with the rows that a recomputation reads.
 
-    What it reads that replicas may lack as well is run before it, and counts with what that reads.
+    If replicas may lack an input as well, that input is recomputed first, and its rows count too.
 
-    Cost: O(nodes), and for each stage the packs of the past.
+    Cost: O(nodes), and for each stage the packs of the history.
     """
     past, had = HistoricalInputs(seen.history, seen.epoch), dict[str, _Again]()
     costs = {}
@@ -204,7 +205,7 @@ def demotion_candidates(seen: Snapshot) -> dict[str, int]:
 
 
 def _same_again(stage: Stage) -> bool:
-    """Whether a stage gives what it gave if it is run again."""
+    """Returns True if a recomputation of a stage gives the same rows."""
     if stage.is_input or not stage.live or stage.held is not None or stage.refuted is not None:
         return False
     return not (stage.in_memory or stage.options.nondeterministic or stage.signer)
@@ -213,7 +214,7 @@ def _same_again(stage: Stage) -> bool:
 def _again(
     seen: Snapshot, past: HistoricalInputs, node: Node, had: Mapping[str, _Again]
 ) -> _Again | None:
-    """What running one takes, and where it leads; None if replicas may lack what it reads."""
+    """Returns the recomputation of a stage; None if replicas may lack one of its inputs."""
     rows, epochs = 0, EpochRanges.of(range(seen.epoch + 1))
     for source in replay.replay_span(seen.graph, {node.id}).sources:
         assert source.name is not None
@@ -228,13 +229,13 @@ def _again(
 
 
 def _rows(seen: Snapshot, node: Node) -> int:
-    """How many rows a named collection has now, at most."""
+    """Returns the number of current rows of a collection, at most."""
     number = next(iter(node.traces.values()))
     trace = seen.version.traces.get(number)
     return 0 if trace is None else trace.rows_count
 
 
 def _has_files(seen: Snapshot, node: Node) -> bool:
-    """Whether rows of a stage lie in files: only these can come last."""
+    """Returns True if some rows of a stage are in files: only files can be deferred."""
     traces = (seen.version.traces.get(number) for number in node.traces.values())
     return any(layer.files for trace in traces if trace is not None for layer in trace.layers)

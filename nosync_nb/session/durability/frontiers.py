@@ -1,9 +1,10 @@
-"""Frontiers: how far each stage is at each level, and what each class of failure would leave now.
+"""Computes the frontier of each stage at each durability level and for each class of failure.
 
-Epochs are decided in one place, and a replica acknowledges whole frames: so a level has of a stage
-what it has of the epochs, if it has the stage's definition, and else what there was without it.
-Hence an epoch moves nothing here: bounds are kept as if a level had every epoch, and are cut to
-what it has when somebody asks. They move with definitions, and when a definition reaches a level.
+A log orders all epochs, and a replica acknowledges whole frames. So a level has the same epochs of
+every stage whose definition it has; of the others it has what the log had before the definition. An
+epoch therefore changes nothing here. Bounds are stored as if a level had every epoch, and are cut
+to its last epoch when they are read. They change with definitions, and when a definition reaches a
+level.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from nosync_nb.store.exact import ExactPrefixes
 from nosync_nb.trace.epoch_ranges import inclusive
 
 NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1, owed=NOWHERE.frame + 1)
-"""That of a log that is in memory alone, and which no frame tells of."""
+"""The offset of a log that is in memory only, and in no frame."""
 
 
 class LevelProgress(NamedTuple):
-    """How far a level has the log: frames, and the last epoch in them."""
+    """The progress of a level: the frames that it has, and the last epoch in them."""
 
     frames: int
     epoch: int
 
 
 class _Known(NamedTuple):
-    """What the bounds are of: stages with their definitions, and the frames of each level."""
+    """The inputs of the bounds: stages, their definition offsets, and the frames of each level."""
 
     catalog: Mapping[str, Stage]
     defined: Mapping[str, DefinitionOffset]
@@ -53,23 +54,23 @@ class _Known(NamedTuple):
 
 
 class _Bounded(NamedTuple):
-    """Bounds by class of failure, and what they are of."""
+    """The bounds by class of failure, and their inputs."""
 
     known: _Known
     bounds: Mapping[FailureClass, ExactPrefixes]
 
     @classmethod
     def of_nothing(cls) -> _Bounded:
-        """Those that all others are made from."""
+        """The bounds of an empty catalog."""
         unknown = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
         return cls(unknown, {failure: ExactPrefixes(failure) for failure in FailureClass})
 
 
 class FrontierService:
-    """Those of one session.
+    """The frontiers of one session.
 
-    Any thread may ask. Bounds are brought up to date by who asks, under a lock of their own that
-    is a leaf: nothing of it is on the way of a commit.
+    Any thread may call it. The caller updates the bounds, under a lock of their own that is a leaf:
+    a commit never takes it.
     """
 
     def __init__(
@@ -78,22 +79,22 @@ class FrontierService:
         self._publisher, self._fetching = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
-        self._bounded: _Bounded | None = None  # while they move, for who comes after an interrupt
-        self._holding = threading.RLock()  # a signal's handler may ask in the middle
-        self._most: Mapping[str, int] = {}  # of stages that are being scaled back; with that lock
+        self._bounded: _Bounded | None = None  # None while they change: an interrupt drops them
+        self._holding = threading.RLock()  # reentrant, because a signal handler may call it
+        self._most: Mapping[str, int] = {}  # of stages that are being demoted; with that lock
 
     @property
     def visits(self) -> int:
-        """How many stages were looked at to bring bounds up to date."""
+        """The number of stages visited to update the bounds."""
         bounded = self._bounded
         return sum(each.visits for each in bounded.bounds.values()) if bounded else 0
 
     def of_stages(self) -> dict[str, Frontier]:
-        """For each stage and input the last epoch at each level, inclusive.
+        """Returns for each stage and input the last epoch at each level, inclusive.
 
-        One that is kept on disk is promised nothing on replicas, whatever these have of it.
-        One that is scaled back stays where it was: as far as replicas do not keep its files it is
-        run again. While files of rows are still with the replicas, the disk alone has nothing.
+        A stage of level `disk` has no frontier on replicas, whatever these hold. A demoted stage
+        keeps its frontier: where replicas lack its files it is recomputed. While files of rows are
+        only at the replicas, the disk alone has nothing.
         """
         with self._holding:
             disk, safe = self._reached(FailureClass.POWER), self._reached(FailureClass.DISK)
@@ -111,10 +112,10 @@ class FrontierService:
         return frontiers
 
     def of_replicas(self) -> list[dict[str, int]]:
-        """For each replica, in the order of the settings, the last epoch of each stage it holds.
+        """Returns for each replica, in the order of the settings, the last epoch of each stage.
 
-        Of one that is kept in memory or on disk that is 0: replicas owe nothing of it; one that is
-        scaled back stays where it was.
+        That is 0 for stages of level `memory` or `disk`, because replicas are not required to hold
+        them. A demoted stage keeps its frontier.
         """
         copies = self._replication.status()
         seen, defined = self._seen()
@@ -131,7 +132,7 @@ class FrontierService:
         ]
 
     def of_failure(self, failure: FailureClass) -> dict[str, int]:
-        """For each stage the last epoch that it has after a failure now; see `after`.
+        """Returns for each stage the last epoch that it has after a failure now; see `after`.
 
         Cost: O(stages) for all of them together.
         """
@@ -145,10 +146,11 @@ class FrontierService:
 
     @contextmanager
     def held(self, names: Iterable[str]) -> Iterator[Mapping[str, int]]:
-        """A block in which the frontiers of some stages on replicas stay as they are, and these.
+        """A block that freezes the frontiers of some stages on replicas; returns these frontiers.
 
-        Failure: 1. What replicas have of a stage is noted, and that it is scaled back is written.
-        2. In between they acknowledge another epoch, and somebody is told. 3. They are told less.
+        Failure: 1. The frontier of a stage on replicas is read, and the demotion of the stage is
+        written. 2. In between the replicas acknowledge another epoch, and a caller reads the later
+        frontier. 3. The next caller reads an earlier one. Hence the block freezes them.
         """
         try:
             try:
@@ -160,26 +162,26 @@ class FrontierService:
                 yield self._most
             finally:
                 self._most = {}
-        except BaseException:  # also one that came on the way out
+        except BaseException:  # also one raised while the block ends
             self._most = {}
             raise
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
-        """The epoch that a failure now would bring the session, or a stage, back to.
+        """Returns the epoch that a failure now would bring the session, or a stage, back to.
 
-        That is the last one that all stages have again exactly, from the log or by running;
-        those whose definition would be gone are not counted. What is still with the replicas
-        after a lost disk is there after a loss of power, too. Of one stage it is the last that
-        this stage has; 0 if its definition would be gone.
+        That is the last epoch at which all stages are recovered exactly, from the log or by
+        recomputation. Stages whose definition would be lost are not counted. Epochs that are still
+        at the replicas after a lost disk also survive a loss of power. For one stage it is the last
+        epoch of this stage; 0 if its definition would be lost.
 
         Args:
             lost: how many replicas are lost with the disk; None: as many as the quorum allows.
 
         Raises:
-            StageError: no such class of failure or no such stage is known, or there are not so
-                many replicas.
+            StageError: if the class of failure or the stage is unknown, or the log has fewer
+                replicas.
 
-        Cost: O(stages) for the session; a stage alone costs what moved since somebody asked.
+        Cost: O(stages) for the session; for a stage alone, the changes since the last call.
         """
         try:
             kind = FailureClass(failure)
@@ -197,14 +199,14 @@ class FrontierService:
             exact[name]
             for name, each in seen.catalog.items()
             if defined[name].frame <= reached.frames and exact[name] <= seen.last(each)
-            if each.live or not each.in_memory  # what has stopped in memory alone is gone already
+            if each.live or not each.in_memory  # a stopped stage in memory is lost already
         )
         return min(reached.epoch, inclusive(min(uppers, default=UNBOUNDED)))
 
     # -- levels --------------------------------------------------------------------------------
 
     def _reached(self, failure: FailureClass, lost: int | None = None) -> LevelProgress:
-        """What is left of the log; to be asked before the snapshot, which must be no older."""
+        """Returns the surviving frames; to be read before the snapshot, which must not be older."""
         if failure is FailureClass.KERNEL:
             return LevelProgress(NOWHERE.frame - 1, self._publisher.now)
         if failure is FailureClass.DISK:
@@ -213,7 +215,7 @@ class FrontierService:
         return LevelProgress(frames, self._publisher.ledger.durable(frames))
 
     def _seen(self) -> tuple[Snapshot, dict[str, DefinitionOffset]]:
-        """What there is now, and by which frames; one that comes about meanwhile is nowhere."""
+        """Returns the snapshot and the offsets of its definitions; new ones have none yet."""
         publisher = self._publisher
         seen, defined = publisher.snapshot, publisher.defined
         named = seen.graph.named
@@ -231,10 +233,10 @@ class FrontierService:
         failure: FailureClass,
         reached: LevelProgress | None,
     ) -> Mapping[str, int]:
-        """The bound of each stage, as if the level had every epoch.
+        """Returns the bound of each stage, as if the level had every epoch.
 
         Args:
-            reached: what is left, if that is not what the class of failure leaves by itself.
+            reached: the surviving frames, if they are not those of the class of failure by default.
         """
         if reached is not None:
             frames = Prefixes(reached.frames, reached.frames, reached.frames)
@@ -246,16 +248,16 @@ class FrontierService:
     def _followed(
         self, seen: Snapshot, defined: dict[str, DefinitionOffset]
     ) -> Mapping[FailureClass, ExactPrefixes]:
-        """The bounds of what there is, moved by what has changed since somebody asked; locked.
+        """Returns the bounds of the current catalog, updated since the last call; with the lock.
 
-        Interrupted while they move, or before it is said of what they are, all are made anew.
+        After an interrupt during the update, all bounds are computed from scratch.
         """
         known, every = self._bounded or _Bounded.of_nothing()
         frames = Prefixes(*(self._reached(failure).frames for failure in FailureClass))
         names = {*other_inputs(seen.catalog, known.catalog), *known.waiting}
         names.update(name for name, each in defined.items() if known.defined.get(name) != each)
         if any(now < before for now, before in zip(frames, known.frames, strict=True)):
-            names.update(seen.catalog)  # other replicas, which hold nothing yet
+            names.update(seen.catalog)  # other replicas, which are empty so far
         changes: dict[str, FrontierNode | None] = {
             name: _vertex(name, seen.catalog, defined, frames)
             for name in names
@@ -277,19 +279,19 @@ class FrontierService:
 
 
 def _rise(defined: DefinitionOffset) -> int:
-    """The frame since which replicas owe a stage, if they ever will."""
+    """Returns the frame from which on replicas must hold a stage; 0 if they never must."""
     return defined.owed if defined.owed != NOWHERE.frame else 0
 
 
 def _safe(stage: Stage, defined: DefinitionOffset, last: int, reached: LevelProgress) -> int:
-    """The last epoch of a stage that replicas are said to have, of what they have acknowledged."""
+    """Returns the reported frontier of a stage on replicas with these acknowledged frames."""
     if stage.options.persist == DISK and not (stage.options.nondeterministic or stage.frozen):
-        return 0  # also while it has stopped
+        return 0  # also while the stage is stopped
     return min(reached.epoch, inclusive(defined.owes(reached.frames, last + 1)))
 
 
 def _at(reached: LevelProgress, last: int, defined: DefinitionOffset) -> int:
-    """The last epoch of a stage that a level has."""
+    """Returns the last epoch of a stage that a level has."""
     return min(reached.epoch, inclusive(defined.upper(reached.frames, last + 1)))
 
 
@@ -299,7 +301,7 @@ def _vertex(
     defined: Mapping[str, DefinitionOffset],
     frames: Prefixes,
 ) -> FrontierNode:
-    """A stage as the calculus sees it. One that does not run has what its log has."""
+    """Returns a stage as a node of the frontier computation. A stopped one has only its log."""
     stage = catalog[name]
     own = NEVER if stage.in_memory else defined[name]
     upper = UNBOUNDED if stage.live else stage.last(0) + 1

@@ -1,8 +1,8 @@
-"""Fetching: the files of a session's log that lie with its replicas, and are brought when needed.
+"""Fetches files of a session's log from its replicas when they are read.
 
-After a lost disk a log is opened with its frames alone. Whoever reads rows that are not here waits
-for the files that hold them (store/replication/restore/lazy_fetch.py), and the rest comes
-meanwhile.
+After a lost disk a log is opened with its frames only. A reader of rows that are not local waits
+for their files (store/replication/restore/lazy_fetch.py); the other files are fetched in the
+background.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MB = 1e6
 
 
 class MissingFiles(NamedTuple):
-    """Files that the log names and that are not here.
+    """Files that the log references and that are not local.
 
     Attributes:
-        missing: those that nobody has.
-        said: what people are told of those that replicas have.
+        missing: the files that no replica has.
+        said: the message about those that replicas have.
     """
 
     missing: frozenset[str]
@@ -38,10 +38,10 @@ class MissingFiles(NamedTuple):
 
 
 class LazyFiles:
-    """The files of one session that are not here.
+    """The files of one session that are not local.
 
     Args:
-        replicas: those that the log has now.
+        replicas: returns the current replicas of the log.
     """
 
     def __init__(self, store: Store, replicas: Callable[[], Sequence[ReplicaAddress]]) -> None:
@@ -54,9 +54,9 @@ class LazyFiles:
                 store.files.unlink(path)
 
     def expect(self, names: Sequence[str]) -> MissingFiles:
-        """Takes the files that the log names and its folder lacks.
+        """Registers referenced files that the folder lacks; returns those that no replica has.
 
-        To be called while the store has what it read.
+        To be called while the store still has the records that it has read.
         """
         if not names or self._fetcher is None or not self._replicas():
             return MissingFiles(frozenset(names))
@@ -73,12 +73,12 @@ class LazyFiles:
 
     @property
     def left(self) -> MissingSummary:
-        """What is not here yet; while there is some, the folder alone is no full copy."""
+        """The files that are not local yet; until it is empty the folder alone is no full copy."""
         return MissingSummary(0, 0, "") if self._fetcher is None else self._fetcher.left
 
     @property
     def requests(self) -> tuple[int, int]:
-        """How many files replicas gave, and how many bytes."""
+        """The number of files, and of bytes, that replicas have sent."""
         return (
             (0, 0)
             if self._fetcher is None
@@ -86,16 +86,16 @@ class LazyFiles:
         )
 
     def complete(self) -> None:
-        """Has all here; see `LazyFetcher.fetch`."""
+        """Fetches all files; see `LazyFetcher.fetch`."""
         if self._fetcher is not None:
             self._fetcher.complete()
 
     def start(self) -> None:
-        """Begins to bring what nobody has read yet."""
+        """Starts to fetch the files in the background."""
         if self._fetcher is not None:
             self._fetcher.start()
 
     def close(self) -> None:
-        """Ends it; the next opening goes on."""
+        """Stops fetching; the next opening continues."""
         if self._fetcher is not None:
             self._fetcher.close()

@@ -1,31 +1,31 @@
-"""Levels: where a stage is kept, and what may become of that; decided purely.
+"""Defines the durability levels of stages, and which changes of level are allowed. Pure.
 
-    memory      its rows and its past are in this process alone, and nothing of them is written
-    disk        they are in the log, and come back out of it; after the loss of the disk they are
-                computed again, as far as replicas did not get them all the same
-    replicas    the same in a log that has replicas: an epoch is safe there when they have it, too;
-                what every stage is that nothing is said of
+    memory      the rows and the history are in this process only, and are never written
+    disk        they are in the log; after the loss of the disk they are recomputed where the
+                replicas did not receive them
+    replicas    the same in a log with replicas: an epoch is safe when they have it, too;
+                the default of every stage
 
-A part without a name has the highest level of those that use it (`Graph.only_of`). Inputs always
-have the highest level that there is, and so has what functions give that may give something else:
-neither is had again. Nor is a stage that has stopped, nor an earlier version.
+An unnamed node has the highest level of the stages that use it (`Graph.only_of`). Inputs always
+have the highest level, because they cannot be recomputed. So have nondeterministic stages, stopped
+stages and earlier versions.
 
-What is owed, and to whom `commit(wait=)` waits: on disk, all frames and files of what is not in
-memory alone. On replicas, all frames, with the small changes of all stages in them, packs of the
-past, which hold those of all stages, and the files of stages of the level `replicas`. Files of
-stages on disk come last, when nothing else is lacking (store/records/file_references.py);
-nobody waits for them, `frontiers` promises nothing of them, and `recovery_frontier` counts on
-running them again.
+The replication requirement, for which `commit(wait=)` waits, depends on the level. On the disk: all
+frames and files of stages that are not in memory only. On replicas: all frames, with the small
+changes of all stages in them; the packs of the history, which contain those of all stages; and the
+files of stages of level `replicas`. Files of stages of level `disk` are deferred until nothing else
+is missing (store/records/file_references.py). No commit waits for them, `frontiers` reports
+nothing for them, and `recovery_frontier` assumes that they are recomputed.
 
-While replicas lack too much, stages of which nothing is said are kept on disk (scaling.py).
+While the backlog of the replicas is too large, stages without an explicit level are treated as
+`disk` (backlog_policy.py).
 
-A stage may rise, and the frame that says so is what its new level begins with: from memory it is
-computed once more. It may not fall where epochs that were said to be safe would be so no more: to
-memory never, and to disk only while the log has no replicas.
+A level may be raised, and the frame of that definition is where the new level begins: a stage in
+memory is recomputed once. A level is not lowered if durable epochs would be lost: never to memory,
+and to disk only while the log has no replicas.
 
-Of the past of a stage in memory only the last changes can be told apart, as many rows as would be
-run for it after a restart (`UserLimits.replay_rows`): older ones are summed up with each
-checkpoint.
+Of a stage in memory only the last changes can be read epoch by epoch: as many rows as a restart
+would replay for it (`UserLimits.replay_rows`). A checkpoint sums up the older ones.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ LEVELS = (MEMORY, DISK, "replicas")
 def stage_options(
     on: str, persist: str | None, replication: ReplicationService, *, kept: bool
 ) -> StageOptions:
-    """What is said of stages.
+    """Returns the options of stages.
 
     Args:
-        kept: what their functions give is kept, as it may be something else next time.
+        kept: True: the results of their functions are memoised, because they are nondeterministic.
 
     Raises:
-        StageError: there is no such level, or not here.
+        StageError: if there is no such level, or it is not possible here.
     """
     if persist not in (None, *LEVELS):
         raise StageError(f"persist={persist!r} is not known", hint="memory, disk or replicas")
@@ -82,13 +82,13 @@ def stage_options(
 def stages_changing_level(
     before: Mapping[str, Stage], decision: DefinitionDecision, *, copied: bool
 ) -> dict[str, Stage]:
-    """The stages that go on as they are, at another level: as they are to be.
+    """Returns the unchanged stages whose level changes, with their new level.
 
     Args:
-        copied: the log has replicas.
+        copied: True: the log has replicas.
 
     Raises:
-        StageError: one would fall.
+        StageError: if a level would be lowered.
     """
     stages = {}
     for name, status in decision.status.items():
@@ -116,10 +116,10 @@ def stages_changing_level(
 def decision_keeping_levels(
     decision: DefinitionDecision, before: Mapping[str, Stage]
 ) -> DefinitionDecision:
-    """A decision under which some stages stay at the level that they have.
+    """Returns a decision under which some stages keep their current level.
 
     Args:
-        before: those stages as they are.
+        before: these stages, as they are.
     """
     catalog = dict(decision.catalog)
     for name, stage in before.items():
@@ -129,9 +129,10 @@ def decision_keeping_levels(
 
 @contextmanager
 def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome]]:
-    """A block in which stages leave memory; what ends it early says which have not.
+    """A block in which stages leave memory; an error gets a note that lists those that did not.
 
-    What else their cell defines stands by then, as their level is no part of what they mean.
+    The other definitions of the cell are committed before the block, because the level is not part
+    of a stage's meaning.
     """
     rose = {name: DefinitionOutcome() for name in names}
     try:
@@ -144,7 +145,7 @@ def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome
 
 
 class ResumedMemoryStages(NamedTuple):
-    """Stages that go on: their names, a catalog in which they do, and what is computed for them."""
+    """Resuming stages in memory: their names, a catalog with them, and the nodes to recompute."""
 
     names: frozenset[str]
     decision: DefinitionDecision
@@ -152,14 +153,14 @@ class ResumedMemoryStages(NamedTuple):
 
 
 def resumable_memory_stages(seen: Snapshot, types: SparkTypes) -> ResumedMemoryStages | None:
-    """The stages in memory that have stopped and can be computed again, as of all there is.
+    """Returns the stopped stages in memory that can be recomputed at the current epoch.
 
-    Failure: 1. What a stage in memory reads has stopped, so the stage has nothing to begin with
-    when the log is opened. 2. What it reads has again what it missed, and goes on. 3. The stage is
-    stale until the next opening.
+    Failure: 1. An input of a stage in memory has stopped, so the stage cannot be computed when the
+    log is opened. 2. The input catches up and resumes. 3. The stage is stale until the next
+    opening. Hence it is recomputed after its inputs have caught up.
 
     Returns:
-        None if there are none.
+        None if there are no such stages.
     """
     catalog, names = dict(seen.catalog), set[str]()
     for name, stage in seen.catalog.items():

@@ -1,12 +1,12 @@
-"""Replication: the keeper of a session's log, and how far each replica holds it.
+"""Runs the keeper of a session's log, and tracks the progress of each replica.
 
-The keeper is a process (store/replication/agent/keeper.py) that reads the log's files. All that the
-thread which syncs the log does for it is to write a byte to a pipe; who commits does nothing. What
-the keeper says is heard by a thread of its own, under `heard`, which is a leaf lock.
+The keeper is a process (store/replication/agent/keeper.py) that reads the log's files and ships
+them. The thread that syncs the log only writes a byte to a pipe for it; a committing thread does
+nothing. A thread of its own receives the keeper's messages, under `heard`, which is a leaf lock.
 
-A keeper that dies is started again: it begins by asking each replica what it holds. What a replica
-has acknowledged before counts on meanwhile, if it is the copy that it was: what was announced does
-not fall, unless the user takes away a replica that it rests on.
+A keeper that dies is restarted: it begins by asking each replica what it holds. Earlier
+acknowledgements of a replica still count meanwhile, if it is the same copy. An announced epoch is
+not withdrawn, unless the user removes a replica that it depends on.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _LOST = ("fenced", "ahead")
 
 
 class _Ours(NamedTuple):
-    """Which replicas there are, and what is known of them: it changes as one.
+    """The replicas and their last known progress; replaced as one value.
 
     Attributes:
-        told: what was said last of each, in the order of the settings.
-        knowing: those that have acknowledged under these settings.
+        told: the last message about each, in the order of the settings.
+        knowing: the replicas that have acknowledged under these settings.
         announced: the frame and the epoch that were safe before the settings were changed.
     """
 
@@ -61,17 +61,17 @@ class _Ours(NamedTuple):
 
 
 class ReplicationService:
-    """The replicas of a log that is written here.
+    """The replicas of a log that this session writes.
 
     Args:
-        settings: which they are; of none, nothing is started.
-        say: tells the user what the keeper has repaired.
-        look, propose: called, without a lock, when there is news of a replica, or of a merge.
+        settings: the replicas; without any, no keeper is started.
+        say: reports to the user what the keeper has repaired.
+        look, propose: called, without a lock, after a message about a replica, or a merge.
 
     Attributes:
-        merges: those that the keeper is asked for.
-        scrubbed: what the keeper has said last of its scrubbing.
-        heard: notified, with its lock held, of whatever is known anew.
+        merges: the merges that are offloaded to the keeper.
+        scrubbed: the last scrub report of the keeper.
+        heard: a condition that is notified, with its lock held, after each message.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ReplicationService:
 
     @property
     def settings(self) -> ReplicaConfig:
-        """Which replicas there are."""
+        """The current settings of the replicas."""
         return self._ours.settings
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class ReplicationService:
             self._begin()
 
     def change(self, settings: ReplicaConfig) -> None:
-        """Has other replicas from now on; a keeper that goes on with those before is ended."""
+        """Changes the replicas; ends a keeper that runs with the previous ones."""
         self._log.check()
         if settings == self.settings.settled:
             return
@@ -120,18 +120,18 @@ class ReplicationService:
         self._begin()
 
     def _following(self, settings: ReplicaConfig) -> _Ours:
-        """What is known under other settings, which a keeper is started for; with the lock."""
+        """Returns the state under other settings; the caller then starts a keeper. With the lock."""
         now = self._ours
         before = {a.url: t for a, t in zip(now.settings.replicas, now.told, strict=True)}
         return _Ours(settings, _untold(settings, before), set(), self.reached())
 
     def _switch(self, ours: _Ours) -> None:
-        """Writes settings, and goes by them; with the lock.
+        """Writes settings and adopts them; with the lock.
 
-        Whatever is raised, what is written decides: a keeper that is started then goes by it.
+        After any error the written settings decide, because a restarted keeper reads them.
         """
         if self._keeper is not None and ours.told is not self._ours.told:
-            self._keeper.kill()  # it may be, at any moment
+            self._keeper.kill()  # safe at any moment
         try:
             self._write(ours.settings)
             self._ours = ours
@@ -148,7 +148,7 @@ class ReplicationService:
         config.write_config(self._store.files, self._store.path, self._log.id, settings)
 
     def _begin(self) -> None:
-        """Starts the thread that hears keepers, unless it runs or nobody is to be heard."""
+        """Starts the thread that reads a keeper's messages, unless it runs or is not needed."""
         with self.heard:
             if self._thread is None or self._thread.ended:
                 wanted = self._told and not self._closing.is_set() and not self._lost()
@@ -158,15 +158,15 @@ class ReplicationService:
 
     @property
     def _told(self) -> list[ReplicaProgress]:
-        """What was said last of each replica."""
+        """The last message about each replica."""
         return self._ours.told
 
     def _lost(self) -> list[ReplicaProgress]:
-        """The replicas that obey another owner, or have more than the disk."""
+        """Returns the replicas that belong to another owner, or have more than the disk."""
         return [told for told in self._told if told.condition in _LOST]
 
     def safe(self, lost: int | None = None) -> int:
-        """The last epoch that is left when the disk and some replicas are gone; 0: none is.
+        """Returns the last epoch that survives the loss of the disk and some replicas, or 0.
 
         Args:
             lost: how many replicas; None: as many as the quorum allows for.
@@ -174,7 +174,7 @@ class ReplicationService:
         return self.reached(lost)[1]
 
     def reached(self, lost: int | None = None) -> tuple[int, int]:
-        """The last frame that is left then, and the last epoch; see `safe`."""
+        """Returns the last frame and the last epoch that survive; see `safe`."""
         with self.heard:
             frames, ledger = [told.seq for told in self._told], self._publisher.ledger
             epochs = [ledger.held(told.seq, told.epoch) for told in self._told]
@@ -185,20 +185,20 @@ class ReplicationService:
 
     @property
     def owed(self) -> int:
-        """How many more replicas have to know a lowered quorum before it counts.
+        """The number of replicas that still must learn of a lowered quorum before it counts.
 
-        What a replica has acknowledged since the settings were changed it has promised under them.
+        An acknowledgement since the settings were changed confirms the new settings.
         """
         with self.heard:
             return self.settings.owed(self._known)
 
     @property
     def _known(self) -> list[bool]:
-        """Of each replica, whether it has promised itself under these settings; with the lock."""
+        """For each replica, True if it has confirmed the current settings; with the lock."""
         return [number in self._ours.knowing for number in range(len(self._told))]
 
     def status(self) -> list[ReplicaStatus]:
-        """Each replica, in the order of the settings."""
+        """Returns the status of each replica, in the order of the settings."""
         now, end, ledger = self._publisher.now, self._log.head.offset, self._publisher.ledger
         with self.heard:
             addresses, told = self.settings.replicas, list(self._told)
@@ -208,7 +208,10 @@ class ReplicationService:
         ]
 
     def backlog(self) -> ReplicationBacklog | None:
-        """What the quorum lacks that lacks least: others keep no epoch waiting. None: not known."""
+        """Returns the backlog of the most advanced quorum; None if it is unknown.
+
+        Other replicas delay no epoch.
+        """
         end = self._log.head.offset
         with self.heard:
             return backlog_of(self._told, self.settings.quorum, end)
@@ -217,10 +220,11 @@ class ReplicationService:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
 
         Args:
-            activity: is told who is waited for, and why, and how many bytes the quorum lacks.
+            activity: receives the names and states of the replicas, and the bytes that the quorum
+                lacks.
 
         Raises:
-            DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
+            DurabilityError: if it takes longer than `timeout` seconds, or cannot succeed.
         """
         until = None if timeout is None else time.monotonic() + timeout
         self._begin()
@@ -235,7 +239,7 @@ class ReplicationService:
                 interruptible_wait.wait_event(self.heard, left)
 
     def _short(self, seq: int, epoch: int, timeout: float | None) -> str:
-        """Says which replicas lack an epoch; with the lock."""
+        """Returns a message that lists the state of the replicas for an epoch; with the lock."""
         have = sum(told.seq >= seq for told in self._told)
         why = "; ".join(
             f"{address.url}: {told.why or f'epoch {told.epoch}, {told.condition}'}"
@@ -248,14 +252,14 @@ class ReplicationService:
         return f"{have} of {self.settings.quorum} replicas have epoch {epoch}{after}: {why}{also}"
 
     def close(self) -> None:
-        """Lets the keeper go: it ships what is on disk and ends by itself."""
+        """Releases the keeper: it ships the frames on disk and ends by itself."""
         with self.heard:
             self._closing.set()
             self._let_go()
             self.heard.notify_all()
 
     def _let_go(self) -> None:
-        """Ends the news of a keeper; with the lock, since a descriptor is given to others then."""
+        """Closes the pipe to a keeper; with the lock, because its descriptor may be reused then."""
         if self._keeper is not None and self._keeper.stdin is not None:
             with suppress(OSError):
                 self._keeper.stdin.close()
@@ -263,21 +267,21 @@ class ReplicationService:
     # -- the keeper --------------------------------------------------------------------------
 
     def _wake(self, _seq: int) -> None:
-        """Says that frames have reached the disk; from the thread that syncs."""
+        """Notifies the keeper that frames have reached the disk; from the thread that syncs."""
         with self.heard:
-            with suppress(RuntimeError):  # the system gives no thread
+            with suppress(RuntimeError):  # the system cannot start a thread
                 self._begin()  # because the call that named replicas may have been interrupted
             self.ask(b".")
 
     def ask(self, news: bytes) -> bool:
-        """Writes to the keeper; whether there is one, and he can read all of it."""
-        with self.heard, suppress(OSError):  # it is full of news, or dead
+        """Writes to the keeper; returns True if a keeper runs and can read all of it."""
+        with self.heard, suppress(OSError):  # its pipe is full, or it has died
             pipe = None if self._keeper is None else self._keeper.stdin
             return pipe is not None and not pipe.closed and pipe.write(news) == len(news)
         return False
 
     def _run(self) -> None:
-        """The thread: hears a keeper, and starts another one if it dies."""
+        """Reads the messages of a keeper, and restarts it if it dies; runs in a thread."""
         again = _AGAIN_S
         while True:
             with self.heard:
@@ -299,7 +303,7 @@ class ReplicationService:
                 assert keeper.stdout is not None
                 with keeper.stdout:
                     for line in keeper.stdout:
-                        with suppress(ValueError, TypeError, CorruptLogError):  # it died in one
+                        with suppress(ValueError, TypeError, CorruptLogError):  # a torn last line
                             self._heard_of(told, parse_progress(line))
                             again = _AGAIN_S
                 code = keeper.wait()
@@ -314,11 +318,11 @@ class ReplicationService:
                     again = min(2 * again, _AGAIN_MOST_S)
 
     def _changed(self, told: list[ReplicaProgress]) -> bool:
-        """Whether there are other replicas than when something was begun; with the lock."""
+        """Returns True if the replicas were changed since `told` was read; with the lock."""
         return self._told is not told
 
     def _heard_of(self, heard: list[ReplicaProgress], told: Told) -> None:
-        """Notes what a keeper says, and tells the user what it has repaired."""
+        """Handles a message of a keeper, and reports its repairs to the user."""
         if isinstance(told, ReplicaProgress):
             self._hear(heard, told)
             return
@@ -330,9 +334,9 @@ class ReplicationService:
             self._say(told.event)
 
     def _hear(self, heard: list[ReplicaProgress], told: ReplicaProgress) -> None:
-        """Notes what a keeper says; `heard` are the replicas that it was started for."""
+        """Records the progress of a replica; `heard` is the list that the keeper was started with."""
         if told.replica >= len(heard):
-            return  # of settings that another session has written since
+            return  # another session has changed the settings meanwhile
         with self.heard:
             heard[told.replica] = _going_on(heard[told.replica], told)
             if told.seq and not self._changed(heard):
@@ -342,12 +346,12 @@ class ReplicationService:
         self._look()
         if told.condition in _LOST:
             self._log.go_beyond(told.obeys)
-            with suppress(DurabilityError):  # it is closed, and the next owner has it
+            with suppress(DurabilityError):  # the log is closed and has another owner
                 error = FencedError(told.why, hint="what this session did since is here only")
                 self._log.stop(error)
 
     def _settle(self) -> None:
-        """Forgets the settings before, when enough replicas are as those of now take it."""
+        """Drops the previous settings when enough replicas have confirmed the current ones."""
         was, frames = self.settings, [told.seq for told in self._told]
         if was.former is None or not was.settles(self._known, frames):
             return
@@ -357,7 +361,7 @@ class ReplicationService:
         try:
             self._log.check()
             self._switch(settled)
-        except NosyncError:  # the next session waits for it once more
+        except NosyncError:  # the next session repeats this step
             self._ours = self._ours._replace(settings=was.settled)
 
     def _unheard(self, heard: list[ReplicaProgress], why: str) -> None:
@@ -371,10 +375,10 @@ class ReplicationService:
 def _untold(
     settings: ReplicaConfig, before: Mapping[str, ReplicaProgress] | None = None
 ) -> list[ReplicaProgress]:
-    """What is known of replicas, of which no keeper has told yet.
+    """Returns the initial progress of replicas, before any message of a keeper.
 
     Args:
-        before: by their URLs, what was told of them under other settings.
+        before: by URL, the progress under other settings.
     """
     known = [
         (before or {}).get(each.url, ReplicaProgress(0, "starting")) for each in settings.replicas
@@ -386,7 +390,7 @@ def _untold(
 
 
 def _going_on(before: ReplicaProgress, told: ReplicaProgress) -> ReplicaProgress:
-    """What a keeper says, with what the same copy has acknowledged before it was reached."""
+    """Returns a message of a keeper, completed with earlier acknowledgements of the same copy."""
     another = told.incarnation and told.incarnation != before.incarnation
     if told.seq or told.void or another:
         return told
@@ -394,7 +398,7 @@ def _going_on(before: ReplicaProgress, told: ReplicaProgress) -> ReplicaProgress
 
 
 def start_keeper(folder: str, generation: int) -> subprocess.Popen[bytes]:
-    """Starts the keeper of a log, in a session of its own; it imports nothing from where we are."""
+    """Starts the keeper of a log in a process session of its own, outside the current folder."""
     here = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     keeper = subprocess.Popen(

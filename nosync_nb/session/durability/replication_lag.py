@@ -1,6 +1,6 @@
-"""Behind: what replicas lack of a log, for people and for who decides what is owed to them.
+"""Replication lag: what each replica still misses, for status output and for the backlog policy.
 
-It is said of what a keeper has told last; nobody is asked. And which stages are scaled back for it.
+It is computed from the last messages of the keeper; no replica is contacted.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from nosync_nb.store.replication.agent.progress import ReplicaProgress
 
 
 class ReplicaStatus(NamedTuple):
-    """One replica, for people: `epoch` is the last that can be read back from it alone.
+    """The status of one replica: `epoch` is the last that can be restored from it alone.
 
-    What it lacks is counted in epochs, in bytes that are to be shipped, and in seconds since the
-    first epoch that it lacks was committed. `last_bytes` are those of files that come last, as they
-    are of stages that are kept on disk: no epoch waits for them.
+    Its lag is given in epochs, in bytes to ship, and in seconds since the first missing epoch was
+    committed. `last_bytes` are those of deferred files, which belong to stages of level `disk`: no
+    epoch waits for them.
 
-    `frame` is the last of the log's that it has. `state` is `starting`, `level`, `behind`,
-    `failing` (`why` tells; it is tried again), `fenced` or `ahead` (another owner, or a replica
-    that knows more: this session may not go on).
+    `frame` is its last frame of the log. `state` is `starting`, `level`, `behind`, `failing` (`why`
+    has the reason; the keeper retries), `fenced` (another owner) or `ahead` (the replica has more
+    than this session). After the last two this session cannot continue.
     """
 
     url: str
@@ -42,10 +42,11 @@ class ReplicaStatus(NamedTuple):
 def replica_status(
     url: str, told: ReplicaProgress, ledger: EpochIndex, now: int, end: int
 ) -> ReplicaStatus:
-    """One replica.
+    """Returns the status of one replica.
 
     Args:
-        now: the last epoch; `end`: where the stream of frames ends, in bytes.
+        now: the current epoch.
+        end: the length of the stream of frames, in bytes.
     """
     epoch = ledger.held(told.seq, told.epoch)
     lacks = epoch < now
@@ -66,12 +67,13 @@ def replica_status(
 
 
 class ReplicationBacklog(NamedTuple):
-    """What replicas lack by which the next epoch is safe, in bytes.
+    """The bytes that replicas must receive before the next epoch is safe.
 
     Attributes:
-        owed: of what epochs wait for; last: of files that come last.
-        seen: up to where in the stream of frames it was looked at.
-        most: that of the replica that lacks most, whether epochs wait for it or not.
+        owed: the bytes that epochs wait for.
+        last: the bytes of deferred files.
+        seen: the offset in the stream of frames up to which files were counted.
+        most: the largest backlog of any replica, whether epochs wait for it or not.
     """
 
     owed: int
@@ -81,13 +83,13 @@ class ReplicationBacklog(NamedTuple):
 
 
 def backlog_of(told: Iterable[ReplicaProgress], quorum: int, end: int) -> ReplicationBacklog | None:
-    """What the quorum lacks that lacks least, as others keep no epoch waiting.
+    """Returns the backlog of the most advanced quorum, because other replicas delay no epoch.
 
     Args:
-        end: where the stream of frames ends, in bytes.
+        end: the length of the stream of frames, in bytes.
 
     Returns:
-        None if that is known of too few.
+        None if it is known of too few replicas.
     """
     known = [each for each in told if each.offset >= 0]
     if not 0 < quorum <= len(known):
@@ -100,17 +102,17 @@ def backlog_of(told: Iterable[ReplicaProgress], quorum: int, end: int) -> Replic
 
 
 def _lacks(told: ReplicaProgress, end: int) -> int:
-    """The bytes that epochs wait for, of files as far as the stream was looked at."""
+    """Returns the bytes that epochs wait for, with the files counted so far."""
     return max(0, end - told.offset) + told.backlog_bytes
 
 
 def demoted_stages(catalog: Mapping[str, Stage]) -> dict[str, int]:
-    """The stages that are scaled back, with the last epoch that replicas had of each."""
+    """Returns the demoted stages, with the last epoch that replicas had of each."""
     return {n: s.scaled for n, s in catalog.items() if s.scaled is not None and s.on_disk}
 
 
 def demotion_text(catalog: Mapping[str, Stage]) -> list[str]:
-    """The same in a line, for people; none if there are none."""
+    """Returns the demoted stages as a line for users; empty without such stages."""
     names = [f"{name} (after epoch {epoch})" for name, epoch in demoted_stages(catalog).items()]
     if not names:
         return []

@@ -1,11 +1,11 @@
-"""Verification: every byte of a log and what its replicas hold of it; of a session, or of a folder.
+"""Verifies every byte of a log and of its replicas, for a session or for a folder.
 
     python -m nosync_nb.verify PATH
 
-Nothing is locked: what is verified is what the folder says, as another process would see it. Who
-commits meanwhile is given the interpreter back after each piece. The command exits with 0 if all of
-it is whole, 1 if something is damaged (each file is told, with the stage and the epochs whose rows
-it holds), 2 if it cannot be verified: there is no log, or it is of another format.
+No lock is taken: the command verifies the folder as another process reads it. It yields to commits
+after each piece. It exits with 0 if all is intact, and with 1 if something is damaged (each file is
+listed, with the stage and the epochs whose rows it contains). It exits with 2 if it cannot verify:
+there is no log, or it has another format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class VerificationService:
         self._replication = replication
 
     def verify(self) -> VerificationReport:
-        """What of the log is not what was written; see `Session.verify`."""
+        """Returns the damage in the log; see `Session.verify`."""
         store = self._publisher.store
         replicas = None if store.log.mode == "r" else self._replication.settings.replicas
         with self._publisher.works.doing.of("verifies the log"):
@@ -46,7 +46,7 @@ class VerificationService:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Verifies the log that the arguments name; returns what the process exits with."""
+    """Verifies the log that the arguments name; returns the exit code of the process."""
     if arguments and arguments[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return WHOLE

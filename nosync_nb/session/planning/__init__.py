@@ -1,1 +1,1 @@
-"""Pure decisions: what a definition changes, and how stages are repaired, replayed and caught up."""
+"""Pure decisions: what a definition changes, and how stages are repaired or caught up."""

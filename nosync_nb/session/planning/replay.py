@@ -260,8 +260,7 @@ def earliest_replay_epoch(snapshot: Snapshot, names: Iterable[str]) -> int:
 
 
 def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
-    """Returns the stages that are unreadable at epochs from `first` on and that a replay would
-    fill.
+    """Returns the stages that are unreadable at epochs from `first` on which a replay can fill.
 
     A stage is left out if its inputs begin no earlier than the stage, or have the same gaps.
     """

@@ -1,1 +1,1 @@
-"""Opening a log: what is recovered, restored and repaired."""
+"""Recovers a log at opening, and repairs damaged files."""

@@ -1,13 +1,13 @@
-"""Recovery: what an opening finds, as a value, and what is left to do before the first write.
+"""Recovers a session from its log, and lists the work that is left before the first write.
 
-What was there is read, never computed again. It comes back in two steps. The first is all that a
-reader needs: the catalog, where the traces lie, the history; it costs the same whatever they hold.
-The second compiles the stages, and is done when the session is written for the first time.
+Recovery reads existing rows and never recomputes them. It has two steps. The first gives a reader
+all it needs: the catalog, the positions of the traces, the history; it costs the same whatever they
+contain. The second compiles the stages before the first write.
 
-A catalog is believed if this user signed it, here and at its epoch, and its functions come back if
-their signatures hold. A stage that another key described, or with a function that does not come
-back, is stale, readable at its last epoch, until its cell is run: nothing of it is compiled. A
-reader runs nothing, and judges nobody.
+A catalog is trusted if this user signed it for this log at this epoch. Its functions are restored
+if their signatures match. A stage that another key signed, or with a function that is not restored,
+is stale: it is readable at its last epoch, and not compiled until its cell is run. A reader runs no
+function, and checks no signature.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 
 LOST_MAX = 1 << 16
-"""Epochs that are told as lost at most, whatever number a former owner left."""
+"""At most so many epochs are reported as lost, whatever number a former owner recorded."""
 
 
 class RecoveryState(NamedTuple):
-    """What a session begins with.
+    """The initial state of a session.
 
     Attributes:
-        recovered: what its log says, with the stages that cannot go on as stale ones.
-        report: the same for people.
-        differs: not the stages go on that the log says.
-        behind: some have missed epochs and may have them.
-        missing: files that are named and not there.
-        memory: some stages were in memory alone.
-        anew: the stages that go on and of which nothing is there, as the log begins before them.
+        recovered: the contents of its log; stages that cannot resume are stale.
+        report: the report for users.
+        differs: the running stages differ from those in the log.
+        behind: some stages have missed epochs and may catch up.
+        missing: files that are referenced and missing.
+        memory: some stages were in memory only.
+        anew: live stages without rows, because the log begins at an epoch before their definition.
     """
 
     recovered: RecoveredState
@@ -76,20 +76,21 @@ class RecoveryState(NamedTuple):
 
     @property
     def lacking(self) -> bool:
-        """Whether stages lack something that has to be had again."""
+        """True if some stages must be repaired or recomputed."""
         doubtful = backfill_plan.awaits_recheck(self.recovered.snapshot.catalog)
         lost = self.missing or self.anew or self.recovered.store.clocks.wrong
         return self.memory or doubtful or bool(lost)
 
 
 def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoveryState:
-    """What a session begins with that opened a folder. What nobody names is deleted there.
+    """Recovers the state of a session from its folder; deletes files that nothing references.
 
     Args:
-        fetching: is told what is named and not here, and tells what is nowhere.
+        fetching: takes the referenced files that are missing, and returns those that no replica
+            has.
 
     Raises:
-        CorruptLogError: if what the log says makes no sense.
+        CorruptLogError: if the log is invalid.
     """
     log = store.log
     if log.mode == "r":
@@ -118,7 +119,7 @@ def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoverySta
 
 
 def _report(recovered: RecoveredState, lost: range) -> RecoveryReport:
-    """Args: `lost` are epochs that are gone."""
+    """Returns the report; `lost` are the epochs that are lost."""
     log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
     stages, reasons = _ways(catalog)
     return RecoveryReport(
@@ -134,19 +135,19 @@ def _report(recovered: RecoveredState, lost: range) -> RecoveryReport:
 
 
 def _ways(catalog: Mapping[str, Stage]) -> tuple[dict[str, str], dict[str, str]]:
-    """Which stages go on and which do not, and why."""
+    """Returns for each stage whether it resumes, and the reasons of the stale ones."""
     stages = [s for s in catalog.values() if not s.is_input and not s.frozen]
     ways = {s.name: STALE if s.reason else READ for s in stages}
     return ways, {s.name: s.reason for s in stages if s.reason}
 
 
 class _Describer:
-    """The stages of a catalog with their functions; decides which are stale.
+    """Decodes the stages of a catalog with their functions, and decides which are stale.
 
     Attributes:
-        behind: whether some of them could go on if they had the epochs that they missed.
-        memory: whether some of them were in memory alone.
-        anew: those that go on, and of which nothing is there.
+        behind: True if some stages could resume if they had the epochs that they missed.
+        memory: True if some stages were in memory only.
+        anew: the stages that resume and have no rows.
     """
 
     def __init__(self, log_id: bytes, types: SparkTypes) -> None:
@@ -155,7 +156,7 @@ class _Describer:
         self.anew: set[str] = set()
 
     def __call__(self, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
-        """A catalog of another's key is marked as his."""
+        """Decodes a catalog; marks the stages with the signer if another key has signed it."""
         signer, data = judged.origin.signer, said.catalog
         if signer is not None:
             data = payloads.foreign_json(data, signer)
@@ -198,7 +199,7 @@ class _Describer:
 
 
 def _held(stage: Stage, origin: signature.CatalogOrigin) -> str | None:
-    """Why nothing of a stage may be compiled before its cell is run."""
+    """Returns why a stage may not be compiled before its cell is run; None if it may."""
     if stage.signer is not None:
         return origin.why or signature.is_foreign(stage.signer)
     assert stage.definition is not None
@@ -211,32 +212,32 @@ def _held(stage: Stage, origin: signature.CatalogOrigin) -> str | None:
 
 
 def _gave(stage: Stage) -> str | None:
-    """Why a stage is not computed again of which nothing is written, None if it is."""
+    """Returns why a stage in memory cannot be recomputed; None if it can."""
     if stage.in_memory and stage.options.nondeterministic:
         return "what its functions gave was in memory alone: run its cell"
     return None
 
 
 class ResumeStages(Protocol):
-    """Writes which stages go on after a recovery; see `DefinitionService.resume`."""
+    """Writes which stages resume after a recovery; see `DefinitionService.resume`."""
 
     def __call__(self, *, extend: bool, differs: bool) -> None: ...
 
 
 class HealStages(Protocol):
-    """Has again what lies in files that are not there; see `BackfillExecutor.heal`."""
+    """Rebuilds the data of missing files; see `BackfillExecutor.heal`."""
 
     def __call__(self, missing: AbstractSet[str], anew: AbstractSet[str]) -> bool: ...
 
 
 class RecoveryCompletion:
-    """Compiles the stages of a session that was opened, before it is written.
+    """Compiles the stages of an opened session before its first write.
 
     Args:
-        heal: has again what lies in files that are not there.
-        report: told what could not be had.
-        resume: writes which stages go on.
-        lack: has what they lack of what they remember made before the next write that needs it.
+        heal: rebuilds the data of missing files.
+        report: records which stages could not be recovered.
+        resume: writes which stages resume.
+        lack: requests the rebuild of missing operator state before the next write that needs it.
     """
 
     def __init__(
@@ -260,16 +261,17 @@ class RecoveryCompletion:
         self._lack = lack
 
     def begin(self, opening: RecoveryState) -> None:
-        """Has it done before the first write."""
+        """Schedules the compilation before the first write."""
         graph = self._publisher.snapshot.graph
         self._gate.first(lambda: self._complete(graph, opening, differs=opening.differs))
 
     def _complete(self, old: Graph, opening: RecoveryState, *, differs: bool) -> None:
-        """Compiles the stages and restores their state, so that they can go on.
+        """Compiles the stages and restores their state, so that they can resume.
 
-        Failure: 1. A stage is stale, as its key is not there; epochs pass. 2. The session ends, and
-        the key is back. 3. The stage is read as of now, and lacks those epochs. Hence the log says
-        that a stage has stopped before the first epoch that it misses.
+        Failure: 1. A stage is stale because its key is missing; epochs are committed. 2. The
+        session ends, and the key is back. 3. The stage is read at the current epoch, and lacks
+        those epochs. Hence the log records that a stage has stopped before the first epoch that it
+        misses.
         """
         store, snapshot = self._publisher.store, self._publisher.snapshot
         version, catalog = snapshot.version, dict(snapshot.catalog)
@@ -292,7 +294,7 @@ class RecoveryCompletion:
     def _without_lost(
         self, catalog: dict[str, Stage], old: Graph, version: VersionState, anew: AbstractSet[str]
     ) -> Graph:
-        """The graph of a catalog in which the stages have stopped that cannot be run again."""
+        """Compiles a catalog; stops the stages that cannot be run again."""
 
         def compiled(stages: Mapping[str, Stage]) -> Compiled:
             types, now, none = self._link.types, version.epoch, frozenset[str]()
@@ -307,11 +309,11 @@ class RecoveryCompletion:
         return graph
 
     def _resume(self, opening: RecoveryState, *, differs: bool) -> None:
-        """Lets stages go on that have what they need; again, if it was interrupted.
+        """Resumes the stages whose inputs are complete; runs again if it was interrupted.
 
-        Failure: 1. A frame after the checkpoint names a file, a later one has it no more. 2. Who
-        opens the log keeps it, as the checkpoint may be gone back to, and nobody tells him to let
-        it go: it stays as long as he writes. Hence what is not live is retired by now.
+        Failure: 1. A frame after the checkpoint names a file; a later frame no longer does. 2.
+        Recovery keeps the file, because it may fall back to the checkpoint, and nothing retires it:
+        it stays as long as this owner writes. Hence files that are not live are retired here.
         """
         behind, publisher = opening.behind, self._publisher
         if not publisher.store.foreign:
@@ -336,22 +338,24 @@ class RecoveryCompletion:
 
 
 def _unmade(graph: Graph, old: Graph) -> Graph:
-    """A graph that was compiled over that of a log, with no more than the log has of it.
+    """Returns a graph compiled over that of a log, limited to what the log contains.
 
-    Nodes that have to be run for their state have a plan that no operator has, so that a later
-    compilation makes them. Until then they say what they read: stages that lack files are run
-    again over that.
+    Nodes that must be run for their state get a plan that no operator has, so that a later
+    compilation creates them. Until then they name their inputs, because stages with missing files
+    are recomputed from these.
 
-    Failure: 1. Another plan asks a collection for one more order. 2. The graph of before takes it
-    for one that is there, and its number for one that was not given. 3. The definition that makes
-    it gives that number to something else: two traces have one, and no log can be opened after it.
+    Failure: 1. Another plan requests one more arrangement of a collection. 2. It is taken for one
+    that exists, and its number for one that was not allocated. 3. The definition that creates it
+    allocates that number to another trace: two traces have one number, and no log can be opened
+    after it.
 
-    Failure: 1. A node of the log's plan is none of this one, so what it remembers is not read. 2.
-    The plan is made again, and is that of the log. 3. The node is taken for one that remembers all,
-    and remembers nothing. So it has another plan from now on, under which that is made anew.
+    Failure: 1. A node of the log's plan is not in this plan, so its state is not read. 2. Another
+    compilation gives the plan of the log again. 3. The node is taken for one with complete state,
+    and has none. Hence it gets another plan here, under which its state is rebuilt.
 
-    Failure: 1. A branch begins at an epoch of which a part without a name has no state. 2. A file
-    of a stage over it is missing. 3. The plan for that stage needs the part, which is not there.
+    Failure: 1. A branch begins at an epoch at which an unnamed node has no state. 2. A file of a
+    stage over it is missing. 3. The plan for that stage needs the node, which is missing. Hence
+    unnamed nodes of the old graph are kept.
     """
     parts = [node for node in old if node.name is None and node.id not in graph.nodes]
     nodes = [replace(node, plan=UNMADE) if node.state else node for node in parts]

@@ -1,13 +1,14 @@
-"""Repairs: a file of rows that is damaged or gone is had again from a replica at first touch.
+"""Refetches a damaged or missing file of rows from a replica, and retries the call that found it.
 
-A call that meets one fails with nothing changed, as without replicas. Before the error reaches
-anybody the file is looked for elsewhere, and if one with the digest that the log knows is put in
-its place the call is made again. Where none has it, what it held is made again out of the log, or
-computed, as at an opening that does not find it. What cannot be had so stops only if all replicas
-have answered: one that is away may have the file.
+A call that finds one fails without any change, as it does without replicas. Before the error
+reaches the caller, the file is looked for at the replicas. If one of them has a file with the
+digest in the log, it replaces the damaged one, and the call is retried. Otherwise the data is
+rebuilt from the log, or recomputed, as at an opening that misses the file. Stages that cannot be
+rebuilt stop, but only if all replicas have answered, because a replica that is offline may have the
+file.
 
-IMPORTANT: replicas are asked by who holds no lock of the session, in a thread that may hang, and
-for so long as something comes; another thread commits meanwhile.
+IMPORTANT: the caller asks the replicas without holding a lock of the session. The requests run in a
+thread that may hang, and continue as long as data arrives; other threads commit meanwhile.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ _FILES_MAX = 256
 
 
 class RepairService:
-    """Has files of a log again that a session misses.
+    """Refetches or rebuilds damaged files of a log.
 
-    Owns, under `_lock`, the right to mend: two threads that miss a file have it fetched once.
+    Its `_lock` serialises repairs: if two threads miss a file, it is fetched once.
 
     Args:
-        regain: has again what lay in a file that nobody has; whether nothing needs that now. Its
-            second argument says whether stages stop of which it cannot be had.
+        regain: rebuilds the data of a file that no replica has; returns True if nothing references
+            the file any more. Its second argument allows it to stop stages that cannot be rebuilt.
     """
 
     def __init__(
@@ -61,16 +62,16 @@ class RepairService:
         self._lock = threading.Lock()
 
     def repairing(self, call: Callable[[], Result]) -> Result:
-        """Makes a call that changes nothing if it fails; again, if what it met is repaired."""
+        """Makes a call that changes nothing if it fails; retries it after a repair."""
         try:
             return call()
         except CorruptLogError as error:
             return self.again(error, call)
 
     def again(self, error: CorruptLogError, call: Callable[[], Result]) -> Result:
-        """Repairs what a call has met and makes it again; else raises its error.
+        """Repairs the file of an error and retries the call; raises the error if that fails.
 
-        Cost: the log's frames are read, to know which file it was.
+        Cost: the log's frames are read, to find the entry of the file.
         """
         tried: set[str] = set()
         while error.file is not None and error.file not in tried and len(tried) < _FILES_MAX:
@@ -84,19 +85,19 @@ class RepairService:
         raise error
 
     def _regained(self, name: str) -> bool:
-        """Whether nothing needs a file any more that nobody has."""
+        """Returns True if the data of a file was rebuilt and nothing references it any more."""
         if self._store.log.mode == "r":
             return False
         try:
             done = self._regain(name, self._all_answer())
-        except StageError:  # in the middle of an epoch, which is to fail with the error it met
+        except StageError:  # inside an epoch, which must fail with its own error
             return False
         if done:
             self._say(f"'{name}' is damaged or missing: what it held was made again")
         return done
 
     def _all_answer(self) -> bool:
-        """Whether every replica says now what it holds of the log."""
+        """Returns True if every replica lists its files of the log now."""
         files, log_id = self._store.files, self._store.log.id
         for address in self._replication.settings.replicas:
             try:
@@ -107,7 +108,7 @@ class RepairService:
         return True
 
     def _repaired(self, name: str) -> bool:
-        """Whether a file is whole by now."""
+        """Returns True if a file is intact after a repair."""
         settings = self._replication.settings
         if not settings.replicas or self._store.log.mode == "r":
             return False
@@ -122,7 +123,7 @@ class RepairService:
 
 
 class _Holds:
-    """Whether a replica holds something of a log; an empty mount point does not."""
+    """Returns True if a replica holds files of a log; an empty mount point does not."""
 
     def __init__(self, files: Files, address: ReplicaAddress, log_id: bytes) -> None:
         self._files, self._address, self._log_id = files, address, log_id
@@ -138,15 +139,15 @@ class _Holds:
 def repaired_files(
     store: Store, settings: ReplicaConfig, names: Iterable[str]
 ) -> dict[str, list[RepairedFile]]:
-    """Has files of rows again; returns those that are whole by now, with what was done for each.
+    """Repairs files of rows; returns the intact ones, with the repairs made for each.
 
     Raises:
         DurabilityError: the log or its disk cannot be read, or written.
-        FencedError: the log is somebody else's.
+        FencedError: another process owns the log.
     """
     whole: dict[str, list[RepairedFile]] = {}
     left, before = [*names], -1
-    while left and len(whole) > before:  # what is had may be a pack, which names others
+    while left and len(whole) > before:  # because a repaired file may be a pack, which names others
         before = len(whole)
         known = _known(store)
         for name in left:
@@ -159,7 +160,7 @@ def repaired_files(
 def _mend(
     store: Store, settings: ReplicaConfig, item: ImmutableFile, whole: dict[str, list[RepairedFile]]
 ) -> None:
-    """Has one file again, if it is not whole, and notes it."""
+    """Repairs one file if it is damaged, and records it in `whole`."""
     why = repair.damage_reason(store.files, store.path, item, _uncounted)
     if not why:
         whole[item.name] = []
@@ -178,7 +179,7 @@ def _mend(
 
 
 def _known(store: Store) -> dict[str, ImmutableFile]:
-    """What the log says of its files, those that packs alone name included."""
+    """Returns the log's entries of its files, including files that only packs name."""
     surveyed = survey_log(store.files, store.path, HostIdentity(), _uncounted)
     return immutable_files(completed_report(store.files, store.path, surveyed, _uncounted))
 

@@ -1,1 +1,1 @@
-"""Branch, rewind, follow, copy."""
+"""Branches a session, rewinds it, follows the parent of a branch, copies a log."""

@@ -1,10 +1,10 @@
-"""Branching: another session that goes on from an epoch of this one, beside it.
+"""Creates branches: sessions that continue from an epoch of this one, independently of it.
 
-What it begins with is taken with the gate's lock, so that it is of one moment: the traces as of the
-epoch (`store/timetravel/trace_plan.py`), the stages as a log of that epoch has them
-(`store/timetravel/catalog_at.py`), signed anew for the id of its log, the past up to then. Nothing
-of the parent is changed, and no row is copied. Then it is a log like any other
-(`store/timetravel/branches.py`), which is opened as any is.
+The initial state of a branch is read with the writer's lock, so that it is consistent: the traces
+at the epoch (`store/timetravel/trace_plan.py`), the stages as a log of that epoch has them
+(`store/timetravel/catalog_at.py`), signed again for the id of its log, and the history up to the
+epoch. Nothing of the parent is changed, and no row is copied. The branch then is a log like any
+other (`store/timetravel/branches.py`), and is opened like any other.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Opens = Callable[..., Any]
 
 
 class BranchService:
-    """Makes, lists and drops the branches of one session; owns nothing.
+    """Creates, lists and drops the branches of one session; has no state of its own.
 
     Args:
-        opens: opens the folder of a branch; who does it is above.
+        opens: opens the folder of a branch; it is passed in because it belongs to a higher layer.
     """
 
     def __init__(
@@ -62,37 +62,36 @@ class BranchService:
         self._opens = opens
 
     def branch(self, name: str, at: Any = None, *, definitions: str = NOW) -> Any:
-        """Makes a branch and opens it: a session that goes on from an epoch of this one.
+        """Creates a branch and opens it: a session that continues from an epoch of this one.
 
-        Its log lies beside, in `branches/NAME`. It has the rows of then and the stages of now,
-        shares the files of both, and is changed without this one, here or in another process. A
-        stage that was defined later is computed from what it reads; an input that was declared
-        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`,
-        from its first opening on; one that was left by a rewind, or made and not opened, is on this
-        disk alone until then.
+        Its log is in the subfolder `branches/NAME`. It has the rows at the epoch and the current
+        stages, and shares the files of both. It is changed independently of this session, here or
+        in another process. A stage that was defined later is computed from its inputs; an input
+        that was declared later is empty. With replicas the branch is replicated to each of them,
+        below `branches/NAME`, from its first opening on. A backup branch of a rewind, or a branch
+        that was never opened, is on this disk only until then.
 
         Args:
             name: an identifier that no other branch has.
-            at: an epoch, as in `rows(at=)`; None: now. What is pending stays here.
-            definitions: "now": the stages are those of now; "then": those that the epoch was
-                computed by, without what was edited, renamed or dropped since it was committed.
-                They are known as far back as frames are kept.
+            at: an epoch, as in `rows(at=)`; None: the current one. Pending rows stay here.
+            definitions: "now": the current stages; "then": those that computed the epoch, without
+                later edits, renames and drops. They are known as far back as frames are retained.
 
         Raises:
-            SchemaError: the name is taken, or is none.
-            TimeError: there is no such epoch, or it cannot be told apart any more; or what was
-                defined then is not known any more, or read an input that was dropped since.
-            TrustError: another key, or none, has signed what this log computes.
+            SchemaError: the name is taken, or is no identifier.
+            TimeError: there is no such epoch, or it is no longer retained separately; or its
+                definitions are no longer known, or read an input that was dropped since.
+            TrustError: the catalog of this log is unsigned, or signed with another key.
             DurabilityError: the disk refuses, or has no hard links.
 
-        Cost: a hard link for each file; rows in memory alone are written. Of an old epoch what
-            operators remember is computed in the background, and the first epoch there waits.
+        Cost: a hard link for each file; rows in memory only are written. For an old epoch, operator
+        state is rebuilt in the background, and the first epoch there waits for it.
         """
         self.make(check_name(name, "branch"), at, definitions=definitions)
         return self.open(name)
 
     def make(self, name: str, at: Any = None, *, definitions: str = NOW) -> str:
-        """Makes a branch and leaves it closed. Returns its folder."""
+        """Creates a branch and leaves it closed. Returns its folder."""
         if definitions not in (NOW, THEN):
             raise SchemaError(
                 f"definitions={definitions!r:.60} is not known",
@@ -105,7 +104,8 @@ class BranchService:
             return branches.create_branch(self._publisher.store, name, beginning)
 
     def leave(self, incarnation: int) -> str:
-        """Makes ready what a rewind leaves as a branch of now; returns its name. With the lock.
+        """Prepares the backup branch of a rewind at the current epoch; returns its name. With the
+        lock.
 
         Args:
             incarnation: of the epochs after the rewind.
@@ -116,16 +116,16 @@ class BranchService:
             number += 1
         name = f"before-rewind-{number}"
         replicas = ReplicaConfig()
-        with suppress(SchemaError):  # a bucket's name for it is too long: it is here alone
+        with suppress(SchemaError):  # its name is too long for a bucket, so it stays local
             replicas = self._replicas(name)
         beginning = self.beginning(None)._replace(replicas=replicas)
         branches.prepare_backup_branch(store, name, incarnation, beginning)
         return name
 
     def _replicas(self, name: str) -> ReplicaConfig:
-        """Where a branch is kept when it is opened: where its parent is, below `branches/NAME`.
+        """Returns the replicas of a branch: those of its parent, below `branches/NAME`.
 
-        A server keeps what it is given by the id of the log, as any does.
+        A server stores logs by their ids, so its URL stays the same.
         """
         settings, store = self._replication.settings, self._publisher.store
         urls = [
@@ -140,18 +140,19 @@ class BranchService:
         return asked._replace(unprepared=bool(urls))
 
     def settle(self) -> None:
-        """Shows what rewinds have left as branches, and deletes what one that failed made ready."""
+        """Publishes the backup branches of finished rewinds, and deletes those of failed ones."""
         branches.finish_backup_branches(self._publisher.store, self._publisher.ledger.incarnation)
 
     def beginning(self, at: Any, *, then: bool = False) -> BranchStart:
-        """What a log begins with that goes on from an epoch; with the gate's lock, or a reader.
+        """Returns the initial state of a log that continues from an epoch; with the lock, or a
+        reader.
 
         Args:
-            then: whether it computes what there was at the epoch; else what there is now.
+            then: True: with the definitions at the epoch; False: with the current ones.
 
         Raises:
-            TimeError: there is no such epoch, or it cannot be told apart any more.
-            TrustError: another key, or none, has signed what this log computes.
+            TimeError: there is no such epoch, or it is no longer retained separately.
+            TrustError: the catalog of this log is unsigned, or signed with another key.
         """
         publisher = self._publisher
         store, seen = publisher.store, publisher.snapshot
@@ -187,7 +188,7 @@ class BranchService:
         return BranchStart(version, graph, past, seen.graph.unwritten, said, times)
 
     def open(self, name: str) -> Any:
-        """The session of a branch: that of this process, or one that is opened."""
+        """Returns the session of a branch: the one of this process, or a new one."""
         store = self._publisher.store
         known = branches.branch_names(store.files, store.path)
         if name not in known:
@@ -196,20 +197,20 @@ class BranchService:
 
     @property
     def listed(self) -> Mapping[str, BranchInfo]:
-        """The branches, by name, those that are at replicas alone as well."""
+        """The branches, by name, including those that are only at replicas."""
         store = self._publisher.store
         here = branches.list_branches(store.files, store.path)
         return {**remote_branches.remote_branch_list(store.files, store.path), **here}
 
     def drop(self, name: str) -> None:
-        """Deletes a branch that nobody has open, and its copies at replicas.
+        """Deletes a branch that no session has open, and its copies at replicas.
 
-        Of those that cannot be reached a warning tells; the branch is listed as one that is at
-        replicas then, and may be dropped again.
+        If a replica cannot be reached, a warning names it. The branch then is listed as one at
+        replicas, and can be dropped again.
 
         Raises:
-            SchemaError: there is none, or it has branches itself.
-            FencedError: somebody has it open.
+            SchemaError: there is no such branch, or it has branches itself.
+            FencedError: a session has it open.
         """
         if not isinstance(name, str):
             raise SchemaError(f"{name!r:.60} is no name of a branch", hint="name one of .branches")

@@ -1,16 +1,17 @@
-"""Following: a branch takes what its parent's inputs got since, and runs it through its own stages.
+"""Follows the parent of a branch: commits the parent's later input changes in the branch.
 
-Epoch by epoch, each as one epoch of the branch, with its label and the keys of its loads. With a
-key of its own it records which epoch of the parent it was, so that it is taken once: who was
-interrupted goes on where it ended, and who follows again takes what came since. What was loaded
-here under a key that an epoch of the parent has is there already, and is not taken twice.
+Each epoch of the parent becomes one epoch of the branch, with its label and the keys of its loads.
+It is recorded under a key of its own, so each epoch is taken once: an interrupted call continues
+where it ended, and a later call takes the later epochs. A load that the branch has already
+committed under the same key is not taken twice.
 
-An epoch is told from another one of its number by when it was committed: if the parent went back
-since, what was taken of it, or what both began with, is not its past any more. Then nothing is
-taken: rows of two pasts would be mixed.
+Epochs with the same number are distinguished by their commit time. If the parent was rewound since,
+the epochs that the branch has taken, or began with, may not be in its history any more. Then the
+call fails, because it would mix rows of two histories.
 
-Inputs find each other by what they are (`Stage.uid`), whatever they are called. What an epoch added
-to an input is inserted and what it took away removed; in one with a key the rows of the parent win.
+Inputs correspond by their identity (`Stage.uid`), not by their name. The rows that an epoch added
+to an input are inserted, and those that it deleted are removed; in an input with a key the rows of
+the parent win.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from nosync_nb.trace.epoch_ranges import EpochRanges, check_readable
 
 
 class _Pair(NamedTuple):
-    """An input of the branch, and the log of the same one of the parent."""
+    """An input of the branch, and the log of the same input in the parent."""
 
     own: Stage
     log: int
 
 
 class ParentFollower:
-    """Follows the parent of one session, if that is a branch; owns nothing."""
+    """Follows the parent of one session, if that is a branch; has no state of its own."""
 
     def __init__(
         self,
@@ -73,9 +74,10 @@ class ParentFollower:
             upto: an epoch of the parent, as in `rows(at=)`; None: its last one.
 
         Raises:
-            SchemaError: it is no branch of that log, or an input has other columns there.
-            StageError: rows wait here.
-            TimeError: the parent has no such epoch, or one on the way cannot be told apart.
+            SchemaError: this is no branch of that log, or an input has other columns there.
+            StageError: rows are pending here.
+            TimeError: the parent has no such epoch, or an epoch up to it is not retained
+                separately.
 
         Cost: that of the epochs.
         """
@@ -111,14 +113,14 @@ class ParentFollower:
         return self._publisher.now
 
     def _taken(self, fork: BranchOrigin, epoch: int) -> bool:
-        """Whether an epoch of the parent was taken."""
+        """Returns True if an epoch of the parent was taken."""
         return self._publisher.ledger.loaded(_mark(fork, epoch))
 
     def _common(self, fork: BranchOrigin, parent: Publisher) -> int:
-        """The last epoch that both began with and that neither has left.
+        """Returns the last epoch that both began with and that neither has undone.
 
         Raises:
-            StageError: the parent has left something that is here; says how to leave it here, too.
+            StageError: the parent has undone an epoch that is here; the hint undoes it here, too.
         """
         here, there = self._publisher.ledger, parent.ledger
         recorded, _ = here.saved()
@@ -136,13 +138,14 @@ class ParentFollower:
         return common
 
     def _pairs(self, seen: Snapshot, common: int, todo: list[int]) -> Iterator[_Pair]:
-        """The inputs that are here and there; raises if one cannot be followed.
+        """Yields the inputs that both logs have; raises if one cannot be followed.
 
-        An input that both began with has one log number on both sides: another one that took its
-        name since is another. One that was dropped here is left out.
+        An input that both began with has the same log number in both logs: an input that took its
+        name since has another one. An input that was dropped here is left out.
 
         Args:
-            common: the last epoch that both have; `todo`: those to be taken.
+            common: the last epoch that both have.
+            todo: the epochs to take.
         """
         there = {stage.uid: stage for stage in seen.catalog.values() if stage.is_input}
         own_graph, catalog = self._publisher.snapshot.graph, self._publisher.snapshot.catalog
@@ -151,7 +154,7 @@ class ParentFollower:
                 continue
             peer, log = there.get(own.uid), own_graph.named[own.name].log
             if peer is None and own.begin >= common:
-                continue  # it is this branch's alone
+                continue  # only this branch has the input
             if peer is not None and (peer.schema.types, peer.key) != (own.schema.types, own.key):
                 raise SchemaError(
                     f"input '{own.name}' is {own.schema}, and in the parent {peer.schema}",
@@ -174,7 +177,7 @@ class ParentFollower:
                 )
 
     def _pair(self, seen: Snapshot, own: Stage, other: Stage, todo: list[int]) -> _Pair:
-        """An input and the same one of the parent, if each epoch can be told apart there."""
+        """Pairs an input with the parent's, if each epoch is retained separately there."""
         log = seen.graph.named[other.name].log
         assert log is not None
         ranges = seen.history.epochs(log, seen.epoch)
@@ -192,13 +195,13 @@ class ParentFollower:
         once: Mapping[str, str],
         mark: tuple[BranchOrigin, str],
     ) -> None:
-        """Commits one epoch of the parent, all of it or nothing."""
+        """Commits one epoch of the parent, completely or not at all."""
         known = self._publisher.ledger
         there = {key for key in once if known.loaded(key)}
         if any(key.startswith(BLOCK) for key in there):
-            return  # all of the epoch is one load
+            return  # the whole epoch is one load
         if label is not None and known.labelled(label) is not None:
-            label = None  # it names an epoch here
+            label = None  # another epoch here has this label
         transaction = Transaction(label, keyed=True)
         try:
             with self._transactions.block(transaction):
@@ -218,17 +221,17 @@ class ParentFollower:
 
 
 def _mark(fork: BranchOrigin, epoch: int | str) -> str:
-    """The key under which an epoch of the parent is taken."""
+    """Returns the key under which an epoch of the parent is recorded."""
     return f"follow:{fork.of}:{epoch}"
 
 
 def _moment(ledger: EpochIndex, epoch: int) -> str:
-    """What tells an epoch from another one of its number: when it was committed."""
+    """Returns the commit time of an epoch, which distinguishes epochs with the same number."""
     return repr(ledger.committed(epoch))
 
 
 def _left(parent: Publisher, epoch: int, here: int) -> StageError:
-    """The error of a parent that has left an epoch, which is here after another one."""
+    """Returns the error of a parent that has undone an epoch which is here."""
     return StageError(
         f"'{parent.store.path}' went back behind epoch {epoch}, which this branch has of it",
         hint=f"go back as well, session.rewind(to={here}), and follow then; or make a new branch",
@@ -236,10 +239,10 @@ def _left(parent: Publisher, epoch: int, here: int) -> StageError:
 
 
 def _is_there(own: Stage, changes: list[PendingCall], known: Mapping[str, str], epoch: int) -> bool:
-    """Whether what an epoch did to an input was loaded here already, under its key.
+    """Returns True if an epoch's changes to an input were loaded here already, under its key.
 
     Raises:
-        StageError: a part of it was: which rows these are cannot be told.
+        StageError: a part of them was: it is unknown which rows these are.
     """
     prefix = json.dumps([own.uid])[:-1] + ","
     keys = [key for key in known if key.startswith(prefix)]
@@ -256,7 +259,7 @@ def _is_there(own: Stage, changes: list[PendingCall], known: Mapping[str, str], 
 
 
 def _changes(own: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
-    """What an epoch did to an input, as calls of a user."""
+    """Yields the changes of an epoch to an input, as calls of a user."""
     if not batches:
         return
     updates = concat_updates(batches, own.schema.types)
@@ -271,6 +274,6 @@ def _changes(own: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
 
 
 def _where(updates: Updates, some: npt.NDArray[np.bool_]) -> Updates:
-    """Some updates, counted from 1 on."""
+    """Returns some updates with positive counts."""
     columns = [mask(c, some) for c in updates.columns]
     return Updates(columns, np.abs(updates.diff[some]))

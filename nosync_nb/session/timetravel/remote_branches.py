@@ -1,8 +1,8 @@
-"""Distant: the branches of a log whose copies are at replicas, and what becomes of these.
+"""Lists and drops the copies of branches at replicas.
 
-Which there are is known from the file beside the user's key (`store/replication/registry.py`), so
-nobody is asked to list them. When a log's own disk is lost, that may be too: whoever makes the log
-anew asks its replicas what they have below their copies, and notes it there.
+The list comes from the file beside the user's key (`store/replication/registry.py`), so no replica
+is contacted. That file may be lost with the log's own disk. Hence restoring a log lists the
+branches at its replicas, and records them in the file again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nosync_nb.store.timetravel.branches import BranchInfo
 
 
 class BranchCopies(NamedTuple):
-    """Where the copies of a branch are; `here` is whether its log is on this disk."""
+    """The copies of a branch; `here` is True if its log is on this disk."""
 
     path: str
     log_id: bytes | None
@@ -33,7 +33,7 @@ class BranchCopies(NamedTuple):
 
 
 def remote_branch_list(files: Files, log: str) -> dict[str, BranchInfo]:
-    """The branches of the log in a folder that are at replicas alone, by name."""
+    """Returns the branches of a log that are only at replicas, by name."""
     known = registry.logs_below(files, log)
     return {
         name: BranchInfo(name, branches.branch_folder(log, name), 0, 0, None, replicas=tuple(urls))
@@ -42,11 +42,11 @@ def remote_branch_list(files: Files, log: str) -> dict[str, BranchInfo]:
 
 
 def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
-    """Where a branch is; nowhere if nothing is known of it."""
+    """Returns the copies of a branch; none if nothing is known of it."""
     path = branches.branch_folder(log, name)
     here = name in branches.branch_names(files, log)
     if here:
-        with suppress(CorruptLogError, DurabilityError, TrustError):  # then what is remembered
+        with suppress(CorruptLogError, DurabilityError, TrustError):  # then the registry is used
             return _said(files, path)
     said = registry.registered_replicas(files, path)
     addresses = [parse_address(url) for url in said[0]] if said is not None else []
@@ -54,7 +54,7 @@ def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
 
 
 def _said(files: Files, path: str) -> BranchCopies:
-    """What the log of a branch says itself."""
+    """Returns the copies that the branch's own log names."""
     store = Store.open(path, mode="r")
     try:
         log_id = store.log.id
@@ -65,12 +65,13 @@ def _said(files: Files, path: str) -> BranchCopies:
 
 
 def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | None) -> None:
-    """Deletes the copies of a branch that was dropped; warns of those that are still there.
+    """Deletes the copies of a dropped branch; warns of those that could not be deleted.
 
-    These stay known, so that the branch is listed as one at replicas, and may be dropped again.
+    These stay registered, so that the branch is listed as one at replicas, and can be dropped
+    again.
 
     Args:
-        generation: of who dropped it here; None: it was not here.
+        generation: of the owner that dropped the local log; None: there was no local log.
     """
     left: Mapping[str, str] = {}
     if copies.log_id is not None and copies.replicas:
@@ -96,9 +97,9 @@ def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | Non
 
 
 def record_restored_branches(files: Files, log: str, replicas: ReplicaConfig) -> list[str]:
-    """Notes the branches that replicas have of a log which was made anew from them; tells of them.
+    """Registers the branches that replicas have of a restored log; returns messages about them.
 
-    Cost: one question for each branch at each replica.
+    Cost: one request for each branch at each replica.
     """
     told = []
     for each in remote_branches(files, log, replicas.replicas):
@@ -116,5 +117,5 @@ def _remember(files: Files, path: str, each: RemoteBranch) -> None:
     known = config.checked_config(each.urls, each.quorum, log=path, look=False)
     (log_id,) = {address.log_id for address in known.replicas}
     assert log_id is not None
-    with suppress(NosyncError):  # a home that cannot be written: what is told is enough
+    with suppress(NosyncError):  # the home folder is read-only: the message is enough
         registry.register_replicas(files, path, log_id, known)

@@ -1,17 +1,17 @@
-"""Rewinding: the session goes on from an earlier epoch, as one frame of its log says.
+"""Rewinds a session to an earlier epoch, by one frame of its log.
 
-    plan every trace as of then -> compute what was not there yet
-    -> make ready a branch of now -> write the frame -> assign -> show the branch
+    plan every trace at that epoch -> compute stages that were defined later
+    -> prepare a branch of the current epoch -> write the frame -> assign -> publish the branch
 
-*Data go back, definitions do not.* A stage that can be read at that epoch is cut there; one that
-cannot is computed from its inputs as of then, before the frame is written: if that fails nothing
-has changed. An input that was declared later stays, and is empty. From what operators remember is
-taken what was changed since, as far as frames tell it (`store/undo.py`); what cannot be had as of
-then is made again before the next write, from the same inputs.
+*Data are rewound, definitions are not.* A stage that can be read at that epoch is cut there. One
+that cannot is computed from its inputs at that epoch, before the frame is written: if that fails
+nothing has changed. An input that was declared later stays, and is empty. Later changes are
+subtracted from operator state if the frames contain them (`store/undo.py`). Other operator state is
+rebuilt before the next write, from the same inputs.
 
-With the frame all of it has happened, here and for who opens the log next; without it nothing has.
-No row is read and no file is written for a stage that is cut, whatever it holds: the frame has what
-was changed since, if that is little (`store/undo.py`).
+The frame commits the rewind, for this session and for the next owner of the log; without it nothing
+has changed. For a stage that is cut no row is read and no file is written, whatever its size: the
+frame has the changes to subtract, if they are small (`store/undo.py`).
 """
 
 from __future__ import annotations
@@ -55,19 +55,20 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.history.history import History
 
 UNDONE_BYTES = 4 << 20
-"""What is taken back stands in the frame up to so many bytes; more is made again from the past."""
+"""At most so many bytes of undone changes are in the frame; larger ones are read from history."""
 
 
 class RewindReport(NamedTuple):
-    """What going back did.
+    """The result of a rewind.
 
     Attributes:
-        left: the last epoch before it; `epoch`: the one that the session goes on from.
-        branch: the branch that what was left is now, in the folder `path`.
-        cut: the stages and inputs that are what they were then.
-        computed: stages that came later, and were computed from their inputs as of then.
+        left: the last epoch before it.
+        epoch: the epoch that the session continues from.
+        branch: the branch with the undone epochs, in the folder `path`.
+        cut: the stages and inputs that have their rows at that epoch again.
+        computed: stages that were defined later, and were computed from their inputs at that epoch.
         remade: stages whose operators run once over their inputs before the next epoch.
-        unknown: stages that had stopped, and earlier versions, of which nothing is known then.
+        unknown: stopped stages and earlier versions that have no rows at that epoch.
     """
 
     left: int
@@ -81,12 +82,12 @@ class RewindReport(NamedTuple):
 
     @property
     def undo(self) -> str:
-        """How to go on with what was left."""
+        """The command that opens the branch with the undone epochs."""
         return f"nosync.open({self.path!r})" if self.branch else "nothing is to be undone"
 
 
 class BackupBranches(Protocol):
-    """Keeps what is left; see `BranchService`."""
+    """Saves the undone epochs as a branch; see `BranchService`."""
 
     def leave(self, incarnation: int) -> str: ...
 
@@ -94,7 +95,7 @@ class BackupBranches(Protocol):
 
 
 class _Point(NamedTuple):
-    """What there is of the session of now at an earlier epoch."""
+    """The part of the current session that exists at an earlier epoch."""
 
     epoch: int
     catalog: dict[str, Stage]
@@ -103,10 +104,10 @@ class _Point(NamedTuple):
 
 
 class RewindService:
-    """Goes back; owns nothing. Everything is done with the gate's lock.
+    """Rewinds a session; has no state of its own. All steps hold the writer's lock.
 
     Args:
-        rebuilding: runs what operators lack.
+        rebuilding: rebuilds missing operator state.
     """
 
     def __init__(
@@ -134,29 +135,29 @@ class RewindService:
         self._rebuilding = rebuilding
 
     def rewind(self, to: Any) -> RewindReport:
-        """Goes on from an earlier epoch: data go back, definitions stay those of now.
+        """Rewinds to an earlier epoch: data are rewound, definitions stay the current ones.
 
-        A stage that can be read at that epoch is cut there. One that cannot, as it was defined
-        later, is computed from its inputs as of then; an input that was declared later is empty.
-        Epochs are counted on from there. Keys of loads (`once=`) of the epochs that are left are
-        forgotten, so that running all cells again replays these. What is left is a branch, which
-        can be gone on with.
+        A stage that can be read at that epoch is cut there. One that was defined later is computed
+        from its inputs at that epoch; an input that was declared later is empty. The next commit
+        has the number after that epoch. Keys of loads (`once=`) of the undone epochs are forgotten,
+        so that running all cells again replays these loads. The undone epochs are in a branch,
+        which can be opened.
 
         Args:
             to: an epoch's number, a label or a time.
 
         Raises:
-            TimeError: it is not readable, or still to come.
-            StageError: rows wait, in a transaction or a stage's function.
-            TrustError: another key, or none, has signed what this log computes.
+            TimeError: the epoch is not readable, or in the future.
+            StageError: rows are pending, in a transaction or a stage's function.
+            TrustError: the catalog of this log is unsigned, or signed with another key.
             DurabilityError: the disk refuses, or has no hard links.
             NosyncError: and nothing has changed.
 
-        Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
-            operators remember is taken back to one of the newest epochs by what was changed since,
-            some us an epoch; of an older one it is computed in the background, and the next epoch
-            waits for it. The branch takes a hard link for each file, and what is in memory alone is
-            written to it. It is shown when the frame is on the disk, which is waited for.
+        Cost: some ms, whatever the stages hold: of a stage that is cut nothing is read, copied or
+        written. For one of the newest epochs, later changes are subtracted from operator state,
+        some us an epoch. For an older one the state is rebuilt in the background, and the next
+        epoch waits for it. The branch takes a hard link for each file, and rows in memory only are
+        written to it. It is published when the frame is on disk, which the call waits for.
         """
         outcome = DefinitionOutcome()
         try:
@@ -179,12 +180,12 @@ class RewindService:
             return report
         except BaseException as error:
             self._gate.settle(error, outcome, "the session has gone back, and stands there")
-            with self._gate.lock, suppress(NosyncError):  # whoever is next does what this has not
+            with self._gate.lock, suppress(NosyncError):  # the next caller completes it
                 self._keeps.settle()
             raise
 
     def _refuse_pending(self) -> None:
-        """Raises if rows wait, which were meant for the epoch after now."""
+        """Raises if rows are pending, because they were meant for the next epoch."""
         if self._transactions.open:
             raise StageError(
                 "rewind inside a transaction is not possible",
@@ -199,13 +200,13 @@ class RewindService:
             )
 
     def _epoch(self, to: Any, now: int) -> int:
-        """The epoch that is meant: a number, a label or a time; none that is counted back."""
+        """Returns the epoch of a number, a label or a time; refuses negative numbers."""
         if hasattr(to, "__index__") and not isinstance(to, bool) and to.__index__() < 0:
             raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
         return self._publisher.ledger.resolve(to, now)
 
     def _earlier(self, was: Snapshot, epoch: int) -> GraphAtEpoch:
-        """All that there is, as of an epoch; by what was changed since if that is little."""
+        """Plans the session at an epoch; subtracts the later changes if they are small."""
         store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
         frames = recent.recent_frames(store, epoch, was.epoch, rewinds)
         earlier = plan_as_of(was, epoch, frames=frames)
@@ -213,7 +214,7 @@ class RewindService:
         return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(was, epoch)
 
     def _gone_back(self, earlier: GraphAtEpoch, outcome: DefinitionOutcome) -> RewindReport:
-        """Prepares what will be assigned, writes the frame, and has it assigned."""
+        """Prepares the values to assign, writes the frame, and assigns them."""
         publisher, now = self._publisher, self._publisher.snapshot
         catalog = catalog_at.rewound_catalog(now.catalog, earlier)
         computed = [n for n in earlier.unread if catalog[n].live]
@@ -241,7 +242,7 @@ class RewindService:
     def _computed(
         self, earlier: GraphAtEpoch, catalog: dict[str, Stage]
     ) -> tuple[_Point, Graph, Runner, EpochResult]:
-        """Runs what was not there yet, and what lacks what it remembers, over what was."""
+        """Runs stages that were defined later, and missing operator state, at that epoch."""
         link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
 
         def over(stages: Mapping[str, Stage]) -> Compiled:
@@ -263,7 +264,7 @@ class RewindService:
         return point, compiled, runner, draft
 
     def _compiled(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
-        """The graph of the stages as they go on, over what is there of it."""
+        """Compiles the continuing stages over the graph at that epoch."""
         types, none = self._link.types, frozenset[str]()
         graph = replay.compile_catalog(catalog, there, types, now=epoch, extended=none)
         return Compiled(there, graph)
@@ -277,7 +278,7 @@ class RewindService:
         taken: list[PayloadEntry],
         outcome: DefinitionOutcome,
     ) -> tuple[DefinitionRedo, bytes]:
-        """What is to be assigned, and what the frame says."""
+        """Returns the values to assign, and the payload of the frame."""
         publisher, works = self._publisher, self._publisher.works
         store, before = publisher.store, publisher.snapshot.version
         sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
@@ -310,7 +311,7 @@ class RewindService:
     def _history(
         self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: EpochResult
     ) -> History:
-        """The past after it. Packs may be read: for what is computed under another log."""
+        """Returns the history after it. It may read packs, for a stage computed into another log."""
         history = self._publisher.store.history.copied(())
         history.truncate(draft.epoch)
         hidden_columns(history, logs, catalog)
@@ -320,9 +321,9 @@ class RewindService:
         return history
 
     def _remake(self) -> None:
-        """Has operators run over what their inputs hold now, for what they remember of that.
+        """Requests a run of operators over the current contents of their inputs, to rebuild state.
 
-        A stage that cannot be run again, as its functions may give something else, stops.
+        A nondeterministic stage stops, because it cannot be run again.
         """
         publisher = self._publisher
         now = publisher.snapshot
@@ -335,12 +336,12 @@ class RewindService:
 
 
 def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
-    """The traces that a graph has."""
+    """Returns the traces that a graph has."""
     return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
 
 
 def _lacking(node: Node, now: Snapshot, earlier: GraphAtEpoch) -> str | None:
-    """The stage of a node that has to be run, after this rewind or already before it."""
+    """Returns the stage of a node that must be run, because of this or an earlier rewind."""
     name = node.stage or node.name
     stage = None if name is None else now.catalog.get(name)
     if stage is None or stage.definition is None or not stage.live:
@@ -352,7 +353,7 @@ def _lacking(node: Node, now: Snapshot, earlier: GraphAtEpoch) -> str | None:
 def _report(
     now: Snapshot, earlier: GraphAtEpoch, catalog: Mapping[str, Stage], *, remade: bool
 ) -> RewindReport:
-    """What going back did, told by stages."""
+    """Returns the report of a rewind, by stages."""
     again = {name for node in now.graph if (name := _lacking(node, now, earlier)) and remade}
     return RewindReport(
         now.epoch,
