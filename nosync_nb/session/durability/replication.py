@@ -120,7 +120,7 @@ class ReplicationService:
         self._begin()
 
     def _following(self, settings: ReplicaConfig) -> _Ours:
-        """Returns the state under other settings; the caller then starts a keeper. With the lock."""
+        """Returns the state under other settings, before any message under them; with the lock."""
         now = self._ours
         before = {a.url: t for a, t in zip(now.settings.replicas, now.told, strict=True)}
         return _Ours(settings, _untold(settings, before), set(), self.reached())
@@ -334,7 +334,7 @@ class ReplicationService:
             self._say(told.event)
 
     def _hear(self, heard: list[ReplicaProgress], told: ReplicaProgress) -> None:
-        """Records the progress of a replica; `heard` is the list that the keeper was started with."""
+        """Records the progress of a replica; `heard` is the list that its keeper started with."""
         if told.replica >= len(heard):
             return  # another session has changed the settings meanwhile
         with self.heard:

@@ -70,8 +70,8 @@ class ReplicationBacklog(NamedTuple):
     """The bytes that replicas must receive before the next epoch is safe.
 
     Attributes:
-        owed: the bytes that epochs wait for.
-        last: the bytes of deferred files.
+        owed: bytes in frames and files that epochs wait for.
+        last: bytes in deferred files.
         seen: the offset in the stream of frames up to which files were counted.
         most: the largest backlog of any replica, whether epochs wait for it or not.
     """

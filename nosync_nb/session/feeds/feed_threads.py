@@ -1,8 +1,8 @@
-"""Feeding: what brings rows into inputs from a thread of its own, until it is stopped.
+"""Loads rows into inputs from a background thread, until it is stopped.
 
-Nobody would see a failure in that thread. A notebook hears of it as a notice and shows it in the
-running cell or the next one. Elsewhere it is a warning of the next commit in a thread that feeds
-nothing, or of `stop`.
+The user would not see an error in that thread. A notebook gets it as a notice, and shows it in the
+running cell or the next one. Elsewhere it is a warning of `stop`, or of the next commit in a thread
+that is no feed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Feeding(threading.local):
-    """True in a thread while it loads what a feeder brings; there nobody sees a warning."""
+    """True in a thread while it loads rows of a feed; the user does not see a warning there."""
 
     on = False
 
@@ -40,9 +40,9 @@ feeding = _Feeding()
 
 
 class Feeder:
-    """One that feeds an input; a `with` block stops it.
+    """A feed of an input; a `with` block stops it.
 
-    Threads: any may ask or stop. What is to be told is one list, which is replaced under a lock.
+    Threads: any may call it. The unreported failures are one tuple, which is replaced under a lock.
     """
 
     def __init__(self, listeners: Subscriptions) -> None:
@@ -55,11 +55,11 @@ class Feeder:
 
     @property
     def running(self) -> bool:
-        """Whether what appears is loaded."""
+        """True until the feed is stopped."""
         return not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ends it when what it has in hand is an epoch; what was not told yet is told now."""
+        """Stops the feed after the epoch that it is loading; reports failures not reported yet."""
         self._ended.set()
         self._unsubscribe()
         thread = self._thread
@@ -68,7 +68,7 @@ class Feeder:
         self.tell()
 
     def tell(self) -> None:
-        """Reports what went wrong, once."""
+        """Reports the failures, once."""
         with self._mutex:
             untold, self._untold = self._untold, ()
         for text in untold:
@@ -83,7 +83,7 @@ class Feeder:
         self.stop()
 
     def _note(self, text: str) -> None:
-        """Has a failure reported: to a notebook now, elsewhere by the next commit or `stop`."""
+        """Queues the report of a failure: to a notebook now, else with the next commit."""
         with self._mutex:
             if text not in self._untold:
                 self._untold = (*self._untold, text)
@@ -91,7 +91,7 @@ class Feeder:
             self.tell()
 
     def _committed(self, _epoch: int) -> None:
-        """Reports to the thread that commits, unless nobody sees what it is told."""
+        """Reports to the committing thread, unless that thread is a feed."""
         if self._untold and not feeding.on:
             self.tell()
 
@@ -100,10 +100,10 @@ One = TypeVar("One", bound=Feeder)
 
 
 class FeedRegistry(Generic[One]):
-    """Those of a session that do it in one way: one of each place and input.
+    """The feeds of one kind in a session: one for each source and input.
 
     Attributes:
-        publisher, listeners, blocks, inputs, loads: what they need of the session.
+        publisher, listeners, blocks, inputs, loads: services of the session that feeds use.
     """
 
     def __init__(
@@ -123,23 +123,23 @@ class FeedRegistry(Generic[One]):
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child: what feeds the session is its parent's."""
+        """True in a forked child: the feeds belong to its parent."""
         return self._gate.inherited
 
     @property
     def over(self) -> bool:
-        """Whether the session commits nothing any more."""
+        """True if the session can no longer commit."""
         return self._gate.closing or self.publisher.fenced
 
     def close(self) -> None:
-        """Stops all of them."""
+        """Stops all feeds."""
         with self._lock:
             feeders, self._feeders = list(self._feeders.values()), {}
         for each in feeders:
             each.stop()
 
     def _stop(self, key: tuple[str, str]) -> None:
-        """Stops the one of a place and an input, if there is one."""
+        """Stops the feed of a source and an input, if there is one."""
         with self._lock:
             before = self._feeders.get(key)
         if before is not None:

@@ -1,24 +1,26 @@
-"""Watching folders: files that appear become epochs of an input, each once.
+"""Watches folders: each file that appears becomes one epoch of an input.
 
     watch("data/*.parquet", into=flights)
 
-A file is known by its name below the pattern's folder and a digest of its bytes. With these as the
-key of a load its epoch is recorded, so it is there once, whatever is killed and watched again. A
-file of other bytes under an old name is another load: its rows are added, or replace those of
-their keys in a keyed input.
+A file is identified by its path below the pattern's folder and a digest of its bytes. These are the
+idempotency key of its load, so it is committed once, also after a kill and another watch. A file
+with other bytes under the same name is another load: its rows are added, or replace those of their
+keys in a keyed input.
 
 Design
-    A thread looks at the folder, at most once a second. It reads a file when that has stood still
-    from one look to the next, as nobody says when a file is whole. A file that cannot be loaded is
-    refused: `refused` has the reason, and it is told once (see feeding.py). It is tried again when
-    the file or what is defined has changed; what the disk refused, at the next look.
+    A thread lists the folder, at most once a second. It reads a file that is unchanged since the
+    last listing, because nothing signals that a file is complete. A file that cannot be loaded is
+    refused: `refused` has the reason, and it is reported once (see feed_threads.py). It is tried
+    again when the file or a definition has changed; after a disk error, at the next listing.
 
 Failure
-    A look that is interrupted, also in the middle of a file, has loaded each file or has not: the
-    key stands in the epoch's own frame. A session that is closed or taken over ends the watch.
+    1. A listing is interrupted, maybe in the middle of a file. 2. The next watch does not know
+    which files were loaded. Hence the key of a load is in the frame of its epoch. A session that is
+    closed or fenced ends the watch.
 
-    Somebody goes back to an epoch, and the watch that runs brings all that was left again within a
-    second. Hence it takes up no file twice; who watches again does, as the keys are left as well.
+    1. The session is rewound. 2. The running watch loads all undone files again within a second.
+    Hence a watch loads no file twice; a new watch does, because the keys of undone epochs are
+    forgotten.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ if TYPE_CHECKING:
 
 EVERY_S_MIN = 1.0
 _REFUSED_MAX = 10
-"""So many refused files are named by an error, or by a view."""
+"""At most so many refused files are named by an error, or by a view."""
 
 
 class FailedFile(NamedTuple):
-    """A file that could not be loaded, why, and the stages that there were at that time."""
+    """A file that could not be loaded, the reason, and the graph at that time."""
 
     mark: FileMark
     reason: str
@@ -57,11 +59,11 @@ class FailedFile(NamedTuple):
 
 
 class WatchStatus(NamedTuple):
-    """A watch, for people.
+    """The status of a watch, for users.
 
     Attributes:
-        loaded: how many files it has made epochs of.
-        unsettled: how many wait until nobody writes to them.
+        loaded: the number of files that it has committed.
+        unsettled: the number of files that may still be written.
         refused: by path, why a file could not be loaded.
     """
 
@@ -78,7 +80,7 @@ class WatchStatus(NamedTuple):
 
     @property
     def told(self) -> list[str]:
-        """What a user is told of each refused file; those that are too many are counted."""
+        """The messages about refused files; those beyond the limit are counted."""
         first = [*self.refused.items()][:_REFUSED_MAX]
         texts = [_refusal(path, self.into, why) for path, why in first]
         more = len(self.refused) - len(first)
@@ -86,7 +88,7 @@ class WatchStatus(NamedTuple):
 
     @property
     def counts(self) -> str:
-        """How many files were loaded, and how many were not: `3 loaded, 1 not settled yet`."""
+        """The numbers of files in words: `3 loaded, 1 not settled yet`."""
         parts = [f"{self.loaded} loaded"]
         parts += [f"{self.unsettled} not settled yet"] if self.unsettled else []
         parts += [f"{len(self.refused)} refused"] if self.refused else []
@@ -94,13 +96,13 @@ class WatchStatus(NamedTuple):
 
 
 class FolderWatch(Feeder):
-    """A pattern of files that is looked at until `stop`, or until its session ends.
+    """A pattern of files that is watched until `stop`, or until its session ends.
 
-    Threads: any may look, wait or stop; `_lock` is held through a look.
+    Threads: any may call it; `_lock` is held during a listing.
 
     Attributes:
         pattern: of the files.
-        status: how many files were loaded, refused or are not settled yet, as of the last look.
+        status: how many files were loaded, refused or are not settled yet, as of the last listing.
     """
 
     def __init__(self, watches: FolderWatches, pattern: str, into: Input, every: float) -> None:
@@ -111,35 +113,34 @@ class FolderWatch(Feeder):
         self._every = every
         self._folder = user_files.glob_root(pattern)
         self._lock = threading.RLock()
-        self._news = threading.Condition(self._lock)  # of looks
+        self._news = threading.Condition(self._lock)  # notified after each listing
         self._looks = 0
-        self._trouble = ""  # why the folder could not be looked at the last time
-        self._seen: dict[str, FileMark] = {}  # at the last look
-        self._known: dict[
-            str, FileMark | FailedFile
-        ] = {}  # what became of files: they are loaded, or
-        # Of each file the last block that is an epoch, and one that is none yet.
+        self._trouble = ""  # the error of the last listing
+        self._seen: dict[str, FileMark] = {}  # at the last listing
+        # The files that were loaded or refused.
+        self._known: dict[str, FileMark | FailedFile] = {}
+        # For each file its last committed block, and a block that is not committed yet.
         self._blocks: dict[str, tuple[EpochBlock, ...]] = {}
         self._status = WatchStatus(pattern, into.name or "", False, 0, 0, {})
 
     @property
     def loaded(self) -> dict[str, int]:
-        """By path, the epochs that this watch has made."""
+        """The epochs of this watch, by path."""
         made = ((path, block) for path, own in list(self._blocks.items()) for block in own)
         return {path: block.number for path, block in made if block.number is not None}
 
     @property
     def refused(self) -> dict[str, str]:
-        """By path, why a file that is there could not be loaded."""
+        """The reasons why existing files could not be loaded, by path."""
         return dict(self._status.refused)
 
     @property
     def status(self) -> WatchStatus:
-        """What has become of the files, as of the last look."""
+        """The status of the watch, as of the last listing."""
         return self._status._replace(running=self.running)
 
     def look(self) -> int:
-        """Loads what has appeared and stands still, now; returns how many epochs that made."""
+        """Loads the settled files now; returns the number of new epochs."""
         with self._lock:
             before, self._seen = self._seen, user_files.matching_files(self.pattern)
             try:
@@ -149,16 +150,16 @@ class FolderWatch(Feeder):
                 self._news.notify_all()
 
     def catch_up(self, timeout: float | None = None) -> int | None:
-        """Waits until all files that are there now are loaded; returns the last epoch of the watch.
+        """Waits until all current files are loaded; returns the last epoch of the watch.
 
-        A file is loaded once nobody has written to it for as long as `every` says.
+        A file is loaded when it has not been written for as long as `every` says.
 
         Args:
             timeout: seconds to wait at most until files settle; None: as long as it takes.
 
         Raises:
-            NosyncError: files were refused, each with its reason, or are not settled in time; what
-                could be loaded is.
+            NosyncError: files were refused, each with its reason, or are not settled in time; the
+                other files are loaded.
             StageError: the watch was stopped.
         """
         until = None if timeout is None else time.monotonic() + timeout
@@ -175,7 +176,7 @@ class FolderWatch(Feeder):
             return max(self.loaded.values(), default=None)
 
     def begin(self) -> None:
-        """Looks once, and from then on in a thread."""
+        """Lists the files once, and then starts the thread."""
         self.look()
         self.tell()
         if count := self._status.unsettled:
@@ -197,13 +198,13 @@ class FolderWatch(Feeder):
                 try:
                     self.look()
                     self._trouble = ""
-                except Exception as error:  # of the folder: each file has its own
+                except Exception as error:  # of the folder; errors of files are handled per file
                     trouble, self._trouble = self._trouble, f"watching '{self.pattern}': {error}"
                     if self._trouble != trouble:
                         self._note(self._trouble)
 
     def _settle(self, awaited: Collection[str]) -> dict[str, FileMark]:
-        """Loads what is settled; returns the marks of those of some files that are not."""
+        """Loads the settled files; returns the marks of the awaited files that are not settled."""
         self._watches.check()
         if self._ended.is_set():
             raise StageError(
@@ -215,7 +216,7 @@ class FolderWatch(Feeder):
         return {path: files[path] for path in self._unsettled(files) if path in awaited}
 
     def _await(self, unsettled: Mapping[str, FileMark], left: float | None) -> None:
-        """Waits until one of some files is old enough or the thread has looked; with the lock."""
+        """Waits until one of some files is old enough or the thread has listed; with the lock."""
         now, looks = time.time(), self._looks
         due = min(self._every - now + mark.changed_ns / 1e9 for mark in unsettled.values())
         seconds = max(due, 0.01) if left is None else min(max(due, 0.01), left)
@@ -232,7 +233,7 @@ class FolderWatch(Feeder):
         )
 
     def _refused(self, refused: Mapping[str, str]) -> NosyncError:
-        """The error of files that are not loaded; the next commit does not report them again."""
+        """Returns the error of refused files; the next commit does not report them again."""
         told = {_refusal(path, self._into.name or "", why) for path, why in refused.items()}
         with self._mutex:
             self._untold = tuple(text for text in self._untold if text not in told)
@@ -254,10 +255,10 @@ class FolderWatch(Feeder):
         before: Mapping[str, FileMark],
         quiet: Container[str] = (),
     ) -> int:
-        """Loads those of some files that are settled; returns how many epochs that made.
+        """Loads the settled ones of some files; returns the number of new epochs.
 
         Args:
-            before: the files that there were a look before: equal ones have stood still.
+            before: the files at the previous listing: equal ones are settled.
             quiet: files that are not reported if they are refused.
         """
         epochs = 0
@@ -284,7 +285,7 @@ class FolderWatch(Feeder):
             )
 
     def _unsettled(self, files: Mapping[str, FileMark]) -> list[str]:
-        """The files that were neither loaded nor refused as they are."""
+        """Returns the files that were neither loaded nor refused in their current form."""
         return [
             path
             for path, mark in files.items()
@@ -292,22 +293,22 @@ class FolderWatch(Feeder):
         ]
 
     def _is_old(self, mark: FileMark) -> bool:
-        """Whether nobody has written to a file for as long as from one look to the next."""
+        """Returns True if a file was not written for the time between two listings."""
         return time.time() - mark.changed_ns / 1e9 > self._every
 
     def _is_new(self, path: str, mark: FileMark) -> bool:
-        """Whether a file is to be loaded, or again if that failed and something has changed."""
+        """Returns True if a file must be loaded, or loaded again after a failure and a change."""
         known = self._known.get(path)
         if not isinstance(known, FailedFile):
             return known != mark
         return known.mark != mark or known.graph is not self._watches.publisher.snapshot.graph
 
     def _tried(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
-        """Loads a file; whether that made an epoch. What fails is kept in mind."""
+        """Loads a file; returns True if that made an epoch. Records a failure."""
         try:
             epoch = self._load(path, mark)
         except Exception as error:
-            if self._watches.over:  # what it raised says that, and nothing of the file
+            if self._watches.over:  # the error is about the session, not about the file
                 self._ended.set()
                 return False
             reason = "\n".join([str(error), *getattr(error, "__notes__", ())])
@@ -316,14 +317,14 @@ class FolderWatch(Feeder):
                 not isinstance(told, FailedFile) or (told.mark, told.reason) != (mark, reason)
             ):
                 self._note(_refusal(path, self._into.name or "", reason))
-            # A disk that refuses may take it the next time; what is wrong with rows stays so.
+            # A disk error may be temporary; an error in the rows is not.
             graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
             self._known[path] = FailedFile(mark, reason, graph)
             return False
         return epoch is not None
 
     def _load(self, path: str, mark: FileMark) -> int | None:
-        """Makes an epoch of a file; None if there is one, or the file is being written."""
+        """Commits a file as an epoch; None if it is committed already, or still being written."""
         watches, own = self._watches, os.path.relpath(path, self._folder)
         with watches.doing.of(f"reads {one_line(own)}", mark.size_bytes, in_bytes=True) as reading:
             data = user_files.file_content(path, mark, reading.took)
@@ -334,7 +335,7 @@ class FolderWatch(Feeder):
         key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
         recorded = idempotency_mark(watches.inputs.stage(name).uid, kind, key)
         epoch = None
-        with watches.loading:  # a file may be of two patterns
+        with watches.loading:  # because a file may match two patterns
             if not watches.loads.seen(recorded):
                 what = f"decodes {one_line(own)}"
                 with watches.doing.of(what, len(data), in_bytes=True) as decoding:
@@ -352,7 +353,8 @@ class FolderWatches(FeedRegistry[FolderWatch]):
     """The watches of a session.
 
     Attributes:
-        loading: held while a file is looked for among the loads and becomes one; after a look's.
+        loading: a lock held while a file is checked against the loads and committed; taken after a
+            watch's own lock.
     """
 
     def __init__(self, *of_session: Any) -> None:
@@ -360,7 +362,7 @@ class FolderWatches(FeedRegistry[FolderWatch]):
         self.loading = threading.RLock()
 
     def status(self) -> tuple[WatchStatus, ...]:
-        """Those that run, and those that have left files out."""
+        """Returns the status of watches that run or have refused files."""
         with self._lock:
             watches = list(self._feeders.values())
         return tuple(s for s in (each.status for each in watches) if s.running or s.refused)
@@ -372,11 +374,11 @@ class FolderWatches(FeedRegistry[FolderWatch]):
 
     @property
     def doing(self) -> ActivityMonitor:
-        """What is told how far a load is."""
+        """The monitor that receives the progress of a load."""
         return self.publisher.works.doing
 
     def start(self, pattern: str, into: Input, every: float) -> FolderWatch:
-        """Watches; who did so before with that pattern and input is stopped."""
+        """Starts a watch; stops an earlier one with that pattern and input."""
         self._gate.writable("watch")
         key = pattern, into.name or ""
         self._stop(key)
@@ -395,27 +397,27 @@ def _refusal(path: str, into: str, reason: str) -> str:
 
 
 def _mark_of(known: FileMark | FailedFile | None) -> FileMark | None:
-    """The mark of a file of which is known what became of it."""
+    """Returns the mark of a file that was loaded or refused."""
     return known.mark if isinstance(known, FailedFile) else known
 
 
 def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:
-    """Loads files that a pattern names into an input: each becomes an epoch, once.
+    """Loads the files that match a pattern into an input: each becomes one epoch, once.
 
-    Those that are there are loaded before it returns, others when they appear, until `.stop()` or
-    until the session ends. Parquet, CSV with a header, JSON lines, by the ending of the name;
-    other files are left alone. A file that somebody wrote to less than `every` seconds ago is not
-    settled yet, and loaded later; `.catch_up(timeout=None)` waits until all files that are there
-    are loaded, and raises if one is refused. `.refused` has the reasons by path. What a rewind
-    leaves is loaded again when it is watched again, not by a watch that runs.
+    Existing files are loaded before it returns, others when they appear, until `.stop()` or until
+    the session ends. It reads Parquet, CSV with a header, and JSON lines, by the ending of the
+    name; it ignores other files. A file that was written less than `every` seconds ago is not
+    settled yet, and loaded later; `.catch_up(timeout=None)` waits until all existing files are
+    loaded, and raises if one is refused. `.refused` has the reasons by path. Files undone by a
+    rewind are loaded by a new watch, not by one that runs.
 
     Args:
         pattern: `"data/*.parquet"`; `**` for folders in folders.
         into: rows are inserted; into a keyed input they are upserted.
-        every: seconds between looks, at least 1.
+        every: seconds between listings, at least 1.
 
     Raises:
-        SchemaError: no file of such a name is read.
+        SchemaError: files with such a name are not read.
         StageError: `into` is no input.
     """
     text = os.fspath(pattern)

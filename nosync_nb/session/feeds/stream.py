@@ -1,24 +1,25 @@
-"""Streaming: each micro-batch of a streaming DataFrame becomes an epoch, once.
+"""Commits each micro-batch of a streaming DataFrame as one epoch, exactly once.
 
     session.stream(spark.readStream.parquet("data"), into=flights)
 
-Spark numbers micro-batches, and keeps in a checkpoint which it has handed on. The number of the
-last one is noted, in its epoch's own frame, under the id that the checkpoint gives the query: so
-one that comes again after a kill is known, and nothing grows with them. Spark is told that one was
-taken when its epoch is on disk, not before: what is in its checkpoint is in the log. And which rows
-have the number of a batch is on disk before there is an epoch of it (`stream_folder`).
+Spark numbers micro-batches, and records in a checkpoint which of them it has delivered. The number
+of the last one is recorded in the frame of its epoch, under the id that the checkpoint gives the
+query. So a batch that is delivered again after a kill is recognised, and the record does not grow.
+Spark gets the acknowledgement of a batch when its epoch is on disk, not before: every batch in its
+checkpoint is in the log. The rows of a batch are fixed on disk before its epoch is committed
+(`spark/streaming/checkpoint.py`).
 
 Failure
-    The log comes back from replicas, and the checkpoint does not: it was on the disk that is gone.
-    Spark would hand on from the beginning, and what is there would be there twice. So the first
-    batch of an input is recorded as such, and another first one is refused.
+    1. The log is restored from replicas; the checkpoint was on the lost disk. 2. Spark delivers all
+    batches from the beginning, and their rows are inserted twice. Hence the first batch of an input
+    is recorded as such, and another first batch is refused.
 
-    The log's own checkpoint, of the epoch before the last one, is written when the last one is
-    there; the power goes, and takes that. So numbers are noted in two places by turns: the one
-    before is still told by then, and of those before that all epochs are on the disk.
+    1. The log's own checkpoint, of the epoch before the last one, is written after the last one. 2.
+    The power fails, and the last epoch is lost. Hence numbers are recorded in two places in turn:
+    the previous number is still recorded then, and all epochs before it are on disk.
 
-    Somebody goes back to an epoch. The batches after it have been handed on, and are not again:
-    they are in the branch that the rewind left.
+    1. The session is rewound. 2. Spark has delivered the batches after that epoch, and does not
+    deliver them again. They are in the backup branch of the rewind.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
     from nosync_nb.spark.streaming.checkpoint import StreamFolder
 
 FOLDER = "streams"
-"""Below the log's folder: where Spark keeps how far streams are, unless another place is named."""
+"""The subfolder of the log in which Spark stores the progress of streams by default."""
 
 
 class StreamFeed(Feeder):
     """A stream that feeds an input until `stop`, until it fails, or its session ends.
 
-    Threads: any may ask or stop. Spark takes batches, one after the other, in a thread of its own.
+    Threads: any may call it. Spark delivers batches, one after the other, in a thread of its own.
 
     Attributes:
         query: Spark's `StreamingQuery`.
-        epochs: how many this feed has made.
+        epochs: the number of epochs of this feed.
         last: the last of them, or None.
     """
 
@@ -69,10 +70,10 @@ class StreamFeed(Feeder):
         self._error: BaseException | None = None
 
     def catch_up(self) -> int | None:
-        """Waits until all that the source has by now are epochs; returns the last epoch.
+        """Waits until all current rows of the source are epochs; returns the last epoch.
 
         Raises:
-            NosyncError: a batch was not taken, and why.
+            NosyncError: a batch was not committed, with the reason.
         """
         try:
             if self.running:
@@ -84,12 +85,12 @@ class StreamFeed(Feeder):
         return self.last
 
     def stop(self) -> None:
-        """Ends it when the batch in hand is an epoch; what was not told yet is told now."""
+        """Stops the stream after the batch that it is loading; reports remaining failures."""
         self._ended.set()
         if self.query is not None and not self._streams.inherited:
             try:
                 self.query.stop()
-            except Exception as error:  # it went with its JVM
+            except Exception as error:  # the JVM has ended
                 self._note(f"{self._what()} was not stopped: {error}")
         super().stop()
 
@@ -123,7 +124,7 @@ class StreamFeed(Feeder):
         return f"stream into '{self._into.name}'"
 
     def _run(self) -> None:
-        """Waits for the end of the query, and says why it has ended if nobody asked for that."""
+        """Waits for the end of the query; reports the reason if it was not stopped."""
         try:
             self.query.awaitTermination()
         except Exception as error:
@@ -134,13 +135,13 @@ class StreamFeed(Feeder):
             self._ended.set()
 
     def _failed(self, error: Exception) -> NosyncError:
-        """What went wrong with the query, and not with a batch."""
+        """Returns the error of the query itself."""
         from nosync_nb.spark import error_translation
 
         return error_translation.query_error(error, f"stream into {self._into.name}")
 
     def _take(self, frame: Any, batch: int) -> None:
-        """Makes an epoch of a micro-batch; it is on disk when this returns."""
+        """Commits a micro-batch as an epoch; it is on disk when this returns."""
         self._named.wait()
         try:
             if self._ended.is_set() or self._streams.over:
@@ -161,7 +162,7 @@ class StreamFeed(Feeder):
             raise
 
     def _on_disk(self) -> None:
-        """Waits until what Spark has written of the query is; elsewhere it is where it is."""
+        """Waits until the files of the query are on disk; a remote checkpoint needs no wait."""
         if self._folder is not None:
             self._folder.sync()
 
@@ -189,11 +190,11 @@ class StreamFeed(Feeder):
         self.epochs, self.last = self.epochs + 1, block.number
 
     def is_lost(self) -> bool:
-        """Whether the first batch of such a stream is in the log already."""
+        """Returns True if the log has a first batch of this stream already."""
         return self._first is not None and self._streams.loads.seen(f"{BLOCK}{self._first}")
 
     def lost(self) -> StageError:
-        """What is raised if that is so and Spark begins anew."""
+        """Returns the error for a stream that Spark would start from scratch."""
         return StageError(
             f"{self._what()}: its batches are in the log, and its checkpoint is not there: Spark"
             " would hand all of them on again",
@@ -206,7 +207,7 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
     """The streams of a session.
 
     Attributes:
-        commits: what a feed has wait for the disk.
+        commits: the service whose `sync` a feed waits for.
     """
 
     def __init__(self, *of_session: Any, commits: CommitService) -> None:
@@ -222,24 +223,25 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         anew: bool = False,
         **trigger: Any,
     ) -> StreamFeed:
-        """Has each micro-batch of a streaming DataFrame become an epoch of an input, once.
+        """Commits each micro-batch of a streaming DataFrame as one epoch of an input, exactly once.
 
-        It goes on where the last one stopped, after a restart as well. Rows are inserted; into a
-        keyed input they are upserted, of equal keys in a batch any. Who fed the input from the same
-        place before is stopped. What a rewind leaves is not handed on again.
+        It continues where the last one stopped, also after a restart. Rows are inserted; into a
+        keyed input they are upserted, and of several rows with one key in a batch any may win. An
+        earlier feed of the input from the same checkpoint is stopped. Batches undone by a rewind
+        are not delivered again.
 
         Args:
             frame: made with `spark.readStream`, of classic Spark; columns match by name.
-            checkpoint: a folder or URL where Spark keeps how far it is; None: below the log's.
-                Two streams into one input need one each.
-            anew: begins again with all that the source has, though batches of it are in the log.
+            checkpoint: a folder or URL where Spark stores its progress; None: below the log's
+                folder. Two streams into one input need one each.
+            anew: starts again with all rows of the source, even if the log has batches of it.
             trigger: as Spark's `DataStreamWriter.trigger` takes it: `processingTime="5 seconds"`,
-                `availableNow=True`; without one a batch follows the one before at once.
+                `availableNow=True`; without one a batch follows the previous one at once.
 
         Raises:
-            StageError: `into` is no input, `checkpoint` no place; the checkpoint is lost.
-            SchemaError: it is no streaming DataFrame, or its columns are others; no such trigger.
-            NosyncError: it is one of Spark Connect.
+            StageError: `into` is no input, or `checkpoint` no folder; the checkpoint is lost.
+            SchemaError: it is no streaming DataFrame, or has other columns; no such trigger.
+            NosyncError: it is a DataFrame of Spark Connect.
         """
         from nosync_nb.spark.streaming import queries as streams
 
@@ -268,13 +270,13 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         return made
 
     def _place(self, made: StreamFeed, uid: str) -> str:
-        """Where Spark keeps how far the stream of an input is, if nobody has named another place.
+        """Returns the default folder for the progress of a stream.
 
-        Failure: a stranger's log has a checkpoint, whose settings Spark would take over, and name
-        classes. So the folder has a name that only this user's key gives.
+        Failure: 1. An untrusted log contains a checkpoint. 2. Spark adopts its settings, which may
+        name classes. Hence the name of the folder depends on this user's key.
 
         Raises:
-            StageError: it has been further, and that is not there.
+            StageError: the log has batches of the stream, and its checkpoint is missing.
             TrustError: this user has no key.
         """
         store = self.publisher.store
@@ -287,4 +289,4 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         store.files.make_folder(place)
         if made.is_lost() and not store.files.exists(os.path.join(place, "metadata")):
             raise made.lost()
-        return f"file://{place}"  # wherever Spark keeps paths otherwise
+        return f"file://{place}"  # because Spark's default file system may be another one

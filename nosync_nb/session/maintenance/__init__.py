@@ -1,1 +1,1 @@
-"""Merges, checkpoints, retention, disk usage, verification."""
+"""Merges, checkpoints, downsampling of history, and disk usage."""

@@ -1,7 +1,7 @@
-"""Footprint: what a log takes on its disk, by what it is for, and a stage by its layers.
+"""Measures the disk usage of a log by purpose, and of a stage by its layers.
 
-Files are asked for their sizes when somebody wants to know; nothing is counted on the way. One that
-has several names, as a branch and its parent share it, counts where it is live first.
+File sizes are read on request; nothing is counted in advance. A file with several names, because a
+branch and its parent share it, counts once, where it is live first.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from nosync_nb.trace import Trace, plan_merges
 from nosync_nb.trace.history.pack_plans import Less
 
 BRANCHES = "branches"
-"""The folder in which the logs of branches lie."""
+"""The folder with the logs of branches."""
 
 HASH_BYTES = 8
-"""What each row in memory has beside its values: a hash, and a count."""
+"""Bytes of each row in memory beside its values: a hash, and as many for a count."""
 
 _OWN = frozenset(("live", "history", "log"))
 
 DEEP = 64
-"""How far below it files are looked for: branches have branches."""
+"""The depth up to which folders are searched: branches have branches."""
 
 
 class DiskUsage(NamedTuple):
     """Bytes by purpose.
 
     Attributes:
-        live: of files that the state of now is read from.
-        history: of those that only the past is read from.
-        log: of frames, checkpoints, and who owns them.
-        branches: of files that branches have, and this log has not.
-        garbage: of files that nobody needs any more, until they are deleted.
-        files: how many there are.
-        needed: how many of them the log itself needs.
+        live: files of the current state.
+        history: files of the history only.
+        log: frames, checkpoints, and the ownership files.
+        branches: files of branches that this log does not have.
+        garbage: unused files that are not deleted yet.
+        files: the number of files.
+        needed: the number of files that the log itself needs.
     """
 
     live: int = 0
@@ -55,17 +55,17 @@ class DiskUsage(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All bytes."""
         return self.own + self.branches + self.garbage
 
     @property
     def own(self) -> int:
-        """Those that the log itself needs: what a budget bounds."""
+        """The bytes that the log itself needs: a budget bounds these."""
         return self.live + self.history + self.log
 
 
 def measure_disk_usage(publisher: Publisher) -> DiskUsage:
-    """What a log takes now. Cost: some us a file."""
+    """Returns the current disk usage of a log. Cost: some us a file."""
     store = publisher.store
     live, past = files_of(publisher.snapshot.version), store.history.files()
     sizes = dict.fromkeys(DiskUsage._fields, 0)
@@ -87,14 +87,14 @@ def measure_disk_usage(publisher: Publisher) -> DiskUsage:
 
 
 def minimum_bytes(publisher: Publisher) -> DiskBudget:
-    """What a log needs though its past were gone: the state of now, and its tail."""
+    """Returns the disk usage of a log without history: the current state, and its tail."""
     past, taken = publisher.store.history.files(), measure_disk_usage(publisher)
     old = len(past - files_of(publisher.snapshot.version))
     return DiskBudget(taken.live + taken.log, taken.needed - old)
 
 
 def over_budget(publisher: Publisher) -> tuple[Less, ...]:
-    """Of what a log needs more than it may: bytes, files, or both."""
+    """Returns which budgets are exceeded: bytes, files, or both."""
     said = publisher.retention
     if not said.bounded:
         return ()
@@ -107,32 +107,32 @@ def over_budget(publisher: Publisher) -> tuple[Less, ...]:
 
 
 class Amplification(NamedTuple):
-    """The bytes that a log has written since it was opened: what came in, and what once more."""
+    """The bytes that a log has written since it was opened: new data, and rewritten data."""
 
     came: int
     again: int
 
     @property
     def times(self) -> float:
-        """The write amplification: how often what came in was written."""
+        """The write amplification: how often each byte of new data was written."""
         return (self.came + self.again) / max(1, self.came)
 
 
 def write_amplification(publisher: Publisher) -> Amplification:
-    """What a log has written since it was opened."""
+    """Returns the bytes that a log has written since it was opened."""
     store = publisher.store
     writes, past = store.writes, store.history.written
     return Amplification(writes.came + store.log.head.offset - writes.begun, writes.again + past)
 
 
 def should_defer_rewrites(publisher: Publisher) -> bool:
-    """Whether what can wait is not to be written again, as more was than may be."""
+    """Returns True if the write budget is exceeded, so rewrites that can wait are deferred."""
     most = publisher.retention.writes
     return most is not None and write_amplification(publisher).times > most
 
 
 def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below a folder, those of its branches last; what is deleted meanwhile is not."""
+    """Yields every file below a folder, branches last; ignores concurrent deletions."""
     try:
         names = files.names(folder)
     except DurabilityError:
@@ -150,7 +150,7 @@ def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat
 
 
 def merge_gain(trace: Trace | None) -> float:
-    """The layers that the next merge of a trace saves, for each byte that it writes."""
+    """Returns the layers that the next merge of a trace saves, for each byte that it writes."""
     planned = None if trace is None else plan_merges(trace)
     if trace is None or planned is None:
         return 0.0
@@ -164,13 +164,13 @@ def _width(trace: Trace) -> int:
 
 
 def stage_layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
-    """The layers of a stage, oldest first; nothing is put in order to tell it.
+    """Returns the layers of a stage, oldest first, without sorting or merging them.
 
-    Of each its interval (half open), rows, bytes, in files or about so many in memory, where it is
-    kept, its level, and whether it is being merged.
+    Each has its interval (half open), rows, bytes (exact in files, estimated in memory), where it
+    is stored, its level, and whether it is being merged.
 
     Args:
-        disk: the last epoch that is there.
+        disk: the last durable epoch.
     """
     stage, trace = snapshot.stage(name), snapshot.contents(name)
     result = []

@@ -1,7 +1,11 @@
-"""Maintenance: merges, checkpoints and what can be seen of layers.
+"""Merges layers, writes checkpoints, and packs and downsamples the history in the background.
 
-All of it is planned by the committing thread and performed by the worker; results are adopted
-between epochs, with the gate's lock, if what they replace is still live.
+The committing thread plans this work and the worker performs it. Results are adopted between
+epochs, with the writer's lock, if the layers that they replace are still live.
+
+Packing and downsampling are part of a checkpoint, because a checkpoint is what allows files to be
+deleted. The thread that writes the checkpoint does them one after the other. Packs are adopted
+between epochs, with the writer's lock.
 """
 
 from __future__ import annotations
@@ -43,10 +47,10 @@ from nosync_nb.trace.merge import merge_ranges
 from nosync_nb.trace.parts.part_file import PartRef
 
 CLEARING = 3
-"""So many checkpoints, the one that names less of the past among them, until files are deleted."""
+"""Checkpoints until files are deleted, including the one that names less history."""
 
 LOOKED_UP = 2
-"""Of a merge so many times the rows are looked at for whether they were there, not more."""
+"""Rows looked up for negative counts before a merge, at most, as a multiple of its rows."""
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint or a merge that failed is tried again."""
@@ -54,14 +58,15 @@ PATIENCE_FRAMES = 256
 MERGING = "merging the layers"
 
 LENT = 0.25
-"""For what share of an epoch's time the worker is waited for when it is behind."""
+"""The share of an epoch's time for which a commit waits for the worker when it is behind."""
 
 
 class Maintenance:
-    """Merges layers and writes checkpoints of what is published.
+    """Merges layers and writes checkpoints of the published version.
 
     Attributes:
-        patience: the frame from which on a failed checkpoint is tried again; the worker's.
+        patience: the first frame after which a failed checkpoint is retried; only the worker uses
+            it.
     """
 
     def __init__(
@@ -77,16 +82,16 @@ class Maintenance:
         self._gate, self._publisher, self._signer = gate, publisher, signer
         self._worker, self._merges = worker, merges
         self._aging = HistoryAging(gate, publisher, limits, worker.failures)
-        self._due: set[int] = set()  # traces that are to be merged
-        self._failed: dict[int, int] = {}  # of which a merge failed: the frame to wait for
-        self._spared: set[int] = set()  # those that wait, as enough was written
+        self._due: set[int] = set()  # traces to merge
+        self._failed: dict[int, int] = {}  # traces whose merge failed: the frame to wait for
+        self._spared: set[int] = set()  # traces that wait because of the write budget
         self._checkpointing = threading.Lock()
-        self._clearing = 0  # with `_checkpointing`, as what follows
+        self._clearing = 0  # guarded by `_checkpointing`
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
         """Queues a merge for each of some traces whose layers are out of proportion.
 
-        Those that have waited, as enough was written, are among them when more may be.
+        Traces that waited because of the write budget are included when the budget allows it.
         """
         self._merges.proposals.overdue()
         traces, due = self._publisher.snapshot.version.traces, [*numbers]
@@ -101,17 +106,17 @@ class Maintenance:
                 self._worker.submit(("merge", number), self._merge_best, name=MERGING)
 
     def _merge_best(self) -> None:
-        """Merges the trace, of those that are due, that saves most layers for what it writes."""
+        """Merges the due trace that saves most layers for the bytes that the merge writes."""
         due, traces = tuple(self._due), self._publisher.snapshot.version.traces
         best = max(due, key=lambda number: disk_usage.merge_gain(traces.get(number)), default=None)
         if best is not None:
             self._due.discard(best)
             self._attempt(best, lambda: self.merge(best))
-        if self._due:  # the task of one may have merged another, which then was due again
+        if self._due:  # because a task may have merged another trace, which then was due again
             self._worker.submit(object(), self._merge_best, name=MERGING)
 
     def _attempt(self, number: int, merge: Callable[[], None]) -> None:
-        """Merges layers of a trace; after an error not again before the log has grown."""
+        """Merges layers of a trace; after an error it waits until the log has grown."""
         merged, log = False, self._publisher.store.log
         with self._worker.failures.attempt(f"{MERGING} of {self._publisher.title_of(number)}"):
             log.check()
@@ -123,19 +128,20 @@ class Maintenance:
             self._failed[number] = log.head.seq + PATIENCE_FRAMES
 
     def layers(self, name: str) -> list[dict[str, Any]]:
-        """The layers of a stage, oldest first; see `footprint.layers`."""
+        """Returns the layers of a stage, oldest first; see `disk_usage.stage_layers`."""
         return disk_usage.stage_layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_giving_back(self) -> None:
-        """Queues giving the system the memory that a large run has left free."""
+        """Queues the return of the memory that a large run has freed to the operating system."""
         name = "giving memory back to the system"
         self._worker.submit("memory", release_memory, name=name, later=True)
 
     def keep_up(self, draft: EpochResult, seconds: float) -> None:
         """Lets the worker run after a large epoch that took so long, if it is behind.
 
-        Failure: large epochs follow one another, and the worker waits for the interpreter after
-        each of its steps. Layers pile up, each is looked into, and epochs take twice as long.
+        Failure: 1. Large epochs follow one another, and the worker waits for the interpreter after
+        each of its steps. 2. Layers pile up, each lookup visits all of them, and epochs take twice
+        as long. Hence the commit waits for a share of the epoch's time.
         """
         if draft.largest <= INLINE_ROWS or not draft.due:
             return
@@ -145,23 +151,24 @@ class Maintenance:
     def plan_due(self, draft: EpochResult) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
 
-        One after another frame alone: two of one frame would be one, and none the one before. That
-        of an epoch in files waits for a pause: it takes long, and often small ones follow at once.
+        It is queued only after another frame: of two checkpoints at one frame the second replaces
+        the first, and no previous one is left. After an epoch in files it waits for a pause,
+        because it takes long and small epochs often follow at once.
         """
         log = self._publisher.store.log
         if log.checkpoint_due or (self._clearing and log.head.seq > log.checkpoint_seq):
             self.plan_checkpoint(later=draft.largest == ENDLESS)
 
     def plan_checkpoint(self, *, later: bool = False) -> None:
-        """Queues a checkpoint; after a failed one, not before the log has grown again."""
+        """Queues a checkpoint; after a failure it waits until the log has grown."""
         if self._publisher.store.log.head.seq >= self.patience:
             name = "writing a checkpoint"
             self._worker.submit("checkpoint", self.checkpoint, name=name, later=later)
 
     def merge(self, number: int) -> None:
-        """Merges the layers of one trace that are planned, until nothing is left to plan.
+        """Runs the planned merges of one trace, until none is left.
 
-        Large ones the keeper is asked for: what he has in hand stays claimed until he answers.
+        Large ones are offloaded to the keeper: their layers stay claimed until it answers.
         """
         while True:
             with self._gate.lock:
@@ -179,7 +186,7 @@ class Maintenance:
             try:
                 if named:
                     most = LOOKED_UP * sum(layer.rows_count for layer in inputs)
-                    with suppress(NosyncError):  # a file of another layer is its readers' business
+                    with suppress(NosyncError):  # a reader of a damaged layer reports it
                         stats.keep_nonnegative(trace, planned.stop, most)
                 if merging.is_large and written and self._merges.ready:
                     merging = self._filed(merging)
@@ -191,7 +198,7 @@ class Maintenance:
                     merging.release()
 
     def _planned(self, number: int, trace: Trace) -> Merge | None:
-        """The next merge of a trace; one that writes files waits if enough was written."""
+        """Returns the next merge of a trace; one that writes files waits for the write budget."""
         planned, seen = plan(trace), self._publisher.snapshot
         if planned is None or number in seen.graph.unwritten:
             return planned
@@ -204,7 +211,7 @@ class Maintenance:
         return planned
 
     def _filed(self, merging: OffloadedMerge) -> OffloadedMerge:
-        """A merge of layers that all lie in files; those in memory are written first."""
+        """Returns a merge whose layers are all in files; layers in memory are written first."""
         number, layout, inputs = merging
         layers = []
         for layer in inputs:
@@ -221,13 +228,13 @@ class Maintenance:
         return merging._replace(inputs=tuple(layers))
 
     def take_proposals(self) -> None:
-        """Takes what the keeper has merged, and merges here what came to nothing."""
+        """Takes the merges of the keeper, and performs here those that have failed there."""
         self._retire(self._merges.proposals.unwanted())
         while (said := self._merges.proposals.next()) is not None:
             self._attempt(said[0].number, partial(self._take, *said))
 
     def _take(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
-        """Takes one proposal; without files it came to nothing."""
+        """Takes one proposal; without files the merge has failed."""
         held = None
         try:
             live = self._is_live(merging)
@@ -250,7 +257,7 @@ class Maintenance:
             return live and not self._publisher.fenced
 
     def _merged(self, merging: OffloadedMerge) -> bool:
-        """Merges layers of a trace and puts the result in their place, if they are still live."""
+        """Merges layers of a trace and replaces them with the result, if they are still live."""
         number, layout, inputs = merging
         parts = merge_ranges(layout, [layer.parts for layer in inputs])
         held = ArrangedChange(tuple(parts))
@@ -261,7 +268,7 @@ class Maintenance:
         return self._taken(merging, held)
 
     def _taken(self, merging: OffloadedMerge, held: ArrangedChange) -> bool:
-        """Puts what layers were merged to in their place, if they are still live."""
+        """Replaces layers with their merge, if they are still live."""
         inputs = merging.inputs
         self._publisher.store.writes.repeat(held.refs)
         output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
@@ -270,14 +277,14 @@ class Maintenance:
         return adopted
 
     def _retire(self, names: set[str]) -> None:
-        """Notes files that nobody needs."""
+        """Marks files as unused."""
         if names:
             with self._gate.lock:
                 self._gate.finish()
                 self._publisher.garbage.retire(names)
 
     def _replaced(self, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
-        """Puts a layer in the place of others, if they are live; files of no use are retired."""
+        """Replaces layers with one, if they are live; retires the unused files."""
         with self._gate.lock:
             self._gate.finish()
             version = self._publisher.snapshot.version
@@ -292,18 +299,18 @@ class Maintenance:
             return True
 
     def checkpoint(self) -> None:
-        """Writes the state of now, so that the next opening reads only what follows it.
+        """Writes the current state, so that the next opening reads only the frames after it.
 
-        IMPORTANT: the log's position, the version and the plan of what is packed are taken under
-        one lock, so that what follows the position is exactly what is in none of them; there is
-        none while operators lack what they remember, which it would be without. If the session goes
-        back meanwhile, the past of that position is not there any more, and it is done anew:
-        without the frame of the rewind, which may be lost with the power, a checkpoint without it
-        would be damage.
+        IMPORTANT: the position in the log, the version and the plan of the pack are read under one
+        lock, so that the frames after the position are exactly the changes that neither contains.
+        No checkpoint is written while operator state is missing, because it would omit that state.
+        If the session is rewound meanwhile, the history of that position is gone, and the
+        checkpoint is repeated. The power may take the frame of the rewind; a checkpoint without the
+        history would be damage then.
 
-        Failure: two plan packs of the same past, up to two epochs. That of the earlier one is put
-        in place, the other one is not, and its checkpoint says that all is packed. So they are
-        written one after the other, whoever asks.
+        Failure: 1. Two threads plan packs of the same history, up to two epochs. 2. The pack of the
+        earlier epoch is adopted, the other one is not, and its checkpoint records that all is
+        packed. Hence checkpoints are written one after the other, whichever thread requests them.
         """
         store = self._publisher.store
         with self._checkpointing:
@@ -324,7 +331,7 @@ class Maintenance:
             store.remove(expired - live)
 
     def _checkpointed(self) -> VersionState | None:
-        """The version of which a checkpoint is written now; None if there is nothing to write."""
+        """Writes a checkpoint and returns its version; None if no checkpoint can be written."""
         publisher, store = self._publisher, self._publisher.store
         with self._gate.lock:
             self._gate.finish()
@@ -351,7 +358,7 @@ class Maintenance:
         fitted = self._aging.fit(needed, again=self._clearing > 0) if bounded else None
         if fitted is not None:
             self._clearing = CLEARING if fitted else 0
-        # Packs that are thinned out now: the checkpoint before this one names them still.
+        # Replaced packs are retired later, because the previous checkpoint still names them.
         meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
         version = self._settled(version, graph, thinned=thinned or bounded)
         past = self._past(incarnation)
@@ -369,7 +376,7 @@ class Maintenance:
         return version
 
     def _past(self, incarnation: int) -> Mapping[str, Any] | None:
-        """What a checkpoint says of the history; None if the session has gone back since."""
+        """Returns the history record of a checkpoint; None if the session was rewound meanwhile."""
         with self._gate.lock:
             self._gate.finish()
             if self._publisher.ledger.incarnation != incarnation:
@@ -377,7 +384,7 @@ class Maintenance:
             return self._publisher.store.history.manifest()
 
     def _settled(self, version: VersionState, graph: Graph, *, thinned: bool) -> VersionState:
-        """A version of which large layers lie in files; those that are live do so from now on."""
+        """Returns a version with its large layers in files; live ones are replaced as well."""
         traces, rest = dict(version.traces), YieldingPause(self._gate.give_way)
         for number in trace_recovery.trace_logs(graph).keys() & traces.keys():
             try:
@@ -396,20 +403,20 @@ class Maintenance:
 
 
 class HistoryAging:
-    """Packs the past of what is published, and thins it out as its retention says."""
+    """Packs the history of the published version, and downsamples it as the retention requires."""
 
     def __init__(
         self, gate: WriterLock, publisher: Publisher, limits: UserLimits, failures: Failures
     ) -> None:
         self._gate, self._publisher, self._limits = gate, publisher, limits
         self._failures = failures
-        self._fitted: Retention | None = None  # whoever writes the checkpoint has its lock
+        self._fitted: Retention | None = None  # guarded by the lock of checkpoints
 
     def pack(self, plan: PackPlan | None) -> None:
-        """Writes a pack that was planned, and lets go of what no restart would bring back.
+        """Writes a planned pack, and drops history of stages in memory that no restart replays.
 
-        The checkpoint depends on the pack, because it says that all before it is packed. It depends
-        on nothing else here.
+        The checkpoint depends on the pack, because it records that all before it is packed. It
+        depends on none of the other steps here.
         """
         if plan is not None:
             at: list[int] = []
@@ -422,10 +429,10 @@ class HistoryAging:
         self._shorten()
 
     def thin(self, needed: AbstractSet[str]) -> bool:
-        """Sums packs up, and thins out what is old; whether anything may be thinned out.
+        """Combines packs, and downsamples old ones. Returns True if downsampling is allowed.
 
         Args:
-            needed: files that others than the past need.
+            needed: files that are needed for more than the history.
         """
         with self._failures.attempt("thinning out the past"):
             return self._thinned(needed)
@@ -439,13 +446,13 @@ class HistoryAging:
         return keep is not None
 
     def fit(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
-        """Thins out the past as long as the log takes more than its budget; whether it did.
+        """Downsamples the history until the log fits its budget. Returns True if it wrote a pack.
 
-        Of what takes more the bytes go first: fewer of them may be fewer files.
+        If bytes and files are over the budget, bytes come first: fewer bytes may be fewer files.
 
         Args:
-            again: this checkpoint is written to have files deleted: if it was done for the same
-                budget before, nothing is looked at, and None returned.
+            again: this checkpoint is written to have files deleted: if the log was fitted to the
+                same budget before, nothing is done, and None is returned.
 
         Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
         """
@@ -469,13 +476,13 @@ class HistoryAging:
         return fitted
 
     def _rest(self) -> YieldingPause:
-        """How it rests: also as long as an epoch goes on, within bounds."""
+        """Returns a pause that also waits, within bounds, while an epoch runs."""
         return YieldingPause(self._gate.give_way)
 
     def _shorten(self) -> None:
-        """Lets go of the past of stages in memory that is more than a restart would bring back.
+        """Drops history of stages in memory that is longer than a restart would replay.
 
-        Where a stage has stopped what it reads stays readable: it goes on from there.
+        The inputs of a stopped stage stay readable at its last epoch, because it resumes there.
         """
         seen = self._publisher.snapshot
         for name, stage in seen.catalog.items():
@@ -496,28 +503,28 @@ class HistoryAging:
             self._publisher.repacked()
 
     def _kept(self, seen: Snapshot) -> RetainedEpochs | None:
-        """Which epochs are to be told apart as they are; None: all of them."""
+        """Returns the epochs to retain separately; None: all of them."""
         said, ledger = self._publisher.retention, self._publisher.ledger
         return said.keep(seen.epoch, ledger.since, self._held(seen))
 
     def _least(self, seen: Snapshot) -> RetainedEpochs | None:
-        """Which epochs are to be told apart whatever the log takes; None: it has no budget."""
+        """Returns the epochs to retain whatever the log takes; None: it has no budget."""
         said, keep = self._publisher.retention, self._kept(seen)
         if not said.bounded:
             return None
         return keep or RetainedEpochs(seen.epoch + 1, said.pinned(self._held(seen)))
 
     def _held(self, seen: Snapshot) -> list[int]:
-        """Where stages have stopped: what they read stays readable, as they go on from there."""
+        """Returns the last epochs of stopped stages: their inputs must stay readable there."""
         return [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
 
     def _adopt(self, packed: PackResult, *, bounded: bool = False) -> bool:
-        """Puts a pack in place; the files of what it replaces are retired.
+        """Adopts a pack; the files of the packs that it replaces are retired.
 
-        One that was thinned out while somebody said to keep more is not taken.
+        A pack is rejected if the retention was raised while it was written.
 
         Args:
-            bounded: it was thinned out for the budget, whatever its age.
+            bounded: it was downsampled for the budget, whatever its age.
         """
         with self._gate.lock:
             self._gate.finish()

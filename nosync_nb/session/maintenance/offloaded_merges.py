@@ -1,15 +1,15 @@
-"""Merges elsewhere: large layers are merged by the keeper, which proposes files, and proven here.
+"""Offloads large merges to the keeper, and verifies the files that it proposes.
 
-A worker that merges many rows takes turns of the interpreter, of a core and of memory away from who
-commits. Where a log has replicas it has a keeper, and that merges as well as anybody: it gets the
-files of the layers, and says which files it has made of them. Nobody waits for it: the worker goes
-on with what is younger, and looks at a proposal when there is one. A log without a keeper, and
-whatever goes wrong with one, leaves the merge to the worker.
+A worker that merges many rows competes with commits for the interpreter, a core and memory. A log
+with replicas has a keeper process, which can merge as well: it gets the files of the layers, and
+answers with the files that it has made. No thread waits for it: the worker continues with younger
+layers, and handles a proposal when it arrives. Without a keeper, and after any error of one, the
+worker does the merge.
 
-IMPORTANT: what another process says is a proposal. Its files are compared with their checksums,
-have to ascend without overlap, and have to add up to what was merged: the sums of counts, and of
-counts times hashes of rows, are those of the layers, as merging changes neither. Who asked takes
-them in the place of the layers only if these are still live, like files that he wrote himself.
+IMPORTANT: the answer of another process is a proposal. Its files are compared with their checksums,
+must ascend without overlap, and must have the same sums as the merged layers: of counts, and of
+counts times hashes of rows, because merging changes neither. They replace the layers only if these
+are still live, like files that the worker wrote itself.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts.part_file import FRAME, PartRef, frame_rows
 
 LARGE_ROWS = 1 << 20
-"""From so many rows on a merge is asked for: fewer take the worker a fraction of a second."""
+"""The least rows of an offloaded merge: fewer take the worker a fraction of a second."""
 
 LOOSE = 8
-"""At most one in so many of them is in memory, and written first."""
+"""At most one row in so many may be in memory, and is written first."""
 
 SILENT_S = 60.0
-"""How long nothing is heard of merges until the worker does them himself."""
+"""Seconds without a message about merges after which the worker does them itself."""
 
 STEP_ROWS = 1 << 18
-"""So many rows are added up at once: between two steps others get the interpreter."""
+"""Rows that are summed up at once: between two steps other threads get the interpreter."""
 
 
 class OffloadedMerge(NamedTuple):
-    """A merge: of which trace, and of which layers, that are claimed for it."""
+    """A merge of layers of a trace, which are claimed for it."""
 
     number: int
     layout: Layout
@@ -53,36 +53,36 @@ class OffloadedMerge(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether it is worth a keeper's while: many rows, most of which lie in files."""
+        """True if the merge is worth offloading: many rows, most of them in files."""
         count = sum(layer.rows_count for layer in self.inputs)
         loose = sum(layer.rows_count for layer in self.inputs if not layer.files)
         return count >= LARGE_ROWS and loose * LOOSE <= count
 
     def stem(self, count: int) -> str:
-        """How the names of its files begin, if it makes so many rows."""
+        """Returns the beginning of the names of its files, for so many rows."""
         stem = f"trace{self.number}-{self.inputs[0].lower}-{self.inputs[-1].upper}"
         framed = 2 * sum(frame_rows(layer.files) for layer in self.inputs) >= count
         return FRAME + stem if framed else stem
 
     def release(self) -> None:
-        """Others may merge the layers again."""
+        """Releases the layers for other merges."""
         for layer in self.inputs:
             layer.release()
 
 
 class MergeProposals:
-    """What a keeper was asked for, and what he says of it; any thread may say and ask.
+    """The requested merges and the keeper's answers; any thread may call it.
 
-    A proposal that nobody waits for any more is kept: its files have to go.
+    A proposal that came too late is recorded, because its files must be deleted.
 
     Args:
-        told: called, without a lock, when there is something to be taken.
+        told: called, without a lock, when there is an answer to take.
     """
 
     def __init__(self, told: Callable[[], object]) -> None:
         self._told = told
         self._lock = threading.RLock()
-        self._waiting: dict[int, OffloadedMerge] = {}  # with `_lock`, as what follows
+        self._waiting: dict[int, OffloadedMerge] = {}  # guarded by `_lock`, as the attributes below
         self._answers: list[tuple[OffloadedMerge, tuple[PartRef, ...]]] = []
         self._unwanted: set[str] = set()
         self._last = 0
@@ -90,7 +90,7 @@ class MergeProposals:
         self._silent = False
 
     def begin(self, merging: OffloadedMerge) -> int:
-        """The number of a merge that is about to be asked for."""
+        """Registers a merge before it is requested; returns its number."""
         with self._lock:
             if not self._waiting:
                 self._heard = time.monotonic()
@@ -99,12 +99,12 @@ class MergeProposals:
             return self._last
 
     def cancel(self, merge: int) -> bool:
-        """Takes back one that could not be asked for; whether it still waited."""
+        """Removes a merge that could not be requested; returns True if it was still waiting."""
         with self._lock:
             return self._waiting.pop(merge, None) is not None
 
     def hear(self, said: MergeProposal) -> None:
-        """Takes what a keeper says."""
+        """Handles an answer of the keeper."""
         with self._lock:
             self._silent, self._heard = False, time.monotonic()
             merging = self._waiting.pop(said.merge, None) if said.done else None
@@ -116,7 +116,7 @@ class MergeProposals:
             self._told()
 
     def lose(self, *, silent: bool = False) -> None:
-        """Nothing comes of what a keeper was asked for: he has ended, or says nothing."""
+        """Fails all requested merges: the keeper has ended, or does not answer."""
         with self._lock:
             self._silent = silent
             self._answers += ((each, ()) for each in self._waiting.values())
@@ -126,38 +126,38 @@ class MergeProposals:
             self._told()
 
     def overdue(self) -> None:
-        """Sees whether a keeper has said nothing for long; then he is not asked until he does."""
-        if self._answers:  # whoever was to take them has failed
+        """Fails the merges if the keeper is silent; it gets no request until it answers."""
+        if self._answers:  # an earlier attempt to take them has failed
             self._told()
         if self._waiting and time.monotonic() - self._heard >= SILENT_S:
             self.lose(silent=True)
 
     @property
     def silent(self) -> bool:
-        """Whether he is not to be asked."""
+        """True if the keeper gets no requests."""
         return self._silent
 
     def next(self) -> tuple[OffloadedMerge, tuple[PartRef, ...]] | None:
-        """A merge of which all was said, with its files; none if it came to nothing."""
+        """Returns a merge that was answered, with its files; without files it has failed."""
         with self._lock:
             return self._answers.pop(0) if self._answers else None
 
     def unwanted(self) -> set[str]:
-        """The files that came when nobody waited for them any more, once."""
+        """Returns the files of proposals that came too late, once."""
         with self._lock:
             unwanted, self._unwanted = self._unwanted, set()
             return unwanted
 
 
 class OffloadedMerges:
-    """Has large merges done by the keeper of a log.
+    """Requests large merges from the keeper of a log.
 
     Args:
         told: see `MergeProposals`.
-        ask: writes a line to him; whether there is one who can read it.
+        ask: writes a line to the keeper; returns True if a keeper can read it.
 
     Attributes:
-        proposals: where his answers come.
+        proposals: receives its answers.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class OffloadedMerges:
         self._store, self._ask = store, ask
 
     def ask(self, merging: OffloadedMerge) -> bool:
-        """Asks for a merge of layers that all lie in files; whether he was asked."""
+        """Requests a merge of layers that are all in files; returns True if it was sent."""
         merge = self.proposals.begin(merging)
         layers = tuple(layer.files for layer in merging.inputs)
         stem = merging.stem(sum(layer.rows_count for layer in merging.inputs))
@@ -178,11 +178,11 @@ class OffloadedMerges:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a keeper who can be asked."""
+        """True if there is a keeper that takes requests."""
         return not self.proposals.silent and self._ask(b"")
 
     def proven(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> ArrangedChange | None:
-        """The files of a proposal, mapped; None if they are not the merge."""
+        """Returns the files of a proposal, mapped; None if they are not the merge."""
         parts: tuple[Batch, ...] = ()
         with suppress(CorruptLogError):
             parts = tuple(self._store.checked_part(ref, merging.layout) for ref in files)
@@ -193,7 +193,7 @@ class OffloadedMerges:
 
 
 def merge_checksum(parts: Iterable[Batch]) -> tuple[int, int]:
-    """What merging does not change of rows: the sum of their counts, and of counts times hashes.
+    """Returns sums that merging does not change: of counts, and of counts times row hashes.
 
     Cost: O(n), a step at a time.
     """
@@ -208,7 +208,7 @@ def merge_checksum(parts: Iterable[Batch]) -> tuple[int, int]:
 
 
 def _ascends(files: tuple[PartRef, ...], parts: tuple[Batch, ...]) -> bool:
-    """Whether parts are disjoint and ascend, each of them and one after the other."""
+    """Returns True if parts are disjoint and ascend, each of them and one after the other."""
     if any(before.high > after.low for before, after in pairwise(files)):
         return False
     return all(bool((part.khash[1:] >= part.khash[:-1]).all()) for part in parts)

@@ -34,7 +34,7 @@ from nosync_nb.store.timetravel.historical_catalog import (
 from nosync_nb.store.timetravel.trace_plan import plan_as_of
 
 NOW, THEN = "now", "then"
-"""Which stages a branch has: those of now, or those that there were at the epoch."""
+"""The stages of a branch: the current ones, or those at the epoch."""
 
 Opens = Callable[..., Any]
 """Opens the session of a folder; see `opening.open`."""
@@ -104,8 +104,9 @@ class BranchService:
             return branches.create_branch(self._publisher.store, name, beginning)
 
     def leave(self, incarnation: int) -> str:
-        """Prepares the backup branch of a rewind at the current epoch; returns its name. With the
-        lock.
+        """Prepares the backup branch of a rewind; returns its name. With the lock.
+
+        It continues from the current epoch.
 
         Args:
             incarnation: of the epochs after the rewind.
@@ -123,7 +124,7 @@ class BranchService:
         return name
 
     def _replicas(self, name: str) -> ReplicaConfig:
-        """Returns the replicas of a branch: those of its parent, below `branches/NAME`.
+        """Returns the replicas of a branch: its parent's, below `branches/NAME`.
 
         A server stores logs by their ids, so its URL stays the same.
         """
@@ -144,8 +145,9 @@ class BranchService:
         branches.finish_backup_branches(self._publisher.store, self._publisher.ledger.incarnation)
 
     def beginning(self, at: Any, *, then: bool = False) -> BranchStart:
-        """Returns the initial state of a log that continues from an epoch; with the lock, or a
-        reader.
+        """Returns the initial state of a log that continues from an epoch.
+
+        The caller holds the writer's lock, or has opened the log for reading.
 
         Args:
             then: True: with the definitions at the epoch; False: with the current ones.

@@ -311,7 +311,7 @@ class RewindService:
     def _history(
         self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: EpochResult
     ) -> History:
-        """Returns the history after it. It may read packs, for a stage computed into another log."""
+        """Returns the history after it; may read packs, for a stage computed into another log."""
         history = self._publisher.store.history.copied(())
         history.truncate(draft.epoch)
         hidden_columns(history, logs, catalog)
