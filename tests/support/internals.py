@@ -428,7 +428,7 @@ def process_of(kernel: Any) -> Any:
 
 def bounded(frontiers: FrontierService, failure: FailureClass) -> set[str]:
     """The stages of which it is known what bounds them after a class of failure."""
-    known = frontiers._bounded
+    known = frontiers._bounds
     return set() if known is None else set(known.bounds[failure].exact())
 
 

@@ -56,7 +56,7 @@ class CatalogInstaller:
         self._link = link
         self._types = types
         self._signer = signer
-        self._upkeep = upkeep
+        self._maintenance = upkeep
         self._limits = limits
 
     def install(
@@ -85,21 +85,23 @@ class CatalogInstaller:
         """
         publisher = self._publisher
         before, catalog = publisher.snapshot, dict(decision.catalog)
-        old, runner, (missed, drafts, draft, over, written) = self._run(
+        old, runner, (missed, drafts, draft, over, written) = self._compile_and_run(
             decision, catalog, renamed or before.graph, replay_from, afresh, ahead
         )
         graph, change = runner.graph, runner.graph.since(old)
         backfill_plan.with_recorded_gaps(catalog, graph, over)
-        _let_go(draft, graph, change)
+        _drop_unused_traces(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
-        known = _without(before.version, afresh.renewed)
+        known = _version_without(before.version, afresh.renewed)
         payload = publisher.store.definition(draft, known, graph, sealed.meta, missed, written)
         past = [*missed, *drafts, draft]
-        logs = _logs(publisher.logs, graph, change)
-        history = self._history(change, logs, catalog, past)
+        logs = _logs_after(publisher.logs, graph, change)
+        history = self._history_after(change, logs, catalog, past)
         version = VersionState(before.epoch, draft.traces)
         some = not (missed or afresh.renewed or publisher.logs.keys() - logs.keys())
-        retired = _spilled(past) | self._retired(version, history, change if some else None)
+        retired = _spilled_files(past) | self._unused_files(
+            version, history, change if some else None
+        )
         works = [item for each in past for item in each.work.items()]
         record = DefinitionRedo(
             publisher,
@@ -118,17 +120,17 @@ class CatalogInstaller:
             outcome or DefinitionOutcome(),
         )
         publisher.definition(record, payload)
-        self._after(draft)
+        self._plan_background_work(draft)
         return missed if afresh is NOTHING else [*drafts, draft]
 
     def ahead(self, decision: DefinitionDecision) -> OffLockCompute:
         """Prepares the run of a decision that changes no stage, to be computed without the lock."""
         seen, bulk = self._publisher.snapshot, self._link.bulk().apart()
-        old, runner = self._compiled(decision, decision.catalog, seen.graph, NOTHING)
-        runner, rows_max = self._runner(runner, bulk), self._limits.replay_rows
+        old, runner = self._compile(decision, decision.catalog, seen.graph, NOTHING)
+        runner, rows_max = self._runner_of(runner, bulk), self._limits.replay_rows
         return OffLockCompute(self._gate, seen, decision, old, runner, bulk.files, rows_max)
 
-    def _run(
+    def _compile_and_run(
         self,
         decision: DefinitionDecision,
         catalog: dict[str, Stage],
@@ -139,22 +141,22 @@ class CatalogInstaller:
     ) -> tuple[Graph, Runner, OffLockResult]:
         """Returns the previous graph, the runner of the new catalog, and the computed rows."""
         if ahead is not None:
-            return ahead.old, self._runner(ahead.runner), ahead.over(self._publisher.snapshot)
-        old, runner = self._compiled(decision, catalog, old, afresh)
-        computed = self._computed(runner, old, catalog, asked, decision.status, afresh)
+            return ahead.old, self._runner_of(ahead.runner), ahead.over(self._publisher.snapshot)
+        old, runner = self._compile(decision, catalog, old, afresh)
+        computed = self._run_described(runner, old, catalog, asked, decision.status, afresh)
         return old, runner, computed
 
-    def _runner(self, runner: Runner, bulk: Placement | None = None) -> Runner:
+    def _runner_of(self, runner: Runner, bulk: Placement | None = None) -> Runner:
         """Returns a runner of the same graph that writes to the session's files, or to others."""
         bulk = bulk or self._link.bulk()
         return Runner(runner.graph, self._link.evaluate, bulk, spill=bulk.files, before=runner)
 
-    def _after(self, draft: EpochResult) -> None:
-        self._upkeep.plan_due(draft)
+    def _plan_background_work(self, draft: EpochResult) -> None:
+        self._maintenance.plan_due(draft)
         if any(held.refs for _, _, held in draft.logged):
-            self._upkeep.plan_giving_back()
+            self._maintenance.plan_giving_back()
 
-    def _retired(
+    def _unused_files(
         self, version: VersionState, history: History, change: GraphDiff | None
     ) -> frozenset[str]:
         """Returns the files that no trace and no pack needs after a definition.
@@ -172,7 +174,7 @@ class CatalogInstaller:
             needed = files_of(VersionState(before.epoch, gone))
         return frozenset(needed - files_of(version) - history.files() if needed else ())
 
-    def _computed(
+    def _run_described(
         self,
         runner: Runner,
         old: Graph,
@@ -185,13 +187,13 @@ class CatalogInstaller:
         before = self._publisher.snapshot.catalog
         self._publisher.describe(catalog)
         try:
-            computed = self._ran(runner, old, catalog, asked, status, afresh)
+            computed = self._run_missing(runner, old, catalog, asked, status, afresh)
             computed.draft.traces.update(afresh.renewed)
             return computed
         finally:
             self._publisher.describe(before)
 
-    def _ran(
+    def _run_missing(
         self,
         runner: Runner,
         old: Graph,
@@ -218,7 +220,7 @@ class CatalogInstaller:
             if first is None and part.new:
                 first = replay.first_epoch(base, part, catalog, asked, rows_max)
         if first is None or first == version.epoch:
-            with publisher.works.doing.of(_first_run(graph, new)):
+            with publisher.works.doing.of(_first_run_text(graph, new)):
                 draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
             return OffLockResult(missed, [], draft, base.past, 0)
         drafts, traces = self._gate.run(
@@ -239,7 +241,7 @@ class CatalogInstaller:
         draft = self._gate.run(lambda: runner.first_run(whole, there), cleanup)
         return OffLockResult(missed, drafts, draft, base.past, written)
 
-    def _history(
+    def _history_after(
         self,
         change: GraphDiff,
         logs: Mapping[int, str],
@@ -255,7 +257,7 @@ class CatalogInstaller:
             history.drop(number)
         return history
 
-    def _compiled(
+    def _compile(
         self,
         decision: DefinitionDecision,
         catalog: Mapping[str, Stage],
@@ -281,7 +283,7 @@ class CatalogInstaller:
         return old, runner
 
 
-def _let_go(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
+def _drop_unused_traces(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
     """Drops the traces that no node has any more."""
     if change.whole:
         draft.keep(number for number, _ in graph.layouts())
@@ -289,7 +291,7 @@ def _let_go(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
         draft.forget(change.dropped)
 
 
-def _logs(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
+def _logs_after(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
     """Returns the logs of named collections after a definition."""
     if change.whole:
         return named_logs(graph)
@@ -299,12 +301,12 @@ def _logs(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[in
     return logs
 
 
-def _spilled(past: Iterable[EpochResult]) -> frozenset[str]:
+def _spilled_files(past: Iterable[EpochResult]) -> frozenset[str]:
     """Returns the files of spilled epochs; a checkpoint deletes those that no trace keeps."""
     return frozenset(ref.path for each in past for _, _, held in each.logged for ref in held.refs)
 
 
-def _without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState:
+def _version_without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState:
     """Returns a version without some traces, so that these are written completely."""
     if not traces:
         return version
@@ -312,6 +314,6 @@ def _without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState
     return VersionState(version.epoch, kept)
 
 
-def _first_run(graph: Graph, new: Container[int]) -> str:
+def _first_run_text(graph: Graph, new: Container[int]) -> str:
     """Returns the text for the first run of some nodes, with the names of their stages."""
     return f"first run of {first_names([n.name for n in graph if n.id in new and n.name])}"

@@ -55,12 +55,12 @@ class BackgroundRebuild:
         self._gate = gate
         self._publisher = publisher
         self._installation = installation
-        self._upkeep = upkeep
+        self._maintenance = upkeep
         self._worker = worker
         self._types = types
         self._report = report
         self._ended = threading.Condition(gate.lock)
-        self._ahead: OffLockCompute | None = None
+        self._in_progress: OffLockCompute | None = None
 
     def plan(self) -> None:
         """Requests the rebuild before the next write that needs it; with the lock."""
@@ -68,25 +68,25 @@ class BackgroundRebuild:
 
     def begin(self) -> None:
         """Starts the rebuild in the background, if any state is missing."""
-        self._worker.submit(object(), self._behind, name="rebuilding the state of operators")
+        self._worker.submit(object(), self._run_in_worker, name="rebuilding the state of operators")
 
     def finish(self) -> None:
         """Rebuilds the state in this thread, or waits a while for the worker; with the lock."""
-        if self._ahead is not None and not self._ahead.ended:
+        if self._in_progress is not None and not self._in_progress.ended:
             self._ended.wait(WAIT_S)
         else:
             self._install(None)
 
     def cancel(self) -> None:
         """Cancels the rebuild in progress; with the lock."""
-        ahead, self._ahead = self._ahead, None
+        ahead, self._in_progress = self._in_progress, None
         if ahead is not None:
             ahead.cancel()
             self._ended.notify_all()
 
-    def _behind(self) -> None:
+    def _run_in_worker(self) -> None:
         """Computes the state without the lock; runs in the worker."""
-        ahead = self._planned()
+        ahead = self._plan_run()
         if ahead is None:
             return
         try:
@@ -96,30 +96,30 @@ class BackgroundRebuild:
         finally:
             ahead.end()
             with self._gate.lock:
-                if self._ahead is ahead:
-                    self._ahead = None
+                if self._in_progress is ahead:
+                    self._in_progress = None
                 self._ended.notify_all()
             ahead.clear()
 
-    def _planned(self) -> OffLockCompute | None:
+    def _plan_run(self) -> OffLockCompute | None:
         """Returns the run to compute; None if no state is missing, or planning failed."""
         with self._gate.lock, suppress(NosyncError):  # the caller that needs it gets the error
             self._gate.finish()
             if self._gate.closing:
                 return None
             self._gate.ready(rebuilt=False)
-            if self._gate.lacking and (self._ahead is None or self._ahead.ended):
-                self._ahead = self._installation.ahead(self._decision())
-                return self._ahead
+            if self._gate.lacking and (self._in_progress is None or self._in_progress.ended):
+                self._in_progress = self._installation.ahead(self._decision())
+                return self._in_progress
         return None
 
     def _adopt(self, ahead: OffLockCompute) -> None:
         with self._gate.lock:
             self._gate.finish()
-            if self._ahead is not ahead or not ahead.fits(self._publisher.snapshot):
+            if self._in_progress is not ahead or not ahead.fits(self._publisher.snapshot):
                 return
             self._install(ahead)
-        self._upkeep.plan_checkpoint()
+        self._maintenance.plan_checkpoint()
 
     def _install(self, ahead: OffLockCompute | None) -> None:
         """Writes that the stages resume with complete operator state."""

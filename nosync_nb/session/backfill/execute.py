@@ -48,7 +48,7 @@ class BackfillExecutor:
         self._gate = gate
         self._publisher = publisher
         self._installation = installation
-        self._upkeep = upkeep
+        self._maintenance = upkeep
         self._report = report
 
     def heal(self, missing: AbstractSet[str], anew: AbstractSet[str] = frozenset()) -> bool:
@@ -65,15 +65,15 @@ class BackfillExecutor:
         publisher = self._publisher
         doubtful = backfill_plan.awaits_recheck(publisher.snapshot.catalog)
         doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
-        absent = self._absent(anew)
-        if self._computed(absent, last=not doubted):
-            return self._lost(missing) if doubted else True
+        absent = self._stages_without_rows(anew)
+        if self._compute(absent, last=not doubted):
+            return self._repair_missing(missing) if doubted else True
         if not doubted:
             return False
-        remembered = self._by_turns(missing, absent)
-        whole = self._lost(missing)
+        remembered = self._compute_in_turns(missing, absent)
+        whole = self._repair_missing(missing)
         if whole:  # stages computed in turns need a checkpoint even if no stage is left
-            self._upkeep.plan_checkpoint()
+            self._maintenance.plan_checkpoint()
         return whole and remembered
 
     def meet(self, name: str, *, stop: bool) -> bool:
@@ -90,14 +90,14 @@ class BackfillExecutor:
         """
         with self._gate.lock:
             self._gate.turn("to have lost rows again")
-            return self._lost({name}, stop=stop)
+            return self._repair_missing({name}, stop=stop)
 
-    def _all_had(self, missing: AbstractSet[str]) -> bool:
+    def _can_rebuild(self, missing: AbstractSet[str]) -> bool:
         """Returns True if the data of some files can probably be rebuilt without them."""
-        planned = self._planned(missing)
-        return not any(loss.action == STALE or not _hads(loss) for loss in planned)
+        planned = self._plan(missing)
+        return not any(loss.action == STALE or not _rebuilds(loss) for loss in planned)
 
-    def _by_turns(self, missing: AbstractSet[str], absent: AbstractSet[str]) -> bool:
+    def _compute_in_turns(self, missing: AbstractSet[str], absent: AbstractSet[str]) -> bool:
         """Computes stages without rows and stages with missing files, inputs before their readers.
 
         Failure: 1. A stage in memory reads a stage that lacks a file, which in turn reads a stage
@@ -109,25 +109,25 @@ class BackfillExecutor:
         """
         left, whole = set(absent), True
         while left:
-            self._lost(missing, self._over(left))
-            ready = left - self._over(loss.name for loss in self._planned(missing))
-            whole &= self._computed(ready or left, last=True)
+            self._repair_missing(missing, self._readers(left))
+            ready = left - self._readers(loss.name for loss in self._plan(missing))
+            whole &= self._compute(ready or left, last=True)
             left -= ready or left
         return whole
 
-    def _over(self, names: Iterable[str]) -> set[str]:
+    def _readers(self, names: Iterable[str]) -> set[str]:
         """Returns the readers of some stages; they cannot be computed before these."""
         graph = self._publisher.snapshot.graph
         return {reader for name in names for reader in graph.dependants(name)}
 
-    def _planned(self, missing: AbstractSet[str]) -> list[StageDamage]:
+    def _plan(self, missing: AbstractSet[str]) -> list[StageDamage]:
         """Returns the planned repairs; changes nothing."""
         publisher = self._publisher
         lost = publisher.store.history.copied(()).without(missing)
         doubts = backfill_plan.refuted_stages(publisher.snapshot, publisher.store.clocks.wrong)
         return backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts)
 
-    def _lost(
+    def _repair_missing(
         self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
     ) -> bool:
         """Rebuilds the data of missing files. Returns True if no stage lacks a file now.
@@ -143,31 +143,33 @@ class BackfillExecutor:
             return False
         known = {*missing}
         while True:
-            if not (stop or self._all_had(known)):
+            if not (stop or self._can_rebuild(known)):
                 return False
             try:
-                return self._had_all(known, apart, stop=stop)
+                return self._repair_all(known, apart, stop=stop)
             except CorruptLogError as error:
                 if error.file is None or error.file in known:
                     raise
                 known.add(error.file)
 
-    def _had_all(self, missing: AbstractSet[str], apart: AbstractSet[str], *, stop: bool) -> bool:
+    def _repair_all(
+        self, missing: AbstractSet[str], apart: AbstractSet[str], *, stop: bool
+    ) -> bool:
         publisher = self._publisher
         wrong = publisher.store.clocks.wrong
         lost = publisher.store.history.without(missing)
         publisher.repacked()
         doubts = backfill_plan.refuted_stages(publisher.snapshot, wrong)
-        self._journal(doubts)
+        self._record_refuted(doubts)
         planned = backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts, apart)
         whole = True
         for loss in planned:
-            whole &= self._had(loss, missing, stop=stop)
+            whole &= self._repair(loss, missing, stop=stop)
         if planned and whole and not apart:
-            self._upkeep.plan_checkpoint()
+            self._maintenance.plan_checkpoint()
         return whole
 
-    def _journal(self, doubts: Mapping[int, RefutedState]) -> None:
+    def _record_refuted(self, doubts: Mapping[int, RefutedState]) -> None:
         """Records the refuted stages in the catalog before the first of them is recomputed.
 
         Failure: 1. A stage is recomputed into another log. 2. After a crash no clock contradicts
@@ -182,12 +184,12 @@ class BackfillExecutor:
         if catalog != seen.catalog:
             self._installation.install(definition_diff.unchanged_decision(catalog))
 
-    def _absent(self, anew: AbstractSet[str]) -> set[str]:
+    def _stages_without_rows(self, anew: AbstractSet[str]) -> set[str]:
         """Returns the live stages without rows: those in memory, and the given ones."""
         catalog = self._publisher.snapshot.catalog
         return {n for n, s in catalog.items() if s.live and (s.in_memory or n in anew)}
 
-    def _computed(self, names: AbstractSet[str], *, last: bool) -> bool:
+    def _compute(self, names: AbstractSet[str], *, last: bool) -> bool:
         """Computes stages that have no rows; returns True if it succeeded.
 
         If one of them is kept in memory they are computed over all epochs, if that is cheap.
@@ -209,7 +211,7 @@ class BackfillExecutor:
             past = self._installation.install(decision, afresh=afresh)
         except NosyncError as error:
             if last:
-                self._forget(stages, str(error))
+                self._stop_without_rows(stages, str(error))
             return False
         for name, stage in stages.items():
             begin = self._publisher.snapshot.catalog[name].begin
@@ -220,7 +222,7 @@ class BackfillExecutor:
             self._report.regained(sum(name in draft.work for draft in past))
         return True
 
-    def _forget(self, stages: Mapping[str, Stage], why: str) -> None:
+    def _stop_without_rows(self, stages: Mapping[str, Stage], why: str) -> None:
         """Stops stages whose rows are all lost, and their readers."""
         seen = self._publisher.snapshot
         catalog = dict(seen.catalog)
@@ -234,14 +236,14 @@ class BackfillExecutor:
                     self._report.came_back(reader, STALE, reason)
         self._installation.install(definition_diff.unchanged_decision(catalog))
 
-    def _had(self, loss: StageDamage, missing: AbstractSet[str], *, stop: bool) -> bool:
+    def _repair(self, loss: StageDamage, missing: AbstractSet[str], *, stop: bool) -> bool:
         """Repairs one stage. Returns True if it is complete now.
 
         Raises:
             CorruptLogError: a file that the repair reads is damaged.
         """
-        if loss.action != STALE and not _hads(loss):
-            self._tell(loss)
+        if loss.action != STALE and not _rebuilds(loss):
+            self._report_repair(loss)
             return False
         stage = self._publisher.snapshot.catalog[loss.name]
         if (loss.refused or loss.bare) and stage.reason is not None:
@@ -249,7 +251,7 @@ class BackfillExecutor:
             loss = loss._replace(action=STALE, why=stage.reason)
         if loss.action != STALE:
             try:
-                self._regain(loss)
+                self._install_repair(loss)
             except NosyncError as error:
                 if isinstance(error, CorruptLogError) and error.file not in (None, *missing):
                     raise
@@ -258,25 +260,25 @@ class BackfillExecutor:
                 why = str(error) if stage.refuted is None else f"{stage.refuted.why}; {error}"
                 loss = loss._replace(action=STALE, why=why)
             else:
-                self._tell(loss)
+                self._report_repair(loss)
                 return True
-        self._stop(loss)
-        self._tell(loss)
+        self._stop_damaged(loss)
+        self._report_repair(loss)
         return False
 
-    def _regain(self, loss: StageDamage) -> None:
+    def _install_repair(self, loss: StageDamage) -> None:
         catalog = dict(self._publisher.snapshot.catalog)
         stage = catalog[loss.name]
         catalog[loss.name] = replace(stage, begin=loss.begin, refuted=None)
         afresh = RecomputedState(
-            loss.name, loss.refused, loss.bare, self._arranged(loss), loss.first
+            loss.name, loss.refused, loss.bare, self._rebuilt_traces(loss), loss.first
         )
         past = self._installation.install(
             definition_diff.unchanged_decision(catalog), afresh=afresh
         )
         self._report.regained(sum(loss.name in draft.work for draft in past))
 
-    def _arranged(self, loss: StageDamage) -> Mapping[int, Trace]:
+    def _rebuilt_traces(self, loss: StageDamage) -> Mapping[int, Trace]:
         """Returns the lost traces of a collection, rebuilt from another trace or from its log."""
         if not loss.arranged:
             return {}
@@ -290,7 +292,7 @@ class BackfillExecutor:
                 made[number] = Trace(layout, (store.filed(number, layout, own, seen.epoch),))
         return made
 
-    def _stop(self, loss: StageDamage) -> None:
+    def _stop_damaged(self, loss: StageDamage) -> None:
         """Stops a stage that cannot be repaired, and its readers.
 
         Failure: 1. The rows of an input are lost; an input cannot be stopped. 2. A reader continues
@@ -301,15 +303,19 @@ class BackfillExecutor:
         catalog, stage = dict(seen.catalog), seen.catalog[loss.name]
         given = stage.is_input or stage.frozen
         if given:
-            catalog[loss.name] = replace(stage, held=_told(loss))
+            catalog[loss.name] = replace(stage, held=_reason_text(loss))
         elif stage.refuted is not None:
-            catalog[loss.name] = stage.stopped(_told(loss), seen.epoch)
+            catalog[loss.name] = stage.stopped(_reason_text(loss), seen.epoch)
         elif stage.live:
-            catalog[loss.name] = replace(stage.stopped(_told(loss), seen.epoch), held=_told(loss))
+            catalog[loss.name] = replace(
+                stage.stopped(_reason_text(loss), seen.epoch), held=_reason_text(loss)
+            )
         else:
             return
         why = f"it reads '{loss.name}', which is {'lost' if given else 'stale'}"
-        readers = _looking(seen.graph, loss.name) if given else seen.graph.dependants(loss.name)
+        readers = (
+            _lookup_readers(seen.graph, loss.name) if given else seen.graph.dependants(loss.name)
+        )
         for name in readers:
             if catalog[name].live:
                 catalog[name] = catalog[name].stopped(why, seen.epoch)
@@ -317,18 +323,18 @@ class BackfillExecutor:
         if catalog != seen.catalog:
             self._installation.install(definition_diff.unchanged_decision(catalog))
 
-    def _tell(self, loss: StageDamage) -> None:
+    def _report_repair(self, loss: StageDamage) -> None:
         stage = self._publisher.snapshot.catalog[loss.name]
         if stage.is_input or stage.frozen or loss.action == READ:
             what = "input" if stage.is_input else "stage"
-            again = f"{_gone(loss.files)}: its rows were arranged again out of its log"
-            text = again if loss.arranged else _told(loss)
+            again = f"{_missing_text(loss.files)}: its rows were arranged again out of its log"
+            text = again if loss.arranged else _reason_text(loss)
             self._report.note(f"{what} '{loss.name}': {text}")
         else:
-            self._report.came_back(loss.name, loss.action, _told(loss))
+            self._report.came_back(loss.name, loss.action, _reason_text(loss))
 
 
-def _hads(loss: StageDamage) -> bool:
+def _rebuilds(loss: StageDamage) -> bool:
     """Returns True if the plan rebuilds or recomputes something."""
     return bool(loss.arranged or loss.refused or loss.bare)
 
@@ -344,7 +350,7 @@ def _contents(seen: Snapshot, loss: StageDamage) -> Batch:
     return total_of(seen.history.state(node.log, last), node.log_layout)
 
 
-def _looking(graph: Graph, name: str) -> list[str]:
+def _lookup_readers(graph: Graph, name: str) -> list[str]:
     """Returns the stages that look up the rows of a named collection, and their readers."""
     lost, reached, names = graph.named[name].id, set[int](), []
     for node in graph:
@@ -357,11 +363,11 @@ def _looking(graph: Graph, name: str) -> list[str]:
     return names
 
 
-def _told(loss: StageDamage) -> str:
-    return ": ".join(filter(None, (_gone(loss.files) if loss.files else "", loss.why)))
+def _reason_text(loss: StageDamage) -> str:
+    return ": ".join(filter(None, (_missing_text(loss.files) if loss.files else "", loss.why)))
 
 
-def _gone(files: Iterable[str]) -> str:
+def _missing_text(files: Iterable[str]) -> str:
     """Returns a message that files are missing."""
     names = sorted(files)
     shown = ", ".join(f"'{name}'" for name in names[:FILES_MAX])

@@ -53,7 +53,7 @@ def stop(
     """
     while True:
         graphs = compiled(catalog)
-        lost = _Lost(catalog, graphs, version, absent).stages()
+        lost = _LostResults(catalog, graphs, version, absent).stages()
         for name, why in lost.items():
             stage = catalog[name].stopped(why, version.epoch)
             catalog[name] = replace(stage, held=why)
@@ -61,18 +61,18 @@ def stop(
             for reader in graphs.graph.dependants(name):
                 if catalog[reader].live:
                     why = f"it reads '{name}', which is stale"
-                    catalog[reader] = _stopped(catalog[reader], why, version.epoch, absent)
+                    catalog[reader] = _stop_reader(catalog[reader], why, version.epoch, absent)
         if not lost:
             return graphs
 
 
-def _stopped(stage: Stage, why: str, epoch: int, absent: AbstractSet[str]) -> Stage:
+def _stop_reader(stage: Stage, why: str, epoch: int, absent: AbstractSet[str]) -> Stage:
     if stage.name in absent:
         return replace(stage, begin=0).forgotten(why, epoch)
     return stage.stopped(why, epoch)
 
 
-class _Lost:
+class _LostResults:
     """Finds the stages that have lost results, for one compilation."""
 
     def __init__(
@@ -84,7 +84,7 @@ class _Lost:
     ) -> None:
         self.catalog, self.version, self.absent = catalog, version, absent
         self.old, self.graph = graphs
-        self._empty: dict[int, bool] = {}
+        self._empty_nodes: dict[int, bool] = {}
 
     def stages(self) -> dict[str, str]:
         """Returns why each of these stages stops."""
@@ -93,12 +93,12 @@ class _Lost:
             if node.id in self.old.nodes or not node.state or node.operator is None:
                 continue
             if node.operator.memoises and self.catalog[node.stage].live:
-                fed = [name for name in self._fed(node) if name not in self.absent]
+                fed = [name for name in self._fed_stages(node) if name not in self.absent]
                 if fed and not all(self._is_empty(self.graph.nodes[i]) for i in node.inputs):
-                    stages.update((name, self._why(node)) for name in fed)
+                    stages.update((name, self._loss_reason(node)) for name in fed)
         return stages
 
-    def _why(self, node: Node) -> str:
+    def _loss_reason(self, node: Node) -> str:
         """Returns why a node has lost its results: another release's plan, or a past epoch."""
         same = (each for each in self.old if each.fingerprint == node.fingerprint)
         before = next((each for each in same if each.name == node.name), None)
@@ -107,7 +107,7 @@ class _Lost:
         epoch = self.version.epoch
         return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
 
-    def _fed(self, node: Node) -> list[str]:
+    def _fed_stages(self, node: Node) -> list[str]:
         """Returns the stages that a node is a part of."""
         if node.name is not None:
             return [node.name]
@@ -122,11 +122,11 @@ class _Lost:
 
     def _is_empty(self, node: Node) -> bool:
         """Returns True if a node has no rows at the epoch."""
-        if node.id not in self._empty:
-            self._empty[node.id] = self._looked(node)
-        return self._empty[node.id]
+        if node.id not in self._empty_nodes:
+            self._empty_nodes[node.id] = self._check_empty(node)
+        return self._empty_nodes[node.id]
 
-    def _looked(self, node: Node) -> bool:
+    def _check_empty(self, node: Node) -> bool:
         if node.name is None:
             before = self.old.nodes.get(node.id)
         else:

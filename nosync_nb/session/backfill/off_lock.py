@@ -67,10 +67,10 @@ class OffLockCompute:
     ) -> None:
         self.decision, self.old, self.runner = decision, old, runner
         self.ended = False
-        self._gate, self._seen, self._files = gate, seen, files
+        self._gate, self._snapshot, self._files = gate, seen, files
         self._rows_max = rows_max
-        self._cancelled = self._taken = False
-        self._computed: OffLockResult | None = None
+        self._cancelled = self._adopted = False
+        self._result: OffLockResult | None = None
 
     def compute(self, doing: ActivityMonitor) -> None:
         """Runs the missing nodes; without the lock.
@@ -78,7 +78,7 @@ class OffLockCompute:
         Raises:
             CancelledError: it was cancelled meanwhile.
         """
-        seen, graph = self._seen, self.runner.graph
+        seen, graph = self._snapshot, self.runner.graph
         new = replay.missing_nodes(graph, self.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
         what = f"makes what is remembered for {first_names([*stages])}"
@@ -96,13 +96,13 @@ class OffLockCompute:
                 draft = self.runner.first_run(base.version, base.graph, step=step)
                 return OffLockResult(missed, [], draft, base.past, 0)
 
-            self._computed = self._gate.run(run, _nothing)
+            self._result = self._gate.run(run, _keep_files)
 
     def fits(self, now: Snapshot) -> bool:
         """Returns True if the result applies to a snapshot; the rows may be in other layers."""
-        seen = self._seen
+        seen = self._snapshot
         same = now.graph is seen.graph and now.catalog is seen.catalog
-        return same and now.epoch == seen.epoch and self._computed is not None
+        return same and now.epoch == seen.epoch and self._result is not None
 
     def over(self, now: Snapshot) -> OffLockResult:
         """Returns the result over the current layers; from here on the log owns its files.
@@ -110,10 +110,10 @@ class OffLockCompute:
         IMPORTANT: this is called before a frame names the files, because after an error it is
         unknown whether the frame was written.
         """
-        assert self._computed is not None
-        self._taken = True
-        self._computed.draft.over(now.version, self._seen.version)
-        return self._computed
+        assert self._result is not None
+        self._adopted = True
+        self._result.draft.over(now.version, self._snapshot.version)
+        return self._result
 
     def cancel(self) -> None:
         """Cancels the run: it stops before its next operator."""
@@ -125,10 +125,10 @@ class OffLockCompute:
 
     def clear(self) -> None:
         """Deletes the files that the log does not own, after the end of the run."""
-        self._files.end(failed=not self._taken)
+        self._files.end(failed=not self._adopted)
 
 
-def _nothing(*, failed: bool) -> None:
+def _keep_files(*, failed: bool) -> None:
     """Leaves the files of a run to the caller that adopts it."""
 
 

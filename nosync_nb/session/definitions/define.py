@@ -134,14 +134,14 @@ class DefinitionService:
                     lambda: self._define(collections, options, replay, outcome, again=again),
                 )
         except BaseException as error:
-            self._gate.settle(error, outcome, _defined(collections))
+            self._gate.settle(error, outcome, _defined_text(collections))
             raise
 
     def outcome_of(self, collections: Mapping[str, Collection]) -> str:
         """Returns what a definition has done that ran out of memory."""
         names = self._names
         if all(names.given(definition_of(n, each)) == n for n, each in collections.items()):
-            return _defined(collections)
+            return _defined_text(collections)
         return f"{', '.join(collections)}: not defined, and every stage is as it was"
 
     def demote(self, name: str) -> None:
@@ -162,7 +162,7 @@ class DefinitionService:
         again: bool,
     ) -> list[StageReport]:
         start = time.perf_counter()
-        described = self._described(collections)
+        described = self._definitions_of(collections)
         for tree in described.values():  # before the lock, because Spark may have to start
             self._types.confirm(tree)
         with self._gate.lock:
@@ -170,7 +170,7 @@ class DefinitionService:
             snapshot = self._publisher.snapshot
             _refuse_inputs(snapshot.catalog, collections)
             self._listeners.refuse_unnamed(described)
-            trees = self._trees(snapshot.catalog, described)
+            trees = self._ordered_definitions(snapshot.catalog, described)
             redone = set(trees) if again else set()
             if first is not None and not again:
                 redone = replay.stages_lacking_history(snapshot, trees, first)
@@ -185,16 +185,16 @@ class DefinitionService:
             names = {definition: name for name, definition in described.items()}
             changes = decision.changes(snapshot.catalog)
             if changes or moved.keys() - risen.keys():
-                self._decided(decision, first, names=names, outcome=outcome)
+                self._install_decision(decision, first, names=names, outcome=outcome)
             else:
                 for definition, name in names.items():
                     self._names.call(definition, name)
-            self._rise(risen)
+            self._raise_levels(risen)
         seconds = time.perf_counter() - start
-        self._say(decision.notices if changes else ())
+        self._notify(decision.notices if changes else ())
         self._link.follow()
         wanted = [n for n in status if n in trees or status[n] != "unchanged"]
-        return [self._told(n, status[n], seconds, trees, first) for n in wanted]
+        return [self._stage_report(n, status[n], seconds, trees, first) for n in wanted]
 
     def _decision(
         self, trees: Mapping[str, Definition], options: StageOptions, again: AbstractSet[str]
@@ -204,7 +204,7 @@ class DefinitionService:
         catalog = definition_diff.requested_catalog(seen, trees, options, again=again)
         return definition_diff.decide(seen, self._types, catalog, trees.keys(), again=again)
 
-    def _rise(self, risen: Mapping[str, Stage]) -> None:
+    def _raise_levels(self, risen: Mapping[str, Stage]) -> None:
         """Moves stages from memory to their new level by recomputing them once.
 
         They come last, because they only run code that has run before, while other definitions may
@@ -230,8 +230,8 @@ class DefinitionService:
             self._publisher.snapshot, self._types, extend=extend
         )
         if decision.extended or differs:
-            self._decided(decision, None)
-            self._say(decision.notices)
+            self._install_decision(decision, None)
+            self._notify(decision.notices)
         while (
             extend
             and (woken := levels.resumable_memory_stages(self._publisher.snapshot, self._types))
@@ -242,9 +242,9 @@ class DefinitionService:
             decision = definition_diff.resume_decision(
                 self._publisher.snapshot, self._types, extend=True
             )
-            self._decided(decision, None)
+            self._install_decision(decision, None)
 
-    def _decided(
+    def _install_decision(
         self, decision: definition_diff.DefinitionDecision, replay_from: int | None, **more: Any
     ) -> None:
         """Installs a decision, and records which stopped stages resumed."""
@@ -252,11 +252,11 @@ class DefinitionService:
         work = [draft.work for draft in missed]
         self._report.resumed(decision.extended, decision.lost, work)
 
-    def _say(self, notices: Iterable[str]) -> None:
+    def _notify(self, notices: Iterable[str]) -> None:
         for text in notices:
             self._listeners.say(text)
 
-    def _described(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
+    def _definitions_of(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
         """Returns the definitions of some collections of this session, by stage name."""
         for name in collections:
             check_name(name, "stage")
@@ -266,7 +266,7 @@ class DefinitionService:
             for name, each in collections.items()
         }
 
-    def _trees(
+    def _ordered_definitions(
         self, catalog: Mapping[str, Stage], described: Mapping[str, Definition]
     ) -> dict[str, Definition]:
         """Returns the definitions with references by name, inputs before their readers."""
@@ -296,7 +296,7 @@ class DefinitionService:
                 )
         return definition_diff.topological_order(trees)
 
-    def _told(
+    def _stage_report(
         self, name: str, status: str, seconds: float, named: Iterable[str], asked: int | None
     ) -> StageReport:
         publisher = self._publisher
@@ -403,7 +403,7 @@ class DefinitionService:
                 )
 
 
-def _defined(collections: Iterable[str]) -> str:
+def _defined_text(collections: Iterable[str]) -> str:
     names = [f"'{name}'" for name in collections]
     one = len(names) == 1
     what = f"stage {names[0]} is defined" if one else f"stages {', '.join(names)} are defined"
@@ -466,8 +466,8 @@ class InputDeclarations:
         Raises:
             SchemaError: if the name is a stage, or an input with other columns or another key.
         """
-        wanted = _schema(schema)
-        if self._is_there(name, wanted, key):
+        wanted = _parsed_schema(schema)
+        if self._exists(name, wanted, key):
             return
         if wanted is None:
             raise SchemaError(
@@ -488,7 +488,7 @@ class InputDeclarations:
                     )
         outcome = DefinitionOutcome()
         try:
-            self._make(name, wanted, key, places, outcome)
+            self._create(name, wanted, key, places, outcome)
             if _has_rows(schema):
                 self._from_data.append(name)
             self._link.follow()
@@ -496,7 +496,7 @@ class InputDeclarations:
             self._gate.settle(error, outcome, f"input '{name}' is defined and stands")
             raise
 
-    def _make(
+    def _create(
         self,
         name: str,
         wanted: Schema,
@@ -507,26 +507,26 @@ class InputDeclarations:
         """Creates an input, unless another thread has created it meanwhile."""
         with self._gate.lock:
             self._gate.turn("input")
-            if self._is_there(name, wanted, key):
+            if self._exists(name, wanted, key):
                 return
             now, catalog = self._publisher.now, self._publisher.snapshot.catalog
-            uid = self._unused(name)
+            uid = self._unused_identity(name)
             stage = Stage(name, wanted, key=places, begin=now, uid=uid).identified({})
             self._installation.install(
                 definition_diff.unchanged_decision({**catalog, name: stage}), outcome=outcome
             )
 
-    def _is_there(self, name: str, wanted: Schema | None, key: Any) -> bool:
+    def _exists(self, name: str, wanted: Schema | None, key: Any) -> bool:
         """Returns True if the input exists; raises if it differs from the request."""
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None:
             return False
         if not stage.is_input:
             raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
-        _same_input(stage, wanted, key)
+        _check_same_input(stage, wanted, key)
         return True
 
-    def _unused(self, name: str) -> str:
+    def _unused_identity(self, name: str) -> str:
         """Returns an unused identity for an input, under which no load is recorded."""
         snapshot = self._publisher.snapshot
         taken = {s.uid for s in snapshot.catalog.values() if s.is_input}
@@ -534,7 +534,7 @@ class InputDeclarations:
         return f"{name}#{snapshot.graph.numbers}" if name in taken or recorded else name
 
 
-def _schema(schema: Any) -> Schema | None:
+def _parsed_schema(schema: Any) -> Schema | None:
     if schema is None or isinstance(schema, Schema):
         return schema
     if isinstance(schema, str):
@@ -578,7 +578,7 @@ def _arrow_schema(given: Any) -> pa.Schema:
         ) from None
 
 
-def _same_input(stage: Stage, wanted: Schema | None, key: Any) -> None:
+def _check_same_input(stage: Stage, wanted: Schema | None, key: Any) -> None:
     if wanted is not None and wanted != stage.schema:
         raise SchemaError(
             f"input '{stage.name}' has columns ({stage.schema.ddl}), not ({wanted.ddl})",

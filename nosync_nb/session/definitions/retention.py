@@ -37,7 +37,7 @@ class RetentionService:
         self._gate = gate
         self._publisher = publisher
         self._installation = installation
-        self._upkeep = upkeep
+        self._maintenance = upkeep
 
     @property
     def retention(self) -> Retention:
@@ -70,7 +70,7 @@ class RetentionService:
         """
         epochs, seconds = retention_policy.parse_retention(asked)
         said = f"retain is {asked!r} from now on"
-        self._say(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
+        self._change(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
 
     def bound(self, asked: Any) -> None:
         """Bounds the disk usage of the log; history is downsampled in the background to fit.
@@ -98,15 +98,15 @@ class RetentionService:
                 log = self._publisher.store.log
                 grown = log.head.seq > log.checkpoint_seq
             if grown:  # because a checkpoint makes the tail as small as it can be
-                self._upkeep.checkpoint()
+                self._maintenance.checkpoint()
 
         def bounded(before: Retention) -> Retention:
             if taking != DiskBudget():
-                _refuse_less(taking, disk_usage.minimum_bytes(self._publisher), asked)
+                _check_minimum(taking, disk_usage.minimum_bytes(self._publisher), asked)
             return before._replace(**bounds._asdict())
 
-        self._say(bounded, f"budget is {asked!r} from now on")
-        self._upkeep.plan_merges(())
+        self._change(bounded, f"budget is {asked!r} from now on")
+        self._maintenance.plan_merges(())
 
     def pin(self, at: Any, name: str) -> int:
         """Retains an epoch as it is; see `Session.pin`."""
@@ -116,7 +116,7 @@ class RetentionService:
 
         def pinned(before: Retention) -> Retention:
             nonlocal epoch
-            epoch = self._readable(self._publisher.snapshot, at)
+            epoch = self._readable_epoch(self._publisher.snapshot, at)
             if before.pins.get(name, epoch) != epoch:
                 raise SchemaError(
                     f"'{name}' pins epoch {before.pins[name]} already",
@@ -124,7 +124,7 @@ class RetentionService:
                 )
             return before._replace(pins={**before.pins, name: epoch})
 
-        self._say(pinned, f"'{name}' is pinned")
+        self._change(pinned, f"'{name}' is pinned")
         return epoch
 
     def unpin(self, name: str) -> None:
@@ -136,9 +136,9 @@ class RetentionService:
                 raise SchemaError(f"no epoch is pinned as {name!r}", hint=f"pinned are: {known}")
             return before._replace(pins={n: at for n, at in before.pins.items() if n != name})
 
-        self._say(without, f"'{name}' is not pinned any more")
+        self._change(without, f"'{name}' is not pinned any more")
 
-    def _readable(self, seen: Snapshot, at: Any) -> int:
+    def _readable_epoch(self, seen: Snapshot, at: Any) -> int:
         """Returns an epoch at which at least one collection can be read.
 
         Raises:
@@ -155,7 +155,7 @@ class RetentionService:
             )
         return epoch
 
-    def _say(self, changed: Callable[[Retention], Retention], done: str) -> None:
+    def _change(self, changed: Callable[[Retention], Retention], done: str) -> None:
         """Writes changed retention settings, completely or not at all."""
         outcome = DefinitionOutcome()
         try:
@@ -167,16 +167,16 @@ class RetentionService:
                     return
                 decision = unchanged_decision(dict(self._publisher.snapshot.catalog))
                 self._installation.install(decision, retention=after, outcome=outcome)
-                self._upkeep.plan_checkpoint()
+                self._maintenance.plan_checkpoint()
         except BaseException as error:
             self._gate.settle(error, outcome, done)
             raise
 
 
-def _refuse_less(bounds: DiskBudget, least: DiskBudget, asked: Any) -> None:
+def _check_minimum(bounds: DiskBudget, least: DiskBudget, asked: Any) -> None:
     """Raises if a budget is smaller than the log needs without any history."""
     pairs = (bounds.budget, least.budget), (bounds.files, least.files)
-    for (own, need), said in zip(pairs, _SAID, strict=True):
+    for (own, need), said in zip(pairs, _SIZE_TEXTS, strict=True):
         if own is not None and need is not None and own < need:
             raise SchemaError(
                 f"budget={asked!r}, {said(own)}, is less than the state of now and the log's tail"
@@ -185,8 +185,8 @@ def _refuse_less(bounds: DiskBudget, least: DiskBudget, asked: Any) -> None:
             )
 
 
-def _said_files(count: int) -> str:
+def _files_text(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"
 
 
-_SAID = retention_policy.size_text, _said_files
+_SIZE_TEXTS = retention_policy.size_text, _files_text

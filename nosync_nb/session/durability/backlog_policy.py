@@ -71,42 +71,44 @@ class BacklogPolicy:
         limits: UserLimits,
     ) -> None:
         self._gate = gate
-        self._upkeep = upkeep
+        self._maintenance = upkeep
         self._publisher = publisher
         self._installation = installation
         self._replication = replication
         self._frontiers = frontiers
         self._worker = worker
         self._limits = limits
-        self._steps = 0  # demotions since all stages had their own levels
-        self._said = -1  # log offset of the last change
-        self._none: Mapping[str, Stage] | None = None  # a catalog without demoted stages
-        self._tried: Mapping[str, Stage] | None = None  # a catalog without further candidates
+        self._demotions = 0  # demotions since all stages had their own levels
+        self._changed_at = -1  # log offset of the last change
+        self._without_demoted: Mapping[str, Stage] | None = None  # a catalog without demoted stages
+        self._exhausted: Mapping[str, Stage] | None = None  # a catalog without further candidates
 
     def look(self) -> None:
         """Submits a change to the worker if one is due; any thread, without a lock."""
         backlog = self._replication.backlog()
-        if backlog is not None and (self._superseded(backlog) or self._wanted(backlog)):
+        if backlog is not None and (
+            self._has_superseded_files(backlog) or self._direction(backlog)
+        ):
             self._worker.submit("scaling", self._change, name="adapting to the replicas' backlog")
 
-    def _superseded(self, backlog: ReplicationBacklog) -> bool:
+    def _has_superseded_files(self, backlog: ReplicationBacklog) -> bool:
         """Returns True if a replica's backlog is too large and a checkpoint would release files."""
         most = self._limits.backlog_bytes
         return most is not None and backlog.most > most and bool(self._publisher.garbage.retired)
 
-    def _wanted(self, backlog: ReplicationBacklog) -> int:
+    def _direction(self, backlog: ReplicationBacklog) -> int:
         """Returns 1 if more stages are to be demoted, -1 if all are to be restored, else 0."""
         most, catalog = self._limits.backlog_bytes, self._publisher.snapshot.catalog
         if most is None or backlog.owed + backlog.last <= most // 2:
-            return -1 if self._some(catalog) else 0
-        due = backlog.owed > most and backlog.seen > self._said
-        return 1 if due and self._tried is not catalog else 0
+            return -1 if self._has_demoted(catalog) else 0
+        due = backlog.owed > most and backlog.seen > self._changed_at
+        return 1 if due and self._exhausted is not catalog else 0
 
-    def _some(self, catalog: Mapping[str, Stage]) -> bool:
+    def _has_demoted(self, catalog: Mapping[str, Stage]) -> bool:
         """Returns True if stages are demoted; cached, because each keeper message asks for it."""
-        if catalog is not self._none and demoted_stages(catalog):
+        if catalog is not self._without_demoted and demoted_stages(catalog):
             return True
-        self._none = catalog
+        self._without_demoted = catalog
         return False
 
     def _change(self) -> None:
@@ -114,21 +116,24 @@ class BacklogPolicy:
         with self._gate.lock:
             self._gate.finish()
             backlog = self._replication.backlog()
-            if self._gate.closing or backlog is None or self._promoted(backlog):
+            if self._gate.closing or backlog is None or self._plan_checkpoint(backlog):
                 return
             self._gate.ready(rebuilt=False)
             if self._gate.lacking:  # a definition would rebuild the state here, with the lock
                 return
-            wanted = self._wanted(backlog)
+            wanted = self._direction(backlog)
             if wanted > 0:
                 self._scale_back()
             elif wanted < 0:
                 self.owe()
 
-    def _promoted(self, backlog: ReplicationBacklog) -> bool:
+    def _plan_checkpoint(self, backlog: ReplicationBacklog) -> bool:
         """Returns True if it planned a checkpoint, because that removes enough from the queue."""
         publisher, store = self._publisher, self._publisher.store
-        if not self._superseded(backlog) or store.log.head.seq < self._upkeep.patience:
+        if (
+            not self._has_superseded_files(backlog)
+            or store.log.head.seq < self._maintenance.patience
+        ):
             return False
         needed = store.history.files() | files_of(publisher.snapshot.version)
         gone = publisher.garbage.retired - needed
@@ -136,19 +141,19 @@ class BacklogPolicy:
         size = sum(store.files.status(path).st_size for path in filter(store.files.exists, paths))
         if not size or size < (self._limits.backlog_bytes or 0) // 4:
             return False
-        self._upkeep.plan_checkpoint()
+        self._maintenance.plan_checkpoint()
         return True
 
     def _scale_back(self) -> None:
         """Demotes some more stages, the cheapest to recompute first."""
         seen = self._publisher.snapshot
         costs = demotion_candidates(seen)
-        names = sorted(costs, key=lambda name: (costs[name], name))[: 1 << self._steps]
+        names = sorted(costs, key=lambda name: (costs[name], name))[: 1 << self._demotions]
         if not names:
-            self._tried = seen.catalog
+            self._exhausted = seen.catalog
             return
         self.scale_back(names)
-        self._steps += 1
+        self._demotions += 1
 
     def scale_back(self, names: Iterable[str]) -> None:
         """Demotes some stages from now on; with the writer's lock."""
@@ -161,7 +166,7 @@ class BacklogPolicy:
         """Restores the levels of all demoted stages; with the writer's lock."""
         catalog = self._publisher.snapshot.catalog
         owed = {n: replace(s, scaled=None) for n, s in catalog.items() if s.scaled is not None}
-        self._steps = 0
+        self._demotions = 0
         if owed:
             self._install({**catalog, **owed})
 
@@ -171,10 +176,10 @@ class BacklogPolicy:
             self._installation.install(unchanged_decision(catalog))
         except DurabilityError:
             self._gate.finish()
-        self._said = self._publisher.store.log.head.offset - 1
+        self._changed_at = self._publisher.store.log.head.offset - 1
 
 
-class _Again(NamedTuple):
+class _Recomputation(NamedTuple):
     """The recomputation of a stage: how many rows it reads, and which epochs it gives."""
 
     rows: int
@@ -188,13 +193,13 @@ def demotion_candidates(seen: Snapshot) -> dict[str, int]:
 
     Cost: O(nodes), and for each stage the packs of the history.
     """
-    past, had = HistoricalInputs(seen.history, seen.epoch), dict[str, _Again]()
+    past, had = HistoricalInputs(seen.history, seen.epoch), dict[str, _Recomputation]()
     costs = {}
     for node in seen.graph:
         stage = seen.catalog.get(node.name) if node.name is not None else None
-        if stage is None or node.log is None or not _same_again(stage):
+        if stage is None or node.log is None or not _is_reproducible(stage):
             continue
-        again = _again(seen, past, node, had)
+        again = _recomputation_of(seen, past, node, had)
         own = past.readable([node]) & EpochRanges.of(range(stage.begin, seen.epoch + 1))
         if again is None or own & again.epochs != own:
             continue
@@ -204,16 +209,16 @@ def demotion_candidates(seen: Snapshot) -> dict[str, int]:
     return costs
 
 
-def _same_again(stage: Stage) -> bool:
+def _is_reproducible(stage: Stage) -> bool:
     """Returns True if a recomputation of a stage gives the same rows."""
     if stage.is_input or not stage.live or stage.held is not None or stage.refuted is not None:
         return False
     return not (stage.in_memory or stage.options.nondeterministic or stage.signer)
 
 
-def _again(
-    seen: Snapshot, past: HistoricalInputs, node: Node, had: Mapping[str, _Again]
-) -> _Again | None:
+def _recomputation_of(
+    seen: Snapshot, past: HistoricalInputs, node: Node, had: Mapping[str, _Recomputation]
+) -> _Recomputation | None:
     """Returns the recomputation of a stage; None if replicas may lack one of its inputs."""
     rows, epochs = 0, EpochRanges.of(range(seen.epoch + 1))
     for source in replay.replay_span(seen.graph, {node.id}).sources:
@@ -224,11 +229,11 @@ def _again(
         if stage.on_disk and before is not None:
             rows, epochs = rows + before.rows, epochs & before.epochs
         epochs &= past.readable([source])
-        rows += _rows(seen, source)
-    return _Again(rows, epochs)
+        rows += _rows_count(seen, source)
+    return _Recomputation(rows, epochs)
 
 
-def _rows(seen: Snapshot, node: Node) -> int:
+def _rows_count(seen: Snapshot, node: Node) -> int:
     """Returns the number of current rows of a collection, at most."""
     number = next(iter(node.traces.values()))
     trace = seen.version.traces.get(number)

@@ -44,7 +44,7 @@ class LevelProgress(NamedTuple):
     epoch: int
 
 
-class _Known(NamedTuple):
+class _BoundInputs(NamedTuple):
     """The inputs of the bounds: stages, their definition offsets, and the frames of each level."""
 
     catalog: Mapping[str, Stage]
@@ -53,16 +53,16 @@ class _Known(NamedTuple):
     waiting: frozenset[str]
 
 
-class _Bounded(NamedTuple):
+class _Bounds(NamedTuple):
     """The bounds by class of failure, and their inputs."""
 
-    known: _Known
+    known: _BoundInputs
     bounds: Mapping[FailureClass, ExactPrefixes]
 
     @classmethod
-    def of_nothing(cls) -> _Bounded:
+    def of_nothing(cls) -> _Bounds:
         """The bounds of an empty catalog."""
-        unknown = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
+        unknown = _BoundInputs({}, {}, Prefixes(0, 0, 0), frozenset())
         return cls(unknown, {failure: ExactPrefixes(failure) for failure in FailureClass})
 
 
@@ -76,17 +76,17 @@ class FrontierService:
     def __init__(
         self, publisher: Publisher, replication: ReplicationService, fetching: LazyFiles
     ) -> None:
-        self._publisher, self._fetching = publisher, fetching
+        self._publisher, self._lazy_files = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
-        self._bounded: _Bounded | None = None  # None while they change: an interrupt drops them
-        self._holding = threading.RLock()  # reentrant, because a signal handler may call it
-        self._most: Mapping[str, int] = {}  # of stages that are being demoted; with that lock
+        self._bounds: _Bounds | None = None  # None while they change: an interrupt drops them
+        self._freeze_lock = threading.RLock()  # reentrant, because a signal handler may call it
+        self._frozen: Mapping[str, int] = {}  # of stages that are being demoted; with that lock
 
     @property
     def visits(self) -> int:
         """The number of stages visited to update the bounds."""
-        bounded = self._bounded
+        bounded = self._bounds
         return sum(each.visits for each in bounded.bounds.values()) if bounded else 0
 
     def of_stages(self) -> dict[str, Frontier]:
@@ -96,19 +96,21 @@ class FrontierService:
         keeps its frontier: where replicas lack its files it is recomputed. While files of rows are
         only at the replicas, the disk alone has nothing.
         """
-        with self._holding:
-            disk, safe = self._reached(FailureClass.POWER), self._reached(FailureClass.DISK)
-            most = self._most
-        if self._fetching.left.files:
+        with self._freeze_lock:
+            disk, safe = self._progress(FailureClass.POWER), self._progress(FailureClass.DISK)
+            most = self._frozen
+        if self._lazy_files.left.files:
             disk = LevelProgress(0, 0)
         copied = bool(self._replication.settings.replicas)
-        seen, defined = self._seen()
+        seen, defined = self._snapshot_with_offsets()
         frontiers = {}
         for name, stage in seen.catalog.items():
             last, of = seen.last(stage), NEVER if stage.in_memory else defined[name]
-            there = _safe(stage, of, last, safe)
+            there = _replica_frontier(stage, of, last, safe)
             there = min(there, most.get(name, there))
-            frontiers[name] = Frontier(last, _at(disk, last, of), there if copied else None)
+            frontiers[name] = Frontier(
+                last, _level_frontier(disk, last, of), there if copied else None
+            )
         return frontiers
 
     def of_replicas(self) -> list[dict[str, int]]:
@@ -118,12 +120,12 @@ class FrontierService:
         them. A demoted stage keeps its frontier.
         """
         copies = self._replication.status()
-        seen, defined = self._seen()
+        seen, defined = self._snapshot_with_offsets()
         return [
             {
                 name: 0
                 if stage.in_memory
-                else _safe(
+                else _replica_frontier(
                     stage, defined[name], seen.last(stage), LevelProgress(copy.frame, copy.epoch)
                 )
                 for name, stage in seen.catalog.items()
@@ -136,9 +138,9 @@ class FrontierService:
 
         Cost: O(stages) for all of them together.
         """
-        reached = self._reached(failure)
-        seen, defined = self._seen()
-        exact = self._exact(seen, defined, failure, None)
+        reached = self._progress(failure)
+        seen, defined = self._snapshot_with_offsets()
+        exact = self._exact_bounds(seen, defined, failure, None)
         return {
             name: min(reached.epoch, seen.last(stage), inclusive(exact[name]))
             for name, stage in seen.catalog.items()
@@ -154,16 +156,18 @@ class FrontierService:
         """
         try:
             try:
-                with self._holding:
-                    safe = self._reached(FailureClass.DISK)
-                    seen, defined = self._seen()
+                with self._freeze_lock:
+                    safe = self._progress(FailureClass.DISK)
+                    seen, defined = self._snapshot_with_offsets()
                     told = ((n, seen.catalog[n]) for n in names)
-                    self._most = {n: _safe(s, defined[n], seen.last(s), safe) for n, s in told}
-                yield self._most
+                    self._frozen = {
+                        n: _replica_frontier(s, defined[n], seen.last(s), safe) for n, s in told
+                    }
+                yield self._frozen
             finally:
-                self._most = {}
+                self._frozen = {}
         except BaseException:  # also one raised while the block ends
-            self._most = {}
+            self._frozen = {}
             raise
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
@@ -189,9 +193,9 @@ class FrontierService:
             raise StageError(
                 f"unknown class of failure {failure!r}", hint="kernel, power or disk"
             ) from None
-        reached = self._reached(kind, lost)
-        seen, defined = self._seen()
-        exact = self._exact(seen, defined, kind, None if lost is None else reached)
+        reached = self._progress(kind, lost)
+        seen, defined = self._snapshot_with_offsets()
+        exact = self._exact_bounds(seen, defined, kind, None if lost is None else reached)
         if stage is not None:
             last = seen.last(seen.stage(stage))
             return min(reached.epoch, last, inclusive(exact[stage]))
@@ -205,7 +209,7 @@ class FrontierService:
 
     # -- levels --------------------------------------------------------------------------------
 
-    def _reached(self, failure: FailureClass, lost: int | None = None) -> LevelProgress:
+    def _progress(self, failure: FailureClass, lost: int | None = None) -> LevelProgress:
         """Returns the surviving frames; to be read before the snapshot, which must not be older."""
         if failure is FailureClass.KERNEL:
             return LevelProgress(NOWHERE.frame - 1, self._publisher.now)
@@ -214,7 +218,7 @@ class FrontierService:
         frames = self._publisher.store.log.durable
         return LevelProgress(frames, self._publisher.ledger.durable(frames))
 
-    def _seen(self) -> tuple[Snapshot, dict[str, DefinitionOffset]]:
+    def _snapshot_with_offsets(self) -> tuple[Snapshot, dict[str, DefinitionOffset]]:
         """Returns the snapshot and the offsets of its definitions; new ones have none yet."""
         publisher = self._publisher
         seen, defined = publisher.snapshot, publisher.defined
@@ -226,7 +230,7 @@ class FrontierService:
 
     # -- bounds --------------------------------------------------------------------------------
 
-    def _exact(
+    def _exact_bounds(
         self,
         seen: Snapshot,
         defined: dict[str, DefinitionOffset],
@@ -240,62 +244,66 @@ class FrontierService:
         """
         if reached is not None:
             frames = Prefixes(reached.frames, reached.frames, reached.frames)
-            nodes = {name: _vertex(name, seen.catalog, defined, frames) for name in seen.catalog}
+            nodes = {
+                name: _frontier_node(name, seen.catalog, defined, frames) for name in seen.catalog
+            }
             return {name: each.exact for name, each in surviving_epochs(nodes, failure).items()}
         with self._lock:
-            return dict(self._followed(seen, defined)[failure].exact())
+            return dict(self._updated_bounds(seen, defined)[failure].exact())
 
-    def _followed(
+    def _updated_bounds(
         self, seen: Snapshot, defined: dict[str, DefinitionOffset]
     ) -> Mapping[FailureClass, ExactPrefixes]:
         """Returns the bounds of the current catalog, updated since the last call; with the lock.
 
         After an interrupt during the update, all bounds are computed from scratch.
         """
-        known, every = self._bounded or _Bounded.of_nothing()
-        frames = Prefixes(*(self._reached(failure).frames for failure in FailureClass))
+        known, every = self._bounds or _Bounds.of_nothing()
+        frames = Prefixes(*(self._progress(failure).frames for failure in FailureClass))
         names = {*other_inputs(seen.catalog, known.catalog), *known.waiting}
         names.update(name for name, each in defined.items() if known.defined.get(name) != each)
         if any(now < before for now, before in zip(frames, known.frames, strict=True)):
             names.update(seen.catalog)  # other replicas, which are empty so far
         changes: dict[str, FrontierNode | None] = {
-            name: _vertex(name, seen.catalog, defined, frames)
+            name: _frontier_node(name, seen.catalog, defined, frames)
             for name in names
             if name in seen.catalog
         }
         changes.update((name, None) for name in known.catalog if name not in seen.catalog)
         if changes:
-            self._bounded = None
+            self._bounds = None
             for bounds in every.values():
                 bounds.move(changes)
         least = min(frames)
         waiting = frozenset(
             name
             for name in changes
-            if name in defined and least < max(defined[name].frame, _rise(defined[name]))
+            if name in defined and least < max(defined[name].frame, _required_from(defined[name]))
         )
-        self._bounded = _Bounded(_Known(seen.catalog, defined, frames, waiting), every)
+        self._bounds = _Bounds(_BoundInputs(seen.catalog, defined, frames, waiting), every)
         return every
 
 
-def _rise(defined: DefinitionOffset) -> int:
+def _required_from(defined: DefinitionOffset) -> int:
     """Returns the frame from which on replicas must hold a stage; 0 if they never must."""
     return defined.owed if defined.owed != NOWHERE.frame else 0
 
 
-def _safe(stage: Stage, defined: DefinitionOffset, last: int, reached: LevelProgress) -> int:
+def _replica_frontier(
+    stage: Stage, defined: DefinitionOffset, last: int, reached: LevelProgress
+) -> int:
     """Returns the reported frontier of a stage on replicas with these acknowledged frames."""
     if stage.options.persist == DISK and not (stage.options.nondeterministic or stage.frozen):
         return 0  # also while the stage is stopped
     return min(reached.epoch, inclusive(defined.owes(reached.frames, last + 1)))
 
 
-def _at(reached: LevelProgress, last: int, defined: DefinitionOffset) -> int:
+def _level_frontier(reached: LevelProgress, last: int, defined: DefinitionOffset) -> int:
     """Returns the last epoch of a stage that a level has."""
     return min(reached.epoch, inclusive(defined.upper(reached.frames, last + 1)))
 
 
-def _vertex(
+def _frontier_node(
     name: str,
     catalog: Mapping[str, Stage],
     defined: Mapping[str, DefinitionOffset],

@@ -41,11 +41,11 @@ from nosync_nb.store.replication.agent.scrub import ScrubReport
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.endpoints import prepare_copy
 
-_AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
+_RETRY_S, _RETRY_S_MAX = 0.5, 30.0
 _LOST = ("fenced", "ahead")
 
 
-class _Ours(NamedTuple):
+class _ReplicaSet(NamedTuple):
     """The replicas and their last known progress; replaced as one value.
 
     Attributes:
@@ -88,7 +88,7 @@ class ReplicationService:
         self._say, self._look = say, look
         self.scrubbed = ScrubReport()
         self.heard = threading.Condition(threading.RLock())
-        self._ours = _Ours(settings, _untold(settings), set(), (0, 0))
+        self._replicas = _ReplicaSet(settings, _initial_progress(settings), set(), (0, 0))
         self._keeper: subprocess.Popen[bytes] | None = None
         self._thread: SingleThread | None = None
         self._closing = threading.Event()
@@ -96,13 +96,13 @@ class ReplicationService:
     @property
     def settings(self) -> ReplicaConfig:
         """The current settings of the replicas."""
-        return self._ours.settings
+        return self._replicas.settings
 
     def start(self) -> None:
         """Starts the keeper, if there are replicas."""
         if self._log.mode == "w":
             self._log.on_durable(self._wake)
-            self._begin()
+            self._start_thread()
 
     def change(self, settings: ReplicaConfig) -> None:
         """Changes the replicas; ends a keeper that runs with the previous ones."""
@@ -111,59 +111,59 @@ class ReplicationService:
             return
         prepare_copy(settings.replicas, self._store.files)
         with self.heard:
-            self._switch(self._following(self.settings.changed(settings, self._log.head.seq)))
+            self._switch(self._under_settings(self.settings.changed(settings, self._log.head.seq)))
             self.heard.notify_all()
         with suppress(NosyncError):
             registry.register_replicas(
                 self._store.files, self._store.path, self._log.id, self.settings
             )
-        self._begin()
+        self._start_thread()
 
-    def _following(self, settings: ReplicaConfig) -> _Ours:
+    def _under_settings(self, settings: ReplicaConfig) -> _ReplicaSet:
         """Returns the state under other settings, before any message under them; with the lock."""
-        now = self._ours
+        now = self._replicas
         before = {a.url: t for a, t in zip(now.settings.replicas, now.told, strict=True)}
-        return _Ours(settings, _untold(settings, before), set(), self.reached())
+        return _ReplicaSet(settings, _initial_progress(settings, before), set(), self.reached())
 
-    def _switch(self, ours: _Ours) -> None:
+    def _switch(self, ours: _ReplicaSet) -> None:
         """Writes settings and adopts them; with the lock.
 
         After any error the written settings decide, because a restarted keeper reads them.
         """
-        if self._keeper is not None and ours.told is not self._ours.told:
+        if self._keeper is not None and ours.told is not self._replicas.told:
             self._keeper.kill()  # safe at any moment
         try:
             self._write(ours.settings)
-            self._ours = ours
+            self._replicas = ours
         except BaseException:
             with suppress(NosyncError):
                 if (
                     config.read_config(self._store.files, self._store.path, self._log.id)
                     == ours.settings
                 ):
-                    self._ours = ours
+                    self._replicas = ours
             raise
 
     def _write(self, settings: ReplicaConfig) -> None:
         config.write_config(self._store.files, self._store.path, self._log.id, settings)
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         """Starts the thread that reads a keeper's messages, unless it runs or is not needed."""
         with self.heard:
             if self._thread is None or self._thread.ended:
-                wanted = self._told and not self._closing.is_set() and not self._lost()
+                wanted = self._progress and not self._closing.is_set() and not self._lost_replicas()
                 self._thread = SingleThread("nosync keeper") if wanted else None
             if self._thread is not None:
                 self._thread.start(self._run)
 
     @property
-    def _told(self) -> list[ReplicaProgress]:
+    def _progress(self) -> list[ReplicaProgress]:
         """The last message about each replica."""
-        return self._ours.told
+        return self._replicas.told
 
-    def _lost(self) -> list[ReplicaProgress]:
+    def _lost_replicas(self) -> list[ReplicaProgress]:
         """Returns the replicas that belong to another owner, or have more than the disk."""
-        return [told for told in self._told if told.condition in _LOST]
+        return [told for told in self._progress if told.condition in _LOST]
 
     def safe(self, lost: int | None = None) -> int:
         """Returns the last epoch that survives the loss of the disk and some replicas, or 0.
@@ -176,12 +176,12 @@ class ReplicationService:
     def reached(self, lost: int | None = None) -> tuple[int, int]:
         """Returns the last frame and the last epoch that survive; see `safe`."""
         with self.heard:
-            frames, ledger = [told.seq for told in self._told], self._publisher.ledger
-            epochs = [ledger.held(told.seq, told.epoch) for told in self._told]
+            frames, ledger = [told.seq for told in self._progress], self._publisher.ledger
+            epochs = [ledger.held(told.seq, told.epoch) for told in self._progress]
             if lost is not None:
                 return config.quorum_index(frames, lost + 1), config.quorum_index(epochs, lost + 1)
-            (frame, epoch), counted = self._ours.announced, self.settings.counted
-            return counted(self._known, frames, frame), counted(self._known, epochs, epoch)
+            (frame, epoch), counted = self._replicas.announced, self.settings.counted
+            return counted(self._confirmed, frames, frame), counted(self._confirmed, epochs, epoch)
 
     @property
     def owed(self) -> int:
@@ -190,18 +190,18 @@ class ReplicationService:
         An acknowledgement since the settings were changed confirms the new settings.
         """
         with self.heard:
-            return self.settings.owed(self._known)
+            return self.settings.owed(self._confirmed)
 
     @property
-    def _known(self) -> list[bool]:
+    def _confirmed(self) -> list[bool]:
         """For each replica, True if it has confirmed the current settings; with the lock."""
-        return [number in self._ours.knowing for number in range(len(self._told))]
+        return [number in self._replicas.knowing for number in range(len(self._progress))]
 
     def status(self) -> list[ReplicaStatus]:
         """Returns the status of each replica, in the order of the settings."""
         now, end, ledger = self._publisher.now, self._log.head.offset, self._publisher.ledger
         with self.heard:
-            addresses, told = self.settings.replicas, list(self._told)
+            addresses, told = self.settings.replicas, list(self._progress)
         return [
             replica_status(address.url, each, ledger, now, end)
             for address, each in zip(addresses, told, strict=True)
@@ -214,7 +214,7 @@ class ReplicationService:
         """
         end = self._log.head.offset
         with self.heard:
-            return backlog_of(self._told, self.settings.quorum, end)
+            return backlog_of(self._progress, self.settings.quorum, end)
 
     def wait(self, seq: int, epoch: int, timeout: float | None, activity: Activity) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
@@ -227,23 +227,27 @@ class ReplicationService:
             DurabilityError: if it takes longer than `timeout` seconds, or cannot succeed.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        self._begin()
+        self._start_thread()
         with self.heard:
             while self.reached()[0] < seq:
                 left = None if until is None else until - time.monotonic()
-                if self._lost() or self._closing.is_set() or (left is not None and left <= 0):
-                    raise DurabilityError(self._short(seq, epoch, timeout))
-                activity.say(f"waits: {self._short(seq, epoch, None)}")
+                if (
+                    self._lost_replicas()
+                    or self._closing.is_set()
+                    or (left is not None and left <= 0)
+                ):
+                    raise DurabilityError(self._shortfall_text(seq, epoch, timeout))
+                activity.say(f"waits: {self._shortfall_text(seq, epoch, None)}")
                 if backlog := self.backlog():
                     activity.left(backlog.owed)
                 interruptible_wait.wait_event(self.heard, left)
 
-    def _short(self, seq: int, epoch: int, timeout: float | None) -> str:
+    def _shortfall_text(self, seq: int, epoch: int, timeout: float | None) -> str:
         """Returns a message that lists the state of the replicas for an epoch; with the lock."""
-        have = sum(told.seq >= seq for told in self._told)
+        have = sum(told.seq >= seq for told in self._progress)
         why = "; ".join(
             f"{address.url}: {told.why or f'epoch {told.epoch}, {told.condition}'}"
-            for address, told in zip(self.settings.replicas, self._told, strict=True)
+            for address, told in zip(self.settings.replicas, self._progress, strict=True)
             if told.seq < seq
         )
         after = "" if timeout is None else f" after {timeout:g} s"
@@ -255,10 +259,10 @@ class ReplicationService:
         """Releases the keeper: it ships the frames on disk and ends by itself."""
         with self.heard:
             self._closing.set()
-            self._let_go()
+            self._close_pipe()
             self.heard.notify_all()
 
-    def _let_go(self) -> None:
+    def _close_pipe(self) -> None:
         """Closes the pipe to a keeper; with the lock, because its descriptor may be reused then."""
         if self._keeper is not None and self._keeper.stdin is not None:
             with suppress(OSError):
@@ -270,7 +274,7 @@ class ReplicationService:
         """Notifies the keeper that frames have reached the disk; from the thread that syncs."""
         with self.heard:
             with suppress(RuntimeError):  # the system cannot start a thread
-                self._begin()  # because the call that named replicas may have been interrupted
+                self._start_thread()  # the call that named the replicas may have been interrupted
             self.ask(b".")
 
     def ask(self, news: bytes) -> bool:
@@ -282,49 +286,49 @@ class ReplicationService:
 
     def _run(self) -> None:
         """Reads the messages of a keeper, and restarts it if it dies; runs in a thread."""
-        again = _AGAIN_S
+        again = _RETRY_S
         while True:
             with self.heard:
-                told = self._told
-                if self._closing.is_set() or not told or self._lost():
+                told = self._progress
+                if self._closing.is_set() or not told or self._lost_replicas():
                     self._thread = None
                     return
             try:
                 keeper = start_keeper(self._log.path, self._log.generation)
             except OSError as error:
-                self._unheard(told, f"its keeper cannot be started: {error}")
+                self._mark_failing(told, f"its keeper cannot be started: {error}")
             else:
                 with self.heard:
                     self._keeper = keeper
                     if self._changed(told):
                         keeper.kill()
                     if self._closing.is_set():
-                        self._let_go()
+                        self._close_pipe()
                 assert keeper.stdout is not None
                 with keeper.stdout:
                     for line in keeper.stdout:
                         with suppress(ValueError, TypeError, CorruptLogError):  # a torn last line
-                            self._heard_of(told, parse_progress(line))
-                            again = _AGAIN_S
+                            self._handle(told, parse_progress(line))
+                            again = _RETRY_S
                 code = keeper.wait()
                 self.merges.proposals.lose()
                 with self.heard:
-                    self._let_go()
+                    self._close_pipe()
                     self._keeper = None
-                self._unheard(told, f"its keeper ended ({code}) and is started again")
+                self._mark_failing(told, f"its keeper ended ({code}) and is started again")
             with self.heard:
                 if not self._changed(told):
                     self.heard.wait_for(self._closing.is_set, again)
-                    again = min(2 * again, _AGAIN_MOST_S)
+                    again = min(2 * again, _RETRY_S_MAX)
 
     def _changed(self, told: list[ReplicaProgress]) -> bool:
         """Returns True if the replicas were changed since `told` was read; with the lock."""
-        return self._told is not told
+        return self._progress is not told
 
-    def _heard_of(self, heard: list[ReplicaProgress], told: Told) -> None:
+    def _handle(self, heard: list[ReplicaProgress], told: Told) -> None:
         """Handles a message of a keeper, and reports its repairs to the user."""
         if isinstance(told, ReplicaProgress):
-            self._hear(heard, told)
+            self._record_progress(heard, told)
             return
         if isinstance(told, MergeProposal):
             self.merges.proposals.hear(told)
@@ -333,15 +337,15 @@ class ReplicationService:
         if told.event:
             self._say(told.event)
 
-    def _hear(self, heard: list[ReplicaProgress], told: ReplicaProgress) -> None:
+    def _record_progress(self, heard: list[ReplicaProgress], told: ReplicaProgress) -> None:
         """Records the progress of a replica; `heard` is the list that its keeper started with."""
         if told.replica >= len(heard):
             return  # another session has changed the settings meanwhile
         with self.heard:
-            heard[told.replica] = _going_on(heard[told.replica], told)
+            heard[told.replica] = _with_acknowledged(heard[told.replica], told)
             if told.seq and not self._changed(heard):
-                self._ours.knowing.add(told.replica)
-                self._settle()
+                self._replicas.knowing.add(told.replica)
+                self._drop_former_settings()
             self.heard.notify_all()
         self._look()
         if told.condition in _LOST:
@@ -350,21 +354,21 @@ class ReplicationService:
                 error = FencedError(told.why, hint="what this session did since is here only")
                 self._log.stop(error)
 
-    def _settle(self) -> None:
+    def _drop_former_settings(self) -> None:
         """Drops the previous settings when enough replicas have confirmed the current ones."""
-        was, frames = self.settings, [told.seq for told in self._told]
-        if was.former is None or not was.settles(self._known, frames):
+        was, frames = self.settings, [told.seq for told in self._progress]
+        if was.former is None or not was.settles(self._confirmed, frames):
             return
-        settled = self._ours._replace(settings=was.settled)
+        settled = self._replicas._replace(settings=was.settled)
         if was.promised != was.quorum:
-            settled = self._following(was.settled)  # replicas promise it now
+            settled = self._under_settings(was.settled)  # replicas promise it now
         try:
             self._log.check()
             self._switch(settled)
         except NosyncError:  # the next session repeats this step
-            self._ours = self._ours._replace(settings=was.settled)
+            self._replicas = self._replicas._replace(settings=was.settled)
 
-    def _unheard(self, heard: list[ReplicaProgress], why: str) -> None:
+    def _mark_failing(self, heard: list[ReplicaProgress], why: str) -> None:
         with self.heard:
             for number, told in enumerate(heard):
                 if told.condition not in _LOST:
@@ -372,7 +376,7 @@ class ReplicationService:
             self.heard.notify_all()
 
 
-def _untold(
+def _initial_progress(
     settings: ReplicaConfig, before: Mapping[str, ReplicaProgress] | None = None
 ) -> list[ReplicaProgress]:
     """Returns the initial progress of replicas, before any message of a keeper.
@@ -389,7 +393,7 @@ def _untold(
     ]
 
 
-def _going_on(before: ReplicaProgress, told: ReplicaProgress) -> ReplicaProgress:
+def _with_acknowledged(before: ReplicaProgress, told: ReplicaProgress) -> ReplicaProgress:
     """Returns a message of a keeper, completed with earlier acknowledgements of the same copy."""
     another = told.incarnation and told.incarnation != before.incarnation
     if told.seq or told.void or another:

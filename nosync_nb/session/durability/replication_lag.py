@@ -57,7 +57,7 @@ def replica_status(
         state,
         epoch,
         max(0, now - epoch),
-        _lacks(told, end) if told.offset >= 0 else told.backlog_bytes,
+        _missing_bytes(told, end) if told.offset >= 0 else told.backlog_bytes,
         0.0 if since is None else max(0.0, time.time() - since),
         told.bytes_sent,
         told.why,
@@ -94,14 +94,16 @@ def backlog_of(told: Iterable[ReplicaProgress], quorum: int, end: int) -> Replic
     known = [each for each in told if each.offset >= 0]
     if not 0 < quorum <= len(known):
         return None
-    least = sorted((_lacks(each, end), each.last_bytes, each.offset) for each in known)[:quorum]
+    least = sorted((_missing_bytes(each, end), each.last_bytes, each.offset) for each in known)[
+        :quorum
+    ]
     owed, last, seen = zip(*least, strict=True)
     return ReplicationBacklog(
-        max(owed), max(last), min(seen), max(_lacks(each, end) for each in known)
+        max(owed), max(last), min(seen), max(_missing_bytes(each, end) for each in known)
     )
 
 
-def _lacks(told: ReplicaProgress, end: int) -> int:
+def _missing_bytes(told: ReplicaProgress, end: int) -> int:
     """Returns the bytes that epochs wait for, with the files counted so far."""
     return max(0, end - told.offset) + told.backlog_bytes
 

@@ -50,7 +50,7 @@ class Feeder:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._mutex = threading.Lock()
-        self._untold: tuple[str, ...] = ()
+        self._unreported: tuple[str, ...] = ()
         self._unsubscribe = listeners.subscribe(self._committed)
 
     @property
@@ -70,7 +70,7 @@ class Feeder:
     def tell(self) -> None:
         """Reports the failures, once."""
         with self._mutex:
-            untold, self._untold = self._untold, ()
+            untold, self._unreported = self._unreported, ()
         for text in untold:
             self._listeners.alert(text)
 
@@ -82,17 +82,17 @@ class Feeder:
     ) -> None:
         self.stop()
 
-    def _note(self, text: str) -> None:
+    def _queue_report(self, text: str) -> None:
         """Queues the report of a failure: to a notebook now, else with the next commit."""
         with self._mutex:
-            if text not in self._untold:
-                self._untold = (*self._untold, text)
+            if text not in self._unreported:
+                self._unreported = (*self._unreported, text)
         if self._listeners.has_hearer:
             self.tell()
 
     def _committed(self, _epoch: int) -> None:
         """Reports to the committing thread, unless that thread is a feed."""
-        if self._untold and not feeding.on:
+        if self._unreported and not feeding.on:
             self.tell()
 
 
@@ -145,6 +145,6 @@ class FeedRegistry(Generic[One]):
         if before is not None:
             before.stop()
 
-    def _keep(self, key: tuple[str, str], made: One) -> None:
+    def _register(self, key: tuple[str, str], made: One) -> None:
         with self._lock:
             self._feeders[key] = made

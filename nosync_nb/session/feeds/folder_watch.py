@@ -113,12 +113,12 @@ class FolderWatch(Feeder):
         self._every = every
         self._folder = user_files.glob_root(pattern)
         self._lock = threading.RLock()
-        self._news = threading.Condition(self._lock)  # notified after each listing
-        self._looks = 0
-        self._trouble = ""  # the error of the last listing
-        self._seen: dict[str, FileMark] = {}  # at the last listing
+        self._after_listing = threading.Condition(self._lock)  # notified after each listing
+        self._listings = 0
+        self._last_error = ""  # the error of the last listing
+        self._listed: dict[str, FileMark] = {}  # at the last listing
         # The files that were loaded or refused.
-        self._known: dict[str, FileMark | FailedFile] = {}
+        self._outcomes: dict[str, FileMark | FailedFile] = {}
         # For each file its last committed block, and a block that is not committed yet.
         self._blocks: dict[str, tuple[EpochBlock, ...]] = {}
         self._status = WatchStatus(pattern, into.name or "", False, 0, 0, {})
@@ -142,12 +142,12 @@ class FolderWatch(Feeder):
     def look(self) -> int:
         """Loads the settled files now; returns the number of new epochs."""
         with self._lock:
-            before, self._seen = self._seen, user_files.matching_files(self.pattern)
+            before, self._listed = self._listed, user_files.matching_files(self.pattern)
             try:
-                return self._sweep(self._seen, before)
+                return self._sweep(self._listed, before)
             finally:
-                self._looks += 1
-                self._news.notify_all()
+                self._listings += 1
+                self._after_listing.notify_all()
 
     def catch_up(self, timeout: float | None = None) -> int | None:
         """Waits until all current files are loaded; returns the last epoch of the watch.
@@ -168,11 +168,11 @@ class FolderWatch(Feeder):
             while unsettled := self._settle(awaited):
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    raise self._late([*unsettled], timeout or 0)
+                    raise self._timeout_error([*unsettled], timeout or 0)
                 self._await(unsettled, left)
             refused = {path: why for path, why in self.refused.items() if path in awaited}
             if refused:
-                raise self._refused(refused)
+                raise self._refused_error(refused)
             return max(self.loaded.values(), default=None)
 
     def begin(self) -> None:
@@ -197,11 +197,14 @@ class FolderWatch(Feeder):
             while not self._ended.wait(self._every):
                 try:
                     self.look()
-                    self._trouble = ""
+                    self._last_error = ""
                 except Exception as error:  # of the folder; errors of files are handled per file
-                    trouble, self._trouble = self._trouble, f"watching '{self.pattern}': {error}"
-                    if self._trouble != trouble:
-                        self._note(self._trouble)
+                    trouble, self._last_error = (
+                        self._last_error,
+                        f"watching '{self.pattern}': {error}",
+                    )
+                    if self._last_error != trouble:
+                        self._queue_report(self._last_error)
 
     def _settle(self, awaited: Collection[str]) -> dict[str, FileMark]:
         """Loads the settled files; returns the marks of the awaited files that are not settled."""
@@ -217,14 +220,14 @@ class FolderWatch(Feeder):
 
     def _await(self, unsettled: Mapping[str, FileMark], left: float | None) -> None:
         """Waits until one of some files is old enough or the thread has listed; with the lock."""
-        now, looks = time.time(), self._looks
+        now, looks = time.time(), self._listings
         due = min(self._every - now + mark.changed_ns / 1e9 for mark in unsettled.values())
         seconds = max(due, 0.01) if left is None else min(max(due, 0.01), left)
         interruptible_wait.wait_until(
-            self._news, lambda: self._looks != looks or self._ended.is_set(), seconds
+            self._after_listing, lambda: self._listings != looks or self._ended.is_set(), seconds
         )
 
-    def _late(self, paths: Sequence[str], timeout: float) -> NosyncError:
+    def _timeout_error(self, paths: Sequence[str], timeout: float) -> NosyncError:
         files = listed_names([f"'{path}'" for path in paths])
         return NosyncError(
             f"not settled after {timeout:g} s: {files}",
@@ -232,11 +235,11 @@ class FolderWatch(Feeder):
             " .catch_up(timeout=60)",
         )
 
-    def _refused(self, refused: Mapping[str, str]) -> NosyncError:
+    def _refused_error(self, refused: Mapping[str, str]) -> NosyncError:
         """Returns the error of refused files; the next commit does not report them again."""
         told = {_refusal(path, self._into.name or "", why) for path, why in refused.items()}
         with self._mutex:
-            self._untold = tuple(text for text in self._untold if text not in told)
+            self._unreported = tuple(text for text in self._unreported if text not in told)
         files = "1 file was" if len(refused) == 1 else f"{len(refused)} files were"
         reasons = [
             why if repr(path) in why else f"'{path}': {why}" for path, why in refused.items()
@@ -262,18 +265,18 @@ class FolderWatch(Feeder):
             quiet: files that are not reported if they are refused.
         """
         epochs = 0
-        for path in [path for path in self._known if path not in files]:
-            del self._known[path]
+        for path in [path for path in self._outcomes if path not in files]:
+            del self._outcomes[path]
         try:
             for path, mark in files.items():
                 if self._ended.is_set():
                     break
-                still = before.get(path) == mark or self._is_old(mark)
-                if still and file_formats.kind_of(path) and self._is_new(path, mark):
-                    epochs += self._tried(path, mark, quiet=path in quiet)
+                still = before.get(path) == mark or self._is_settled(mark)
+                if still and file_formats.kind_of(path) and self._must_load(path, mark):
+                    epochs += self._try_load(path, mark, quiet=path in quiet)
             return epochs
         finally:
-            known = list(self._known.items())
+            known = list(self._outcomes.items())
             self._status = self._status._replace(
                 loaded=len(self.loaded),
                 unsettled=len(self._unsettled(files)),
@@ -289,21 +292,21 @@ class FolderWatch(Feeder):
         return [
             path
             for path, mark in files.items()
-            if file_formats.kind_of(path) and _mark_of(self._known.get(path)) != mark
+            if file_formats.kind_of(path) and _mark_of(self._outcomes.get(path)) != mark
         ]
 
-    def _is_old(self, mark: FileMark) -> bool:
+    def _is_settled(self, mark: FileMark) -> bool:
         """Returns True if a file was not written for the time between two listings."""
         return time.time() - mark.changed_ns / 1e9 > self._every
 
-    def _is_new(self, path: str, mark: FileMark) -> bool:
+    def _must_load(self, path: str, mark: FileMark) -> bool:
         """Returns True if a file must be loaded, or loaded again after a failure and a change."""
-        known = self._known.get(path)
+        known = self._outcomes.get(path)
         if not isinstance(known, FailedFile):
             return known != mark
         return known.mark != mark or known.graph is not self._watches.publisher.snapshot.graph
 
-    def _tried(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
+    def _try_load(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
         """Loads a file; returns True if that made an epoch. Records a failure."""
         try:
             epoch = self._load(path, mark)
@@ -312,14 +315,14 @@ class FolderWatch(Feeder):
                 self._ended.set()
                 return False
             reason = "\n".join([str(error), *getattr(error, "__notes__", ())])
-            told = self._known.get(path)
+            told = self._outcomes.get(path)
             if not quiet and (
                 not isinstance(told, FailedFile) or (told.mark, told.reason) != (mark, reason)
             ):
-                self._note(_refusal(path, self._into.name or "", reason))
+                self._queue_report(_refusal(path, self._into.name or "", reason))
             # A disk error may be temporary; an error in the rows is not.
             graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
-            self._known[path] = FailedFile(mark, reason, graph)
+            self._outcomes[path] = FailedFile(mark, reason, graph)
             return False
         return epoch is not None
 
@@ -345,7 +348,7 @@ class FolderWatch(Feeder):
                     self._blocks[path] = (*before[-1:], block)
                     watches.inputs.take(name, kind, table, recorded)
                 epoch = block.number
-        self._known[path] = mark
+        self._outcomes[path] = mark
         return epoch
 
 
@@ -385,7 +388,7 @@ class FolderWatches(FeedRegistry[FolderWatch]):
         made = FolderWatch(self, pattern, into, every)
         try:
             made.begin()
-            self._keep(key, made)
+            self._register(key, made)
         except BaseException:
             made.stop()
             raise

@@ -63,10 +63,10 @@ class StreamFeed(Feeder):
         self._streams = streams
         self._into = into
         self._uid = streams.publisher.snapshot.stage(into.name or "").uid
-        self._first = None if anew else f"stream {self._uid} {checkpoint}"
-        self._id = ""
+        self._first_key = None if anew else f"stream {self._uid} {checkpoint}"
+        self._query_id = ""
         self._folder: StreamFolder | None = None
-        self._named = threading.Event()
+        self._query_started = threading.Event()
         self._error: BaseException | None = None
 
     def catch_up(self) -> int | None:
@@ -79,7 +79,7 @@ class StreamFeed(Feeder):
             if self.running:
                 self.query.processAllAvailable()
         except Exception as error:
-            raise self._error or self._failed(error) from None
+            raise self._error or self._query_error(error) from None
         if self._error is not None:
             raise self._error
         return self.last
@@ -91,7 +91,7 @@ class StreamFeed(Feeder):
             try:
                 self.query.stop()
             except Exception as error:  # the JVM has ended
-                self._note(f"{self._what()} was not stopped: {error}")
+                self._queue_report(f"{self._title()} was not stopped: {error}")
         super().stop()
 
     def begin(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
@@ -104,13 +104,15 @@ class StreamFeed(Feeder):
             self._folder = stream_folder.stream_folder_of(
                 frame.sparkSession, self._streams.publisher.store.files, checkpoint, name=name
             )
-            self.query = streams.start_query(frame, self._take, checkpoint, trigger, name=name)
-            self._id = str(self.query.id)
+            self.query = streams.start_query(
+                frame, self._commit_batch, checkpoint, trigger, name=name
+            )
+            self._query_id = str(self.query.id)
         except BaseException:
             self._ended.set()
             raise
         finally:
-            self._named.set()
+            self._query_started.set()
         name = f"nosync stream into {self._into.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -118,9 +120,9 @@ class StreamFeed(Feeder):
     def __repr__(self) -> str:
         state = "running" if self.running else "failed" if self._error else "stopped"
         epochs = f"{self.epochs} epoch" + "s" * (self.epochs != 1)
-        return f"<{state} {self._what()}: {epochs}>"
+        return f"<{state} {self._title()}: {epochs}>"
 
-    def _what(self) -> str:
+    def _title(self) -> str:
         return f"stream into '{self._into.name}'"
 
     def _run(self) -> None:
@@ -129,39 +131,39 @@ class StreamFeed(Feeder):
             self.query.awaitTermination()
         except Exception as error:
             if not self._ended.is_set():
-                self._error = self._error or self._failed(error)
-                self._note(f"{self._what()} has ended: {self._error}")
+                self._error = self._error or self._query_error(error)
+                self._queue_report(f"{self._title()} has ended: {self._error}")
         finally:
             self._ended.set()
 
-    def _failed(self, error: Exception) -> NosyncError:
+    def _query_error(self, error: Exception) -> NosyncError:
         """Returns the error of the query itself."""
         from nosync_nb.spark import error_translation
 
         return error_translation.query_error(error, f"stream into {self._into.name}")
 
-    def _take(self, frame: Any, batch: int) -> None:
+    def _commit_batch(self, frame: Any, batch: int) -> None:
         """Commits a micro-batch as an epoch; it is on disk when this returns."""
-        self._named.wait()
+        self._query_started.wait()
         try:
             if self._ended.is_set() or self._streams.over:
-                raise StageError(f"{self._what()} is stopped")
-            self._on_disk()
+                raise StageError(f"{self._title()} is stopped")
+            self._sync_checkpoint()
             self._load(frame, batch)
             self._streams.commits.sync("disk")
-            self._on_disk()
+            self._sync_checkpoint()
         except BaseException as error:
             if not self._ended.is_set():
                 self._error = error
                 hints = " ".join(getattr(error, "__notes__", ()))
-                self._note(
-                    f"{self._what()} has ended: batch {batch} was not taken: {error}\n{hints}\n"
+                self._queue_report(
+                    f"{self._title()} has ended: batch {batch} was not taken: {error}\n{hints}\n"
                     "Hint: start the stream again, and the batch comes again"
                 )
                 self._ended.set()
             raise
 
-    def _on_disk(self) -> None:
+    def _sync_checkpoint(self) -> None:
         """Waits until the files of the query are on disk; a remote checkpoint needs no wait."""
         if self._folder is not None:
             self._folder.sync()
@@ -172,16 +174,16 @@ class StreamFeed(Feeder):
         streams, name = self._streams, self._into.name or ""
         if streams.publisher.snapshot.stage(name).uid != self._uid:
             raise StageError(
-                f"{self._what()}: the input was dropped, and this is another of its name",
+                f"{self._title()}: the input was dropped, and this is another of its name",
                 hint="stream into the one that is there",
             )
         kind = "upsert" if self._into.key else "insert"
-        marks = [idempotency_mark(self._uid, kind, f"{self._id} {turn}") for turn in (0, 1)]
+        marks = [idempotency_mark(self._uid, kind, f"{self._query_id} {turn}") for turn in (0, 1)]
         noted = list(map(streams.loads.noted, marks))
         if batch <= max(map(int, filter(str.isdecimal, noted)), default=-1):
             drain_batch(frame)
             return
-        first = None if batch else self._first
+        first = None if batch else self._first_key
         with handing, feeding, streams.blocks.epoch(first, None) as block:
             if block.skipped:
                 raise self.lost()
@@ -191,12 +193,12 @@ class StreamFeed(Feeder):
 
     def is_lost(self) -> bool:
         """Returns True if the log has a first batch of this stream already."""
-        return self._first is not None and self._streams.loads.seen(f"{BLOCK}{self._first}")
+        return self._first_key is not None and self._streams.loads.seen(f"{BLOCK}{self._first_key}")
 
     def lost(self) -> StageError:
         """Returns the error for a stream that Spark would start from scratch."""
         return StageError(
-            f"{self._what()}: its batches are in the log, and its checkpoint is not there: Spark"
+            f"{self._title()}: its batches are in the log, and its checkpoint is not there: Spark"
             " would hand all of them on again",
             hint="name the checkpoint (checkpoint=), or begin anew with what the source has now"
             " (anew=True), best into another input",
@@ -262,14 +264,14 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         made = StreamFeed(self, into, place, anew=anew)
         try:
             stage = self.publisher.snapshot.stage(name)
-            made.begin(frame, place or self._place(made, stage.uid), trigger)
-            self._keep((name, place), made)
+            made.begin(frame, place or self._default_checkpoint(made, stage.uid), trigger)
+            self._register((name, place), made)
         except BaseException:
             made.stop()
             raise
         return made
 
-    def _place(self, made: StreamFeed, uid: str) -> str:
+    def _default_checkpoint(self, made: StreamFeed, uid: str) -> str:
         """Returns the default folder for the progress of a stream.
 
         Failure: 1. An untrusted log contains a checkpoint. 2. Spark adopts its settings, which may

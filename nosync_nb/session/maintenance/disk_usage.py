@@ -26,7 +26,7 @@ BRANCHES = "branches"
 HASH_BYTES = 8
 """Bytes of each row in memory beside its values: a hash, and as many for a count."""
 
-_OWN = frozenset(("live", "history", "log"))
+_LOG_PURPOSES = frozenset(("live", "history", "log"))
 
 DEEP = 64
 """The depth up to which folders are searched: branches have branches."""
@@ -70,7 +70,7 @@ def measure_disk_usage(publisher: Publisher) -> DiskUsage:
     live, past = files_of(publisher.snapshot.version), store.history.files()
     sizes = dict.fromkeys(DiskUsage._fields, 0)
     seen: set[tuple[int, int]] = set()
-    for path, status in _below(store.files, store.path, 1):
+    for path, status in _files_below(store.files, store.path, 1):
         inner, name = os.path.relpath(path, store.path).split(os.sep)[0], os.path.basename(path)
         if (status.st_dev, status.st_ino) in seen:
             continue
@@ -82,7 +82,7 @@ def measure_disk_usage(publisher: Publisher) -> DiskUsage:
             purpose = "live" if name in live else "history" if name in past else "garbage"
         sizes[purpose] += status.st_size
         sizes["files"] += 1
-        sizes["needed"] += purpose in _OWN
+        sizes["needed"] += purpose in _LOG_PURPOSES
     return DiskUsage(**sizes)
 
 
@@ -131,7 +131,7 @@ def should_defer_rewrites(publisher: Publisher) -> bool:
     return most is not None and write_amplification(publisher).times > most
 
 
-def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
+def _files_below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
     """Yields every file below a folder, branches last; ignores concurrent deletions."""
     try:
         names = files.names(folder)
@@ -146,7 +146,7 @@ def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat
         if not stat.S_ISDIR(status.st_mode):
             yield path, status
         elif depth < DEEP:
-            yield from _below(files, path, depth + 1)
+            yield from _files_below(files, path, depth + 1)
 
 
 def merge_gain(trace: Trace | None) -> float:

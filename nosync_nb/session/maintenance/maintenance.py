@@ -84,7 +84,7 @@ class Maintenance:
         self._aging = HistoryAging(gate, publisher, limits, worker.failures)
         self._due: set[int] = set()  # traces to merge
         self._failed: dict[int, int] = {}  # traces whose merge failed: the frame to wait for
-        self._spared: set[int] = set()  # traces that wait because of the write budget
+        self._deferred: set[int] = set()  # traces that wait because of the write budget
         self._checkpointing = threading.Lock()
         self._clearing = 0  # guarded by `_checkpointing`
 
@@ -98,8 +98,8 @@ class Maintenance:
         if self._failed:
             seq = self._publisher.store.log.head.seq
             due = [number for number in due if self._failed.get(number, 0) <= seq]
-        if self._spared and not disk_usage.should_defer_rewrites(self._publisher):
-            due += [self._spared.pop() for _ in range(len(self._spared))]
+        if self._deferred and not disk_usage.should_defer_rewrites(self._publisher):
+            due += [self._deferred.pop() for _ in range(len(self._deferred))]
         for number in due:
             if disk_usage.merge_gain(traces.get(number)):
                 self._due.add(number)
@@ -174,7 +174,7 @@ class Maintenance:
             with self._gate.lock:
                 self._gate.finish()
                 trace = self._publisher.snapshot.version.traces.get(number)
-                planned = None if trace is None else self._planned(number, trace)
+                planned = None if trace is None else self._next_merge(number, trace)
                 if trace is None or planned is None:
                     return
                 inputs = trace.layers[planned.start : planned.stop]
@@ -189,15 +189,15 @@ class Maintenance:
                     with suppress(NosyncError):  # a reader of a damaged layer reports it
                         stats.keep_nonnegative(trace, planned.stop, most)
                 if merging.is_large and written and self._merges.ready:
-                    merging = self._filed(merging)
+                    merging = self._with_files(merging)
                     asked = self._merges.ask(merging)
-                if not asked and not self._merged(merging):
+                if not asked and not self._merge_layers(merging):
                     return
             finally:
                 if not asked:
                     merging.release()
 
-    def _planned(self, number: int, trace: Trace) -> Merge | None:
+    def _next_merge(self, number: int, trace: Trace) -> Merge | None:
         """Returns the next merge of a trace; one that writes files waits for the write budget."""
         planned, seen = plan(trace), self._publisher.snapshot
         if planned is None or number in seen.graph.unwritten:
@@ -207,10 +207,10 @@ class Maintenance:
         if large and disk_usage.should_defer_rewrites(self._publisher):
             planned = plan(trace, spare=True)
             if planned is None:
-                self._spared.add(number)
+                self._deferred.add(number)
         return planned
 
-    def _filed(self, merging: OffloadedMerge) -> OffloadedMerge:
+    def _with_files(self, merging: OffloadedMerge) -> OffloadedMerge:
         """Returns a merge whose layers are all in files; layers in memory are written first."""
         number, layout, inputs = merging
         layers = []
@@ -221,7 +221,7 @@ class Maintenance:
                 held = self._publisher.store.spill(layer.parts, layout, stem)
                 self._publisher.store.writes.repeat(held.refs)
                 filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
-                self._replaced(number, (layer,), filed)
+                self._replace_layers(number, (layer,), filed)
             layers.append(filed)
         for layer in layers:
             layer.claim()
@@ -229,24 +229,24 @@ class Maintenance:
 
     def take_proposals(self) -> None:
         """Takes the merges of the keeper, and performs here those that have failed there."""
-        self._retire(self._merges.proposals.unwanted())
+        self._retire_files(self._merges.proposals.unwanted())
         while (said := self._merges.proposals.next()) is not None:
-            self._attempt(said[0].number, partial(self._take, *said))
+            self._attempt(said[0].number, partial(self._take_proposal, *said))
 
-    def _take(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
+    def _take_proposal(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
         """Takes one proposal; without files the merge has failed."""
         held = None
         try:
             live = self._is_live(merging)
             held = self._merges.proven(merging, files) if live and files else None
             if held is not None:
-                self._publisher.works.count("proposals", self._taken(merging, held))
+                self._publisher.works.count("proposals", self._adopt_merge(merging, held))
             elif live:
-                self._merged(merging)
+                self._merge_layers(merging)
         finally:
             merging.release()
             if held is None:
-                self._retire({ref.path for ref in files})
+                self._retire_files({ref.path for ref in files})
         self.merge(merging.number)
 
     def _is_live(self, merging: OffloadedMerge) -> bool:
@@ -256,7 +256,7 @@ class Maintenance:
             live = trace is not None and place_merged(trace, merging.inputs) is not None
             return live and not self._publisher.fenced
 
-    def _merged(self, merging: OffloadedMerge) -> bool:
+    def _merge_layers(self, merging: OffloadedMerge) -> bool:
         """Merges layers of a trace and replaces them with the result, if they are still live."""
         number, layout, inputs = merging
         parts = merge_ranges(layout, [layer.parts for layer in inputs])
@@ -265,25 +265,25 @@ class Maintenance:
         count = sum(len(p) for p in parts)
         if count > SPILL_ROWS and number not in unwritten:
             held = self._publisher.store.spill(parts, layout, merging.stem(count))
-        return self._taken(merging, held)
+        return self._adopt_merge(merging, held)
 
-    def _taken(self, merging: OffloadedMerge, held: ArrangedChange) -> bool:
+    def _adopt_merge(self, merging: OffloadedMerge, held: ArrangedChange) -> bool:
         """Replaces layers with their merge, if they are still live."""
         inputs = merging.inputs
         self._publisher.store.writes.repeat(held.refs)
         output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
-        adopted = self._replaced(merging.number, inputs, output)
+        adopted = self._replace_layers(merging.number, inputs, output)
         self._publisher.works.count("merges", adopted)
         return adopted
 
-    def _retire(self, names: set[str]) -> None:
+    def _retire_files(self, names: set[str]) -> None:
         """Marks files as unused."""
         if names:
             with self._gate.lock:
                 self._gate.finish()
                 self._publisher.garbage.retire(names)
 
-    def _replaced(self, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
+    def _replace_layers(self, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
         """Replaces layers with one, if they are live; retires the unused files."""
         with self._gate.lock:
             self._gate.finish()
@@ -316,7 +316,7 @@ class Maintenance:
         with self._checkpointing:
             store.log.check()
             try:
-                version = self._checkpointed()
+                version = self._write_checkpoint()
             except BaseException:
                 self.patience = store.log.head.seq + PATIENCE_FRAMES
                 raise
@@ -330,7 +330,7 @@ class Maintenance:
                 live = self._publisher.named_files | files_of(version)
             store.remove(expired - live)
 
-    def _checkpointed(self) -> VersionState | None:
+    def _write_checkpoint(self) -> VersionState | None:
         """Writes a checkpoint and returns its version; None if no checkpoint can be written."""
         publisher, store = self._publisher, self._publisher.store
         with self._gate.lock:
@@ -360,10 +360,10 @@ class Maintenance:
             self._clearing = CLEARING if fitted else 0
         # Replaced packs are retired later, because the previous checkpoint still names them.
         meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
-        version = self._settled(version, graph, thinned=thinned or bounded)
-        past = self._past(incarnation)
+        version = self._move_to_files(version, graph, thinned=thinned or bounded)
+        past = self._history_record(incarnation)
         if past is None:
-            return self._checkpointed()
+            return self._write_checkpoint()
         meta.update(
             file_references.recorded_requirement(
                 file_references.local_numbers(snapshot.catalog, graph), store.history
@@ -375,7 +375,7 @@ class Maintenance:
         store.log.trim()
         return version
 
-    def _past(self, incarnation: int) -> Mapping[str, Any] | None:
+    def _history_record(self, incarnation: int) -> Mapping[str, Any] | None:
         """Returns the history record of a checkpoint; None if the session was rewound meanwhile."""
         with self._gate.lock:
             self._gate.finish()
@@ -383,7 +383,7 @@ class Maintenance:
                 return None
             return self._publisher.store.history.manifest()
 
-    def _settled(self, version: VersionState, graph: Graph, *, thinned: bool) -> VersionState:
+    def _move_to_files(self, version: VersionState, graph: Graph, *, thinned: bool) -> VersionState:
         """Returns a version with its large layers in files; live ones are replaced as well."""
         traces, rest = dict(version.traces), YieldingPause(self._gate.give_way)
         for number in trace_recovery.trace_logs(graph).keys() & traces.keys():
@@ -397,7 +397,7 @@ class Maintenance:
                 made = adopt_merged(traces[number], (layer,), filed)
                 assert made is not None
                 traces[number] = made
-                self._replaced(number, (layer,), filed)
+                self._replace_layers(number, (layer,), filed)
             rest()
         return VersionState(version.epoch, traces)
 
@@ -410,7 +410,7 @@ class HistoryAging:
     ) -> None:
         self._gate, self._publisher, self._limits = gate, publisher, limits
         self._failures = failures
-        self._fitted: Retention | None = None  # guarded by the lock of checkpoints
+        self._fitted_retention: Retention | None = None  # guarded by the lock of checkpoints
 
     def pack(self, plan: PackPlan | None) -> None:
         """Writes a planned pack, and drops history of stages in memory that no restart replays.
@@ -421,12 +421,12 @@ class HistoryAging:
         if plan is not None:
             at: list[int] = []
             try:
-                self._adopt(plan.perform(self._rest(), at.append))
+                self._adopt_pack(plan.perform(self._pause(), at.append))
             except Exception as error:
                 if at:
                     error.add_note(f"{WHILE}packing {self._publisher.title_of(at[-1])}")
                 raise
-        self._shorten()
+        self._shorten_memory_history()
 
     def thin(self, needed: AbstractSet[str]) -> bool:
         """Combines packs, and downsamples old ones. Returns True if downsampling is allowed.
@@ -435,14 +435,16 @@ class HistoryAging:
             needed: files that are needed for more than the history.
         """
         with self._failures.attempt("thinning out the past"):
-            return self._thinned(needed)
+            return self._downsample(needed)
         return True
 
-    def _thinned(self, needed: AbstractSet[str]) -> bool:
+    def _downsample(self, needed: AbstractSet[str]) -> bool:
         publisher, history = self._publisher, self._publisher.store.history
-        keep = self._kept(publisher.snapshot)
-        while (tidy := history.tidy(keep, needed)) and self._adopt(tidy.perform(self._rest())):
-            keep = self._kept(publisher.snapshot)
+        keep = self._retained_epochs(publisher.snapshot)
+        while (tidy := history.tidy(keep, needed)) and self._adopt_pack(
+            tidy.perform(self._pause())
+        ):
+            keep = self._retained_epochs(publisher.snapshot)
         return keep is not None
 
     def fit(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
@@ -457,29 +459,29 @@ class HistoryAging:
         Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
         """
         with self._failures.attempt("fitting the past into the budget"):
-            return self._fit(needed, again=again)
+            return self._downsample_to_budget(needed, again=again)
         return False
 
-    def _fit(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
+    def _downsample_to_budget(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
         publisher, history = self._publisher, self._publisher.store.history
         said, fitted = publisher.retention, False
-        if again and said == self._fitted:
+        if again and said == self._fitted_retention:
             return None
         while beyond := disk_usage.over_budget(publisher):
-            keep = self._least(publisher.snapshot)
+            keep = self._least_retained(publisher.snapshot)
             plans = (history.tidy(keep, needed, less=each) for each in beyond if keep is not None)
             plan = next((each for each in plans if each is not None), None)
-            if plan is None or not self._adopt(plan.perform(self._rest()), bounded=True):
+            if plan is None or not self._adopt_pack(plan.perform(self._pause()), bounded=True):
                 break
             fitted = True
-        self._fitted = said
+        self._fitted_retention = said
         return fitted
 
-    def _rest(self) -> YieldingPause:
+    def _pause(self) -> YieldingPause:
         """Returns a pause that also waits, within bounds, while an epoch runs."""
         return YieldingPause(self._gate.give_way)
 
-    def _shorten(self) -> None:
+    def _shorten_memory_history(self) -> None:
         """Drops history of stages in memory that is longer than a restart would replay.
 
         The inputs of a stopped stage stay readable at its last epoch, because it resumes there.
@@ -489,12 +491,12 @@ class HistoryAging:
             node = seen.graph.named[name]
             if stage.in_memory and stage.live and node.log is not None:
                 with self._failures.attempt(f"summing up the past of stage '{name}'"):
-                    self._shortened(seen, node.log, node.log_layout)
+                    self._sum_up_oldest(seen, node.log, node.log_layout)
 
-    def _shortened(self, seen: Snapshot, log: int, layout: Layout) -> None:
+    def _sum_up_oldest(self, seen: Snapshot, log: int, layout: Layout) -> None:
         """Sums up the oldest changes of a log, if they are more than a restart would replay."""
         epoch = seen.history.excess(log, self._limits.replay_rows)
-        if epoch is None or min(self._held(seen), default=epoch) < epoch:
+        if epoch is None or min(self._stopped_epochs(seen), default=epoch) < epoch:
             return
         batch = total_of(seen.history.state(log, epoch), layout)
         with self._gate.lock:
@@ -502,23 +504,23 @@ class HistoryAging:
             self._publisher.store.history.shorten(log, epoch, batch, seen.history)
             self._publisher.repacked()
 
-    def _kept(self, seen: Snapshot) -> RetainedEpochs | None:
+    def _retained_epochs(self, seen: Snapshot) -> RetainedEpochs | None:
         """Returns the epochs to retain separately; None: all of them."""
         said, ledger = self._publisher.retention, self._publisher.ledger
-        return said.keep(seen.epoch, ledger.since, self._held(seen))
+        return said.keep(seen.epoch, ledger.since, self._stopped_epochs(seen))
 
-    def _least(self, seen: Snapshot) -> RetainedEpochs | None:
+    def _least_retained(self, seen: Snapshot) -> RetainedEpochs | None:
         """Returns the epochs to retain whatever the log takes; None: it has no budget."""
-        said, keep = self._publisher.retention, self._kept(seen)
+        said, keep = self._publisher.retention, self._retained_epochs(seen)
         if not said.bounded:
             return None
-        return keep or RetainedEpochs(seen.epoch + 1, said.pinned(self._held(seen)))
+        return keep or RetainedEpochs(seen.epoch + 1, said.pinned(self._stopped_epochs(seen)))
 
-    def _held(self, seen: Snapshot) -> list[int]:
+    def _stopped_epochs(self, seen: Snapshot) -> list[int]:
         """Returns the last epochs of stopped stages: their inputs must stay readable there."""
         return [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
 
-    def _adopt(self, packed: PackResult, *, bounded: bool = False) -> bool:
+    def _adopt_pack(self, packed: PackResult, *, bounded: bool = False) -> bool:
         """Adopts a pack; the files of the packs that it replaces are retired.
 
         A pack is rejected if the retention was raised while it was written.
@@ -529,8 +531,8 @@ class HistoryAging:
         with self._gate.lock:
             self._gate.finish()
             seen, history = self._publisher.snapshot, self._publisher.store.history
-            least = self._least(seen) if bounded else None
-            keep = self._kept(seen) if least is None else least._replace(single=1)
+            least = self._least_retained(seen) if bounded else None
+            keep = self._retained_epochs(seen) if least is None else least._replace(single=1)
             if history.loses(packed, keep):
                 self._publisher.garbage.retire(packed.files)
                 return True

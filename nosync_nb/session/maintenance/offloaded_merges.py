@@ -80,23 +80,23 @@ class MergeProposals:
     """
 
     def __init__(self, told: Callable[[], object]) -> None:
-        self._told = told
+        self._notify = told
         self._lock = threading.RLock()
         self._waiting: dict[int, OffloadedMerge] = {}  # guarded by `_lock`, as the attributes below
         self._answers: list[tuple[OffloadedMerge, tuple[PartRef, ...]]] = []
         self._unwanted: set[str] = set()
-        self._last = 0
-        self._heard = 0.0
+        self._last_number = 0
+        self._last_answer = 0.0
         self._silent = False
 
     def begin(self, merging: OffloadedMerge) -> int:
         """Registers a merge before it is requested; returns its number."""
         with self._lock:
             if not self._waiting:
-                self._heard = time.monotonic()
-            self._last += 1
-            self._waiting[self._last] = merging
-            return self._last
+                self._last_answer = time.monotonic()
+            self._last_number += 1
+            self._waiting[self._last_number] = merging
+            return self._last_number
 
     def cancel(self, merge: int) -> bool:
         """Removes a merge that could not be requested; returns True if it was still waiting."""
@@ -106,14 +106,14 @@ class MergeProposals:
     def hear(self, said: MergeProposal) -> None:
         """Handles an answer of the keeper."""
         with self._lock:
-            self._silent, self._heard = False, time.monotonic()
+            self._silent, self._last_answer = False, time.monotonic()
             merging = self._waiting.pop(said.merge, None) if said.done else None
             if merging is not None:
                 self._answers.append((merging, said.files))
             elif said.done:
                 self._unwanted.update(ref.path for ref in said.files)
         if said.done:
-            self._told()
+            self._notify()
 
     def lose(self, *, silent: bool = False) -> None:
         """Fails all requested merges: the keeper has ended, or does not answer."""
@@ -123,13 +123,13 @@ class MergeProposals:
             self._waiting.clear()
             some = bool(self._answers)
         if some:
-            self._told()
+            self._notify()
 
     def overdue(self) -> None:
         """Fails the merges if the keeper is silent; it gets no request until it answers."""
         if self._answers:  # an earlier attempt to take them has failed
-            self._told()
-        if self._waiting and time.monotonic() - self._heard >= SILENT_S:
+            self._notify()
+        if self._waiting and time.monotonic() - self._last_answer >= SILENT_S:
             self.lose(silent=True)
 
     @property
@@ -164,7 +164,7 @@ class OffloadedMerges:
         self, store: Store, told: Callable[[], object], ask: Callable[[bytes], bool]
     ) -> None:
         self.proposals = MergeProposals(told)
-        self._store, self._ask = store, ask
+        self._store, self._send = store, ask
 
     def ask(self, merging: OffloadedMerge) -> bool:
         """Requests a merge of layers that are all in files; returns True if it was sent."""
@@ -173,13 +173,13 @@ class OffloadedMerges:
         stem = merging.stem(sum(layer.rows_count for layer in merging.inputs))
         name = f"{stem}-g{self._store.log.generation}"
         line = MergeRequest(merge, name, merging.layout, layers).line
-        sent = len(line) <= LINE_MAX and self._ask(line)
+        sent = len(line) <= LINE_MAX and self._send(line)
         return sent or not self.proposals.cancel(merge)
 
     @property
     def ready(self) -> bool:
         """True if there is a keeper that takes requests."""
-        return not self.proposals.silent and self._ask(b"")
+        return not self.proposals.silent and self._send(b"")
 
     def proven(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> ArrangedChange | None:
         """Returns the files of a proposal, mapped; None if they are not the merge."""

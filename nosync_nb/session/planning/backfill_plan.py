@@ -141,10 +141,10 @@ def plan_repairs(
         apart: stages that are planned later, because their inputs have no rows yet, together with
             their readers.
     """
-    return [*_Planning(seen, lost, missing, doubts or {}).losses(apart)]
+    return [*_RepairPlanner(seen, lost, missing, doubts or {}).losses(apart)]
 
 
-class _Planning:
+class _RepairPlanner:
     """The state of planning while the stages are visited in the order of the graph.
 
     Attributes:
@@ -174,51 +174,53 @@ class _Planning:
         for node in self.seen.graph:
             if node.name is None or node.name in apart:
                 continue
-            loss = self._of(node, self.seen.catalog[node.name])
+            loss = self._plan_stage(node, self.seen.catalog[node.name])
             if loss is not None:
                 yield loss
 
-    def _of(self, node: Node, stage: Stage) -> StageDamage | None:
+    def _plan_stage(self, node: Node, stage: Stage) -> StageDamage | None:
         """Plans the repair of one stage; None if it has all its data."""
         assert node.log is not None
         broken, doubt = self.lost.of(node.log, stage.begin), self.doubts.get(node.log)
         if broken is not None and broken[0] > stage.last(self.seen.epoch):
             broken = None
         if doubt is not None:
-            return self._refuted(node, stage, doubt, broken)
+            return self._plan_refuted(node, stage, doubt, broken)
         own = {n for n in node.traces.values() if n in self.lacking}
-        parts = self._parts(node) if node.operator is not None else set()
+        parts = self._damaged_parts(node) if node.operator is not None else set()
         state = any(number in self.lacking for number in node.state)
         if broken is None and not own and not parts and not state:
             return None
-        files = frozenset(self._files(node, parts)).union(() if broken is None else broken[1])
+        files = frozenset(self._missing_files(node, parts)).union(
+            () if broken is None else broken[1]
+        )
         loss = StageDamage(stage.name, READ, files, arranged=frozenset(own), begin=stage.begin)
         if broken is not None:
-            return self._broken(node, stage, loss, broken[0], parts)
+            return self._plan_broken(node, stage, loss, broken[0], parts)
         if not parts and not state:
             return loss
         bare = frozenset([node.id]) if state else NOBODY
-        why = self._unable(node, stage, parts | bare)
+        why = self._refusal(node, stage, parts | bare)
         if why is not None:
-            return self._stale(loss, why)
+            return self._as_stale(loss, why)
         self.had |= parts
         return loss._replace(action=RECOMPUTE, refused=frozenset(parts), bare=bare)
 
-    def _refuted(
+    def _plan_refuted(
         self, node: Node, stage: Stage, doubt: RefutedState, broken: tuple[int, set[str]] | None
     ) -> StageDamage:
         """Plans the repair of a stage whose log is refuted from an epoch on."""
         epoch, files = (doubt.epoch, set[str]()) if broken is None else broken
         loss = StageDamage(stage.name, STALE, frozenset(files), begin=stage.begin)
-        why = self._unable(node, stage) if stage.live else "run its cell"
+        why = self._refusal(node, stage) if stage.live else "run its cell"
         if why is not None:
-            return self._stale(loss, f"{doubt.why}; {why}")
+            return self._as_stale(loss, f"{doubt.why}; {why}")
         span = replay.replay_span(self.seen.graph, {node.id})
         parts = {part.id for part in span.graph if part.name is None} - self.had
-        again = self._broken(node, stage, loss, min(epoch, doubt.epoch), parts)
+        again = self._plan_broken(node, stage, loss, min(epoch, doubt.epoch), parts)
         return again._replace(why=f"{doubt.why}: {again.why}")
 
-    def _broken(
+    def _plan_broken(
         self, node: Node, stage: Stage, loss: StageDamage, epoch: int, parts: AbstractSet[int]
     ) -> StageDamage:
         """Plans the repair of a stage whose log cannot be read from an epoch on."""
@@ -226,38 +228,40 @@ class _Planning:
         whole = len(loss.arranged) < len(node.traces)
         hurt = bool(parts) or any(number in self.lacking for number in node.state)
         why = f"its rows at epochs {epoch} to {now - 1} cannot be read"
-        if stage.is_input or stage.frozen or not stage.live or self._unable(node, stage):
-            self._cut(stage, now)  # the current rows are read without the log
+        if stage.is_input or stage.frozen or not stage.live or self._refusal(node, stage):
+            self._limit_readable(stage, now)  # the current rows are read without the log
             if not whole:
-                return self._stale(loss, self._unable(node, stage) or _unhad(stage))
-            return self._stale(loss, why) if hurt else loss._replace(why=why)
+                return self._as_stale(
+                    loss, self._refusal(node, stage) or _unrecoverable_text(stage)
+                )
+            return self._as_stale(loss, why) if hurt else loss._replace(why=why)
         sources = EpochRanges.of(range(now + 1))
-        for name in self._reads(node):
-            sources &= self._epochs(name)
+        for name in self._source_names(node):
+            sources &= self._readable_epochs(name)
         first = sources.neighbours(stage.begin)[1]
         assert first is not None  # the sources are readable at the current epoch
         begin = max(stage.begin, first)
         if begin > stage.begin and whole and not hurt:  # keep the rows that can be read
-            self._cut(stage, now)
+            self._limit_readable(stage, now)
             return loss._replace(why=why)
         last = sources.neighbours(epoch - 1)[0] if epoch else None
         refused = frozenset([node.id, *parts])
         loss = loss._replace(arranged=NOBODY, refused=refused, begin=begin)
         self.had |= parts
-        if last is not None and last > stage.begin and self._tells(node, last):
+        if last is not None and last > stage.begin and self._is_readable(node, last):
             return loss._replace(
-                action=EXTEND, first=last, begin=stage.begin, why=_runs(last + 1, now)
+                action=EXTEND, first=last, begin=stage.begin, why=_epochs_text(last + 1, now)
             )
         if begin > stage.begin:
-            self._cut(stage, begin)
-            why = f"{_runs(begin, now)}; before that what it reads cannot be read any more"
+            self._limit_readable(stage, begin)
+            why = f"{_epochs_text(begin, now)}; before that what it reads cannot be read any more"
             return loss._replace(action=RECOMPUTE, first=begin, why=why)
-        return loss._replace(action=RECOMPUTE, first=begin, why=_runs(begin, now))
+        return loss._replace(action=RECOMPUTE, first=begin, why=_epochs_text(begin, now))
 
-    def _tells(self, node: Node, epoch: int) -> bool:
+    def _is_readable(self, node: Node, epoch: int) -> bool:
         return epoch in self.past.readable([node])
 
-    def _unable(
+    def _refusal(
         self, node: Node, stage: Stage, again: AbstractSet[int] | None = None
     ) -> str | None:
         """Returns why a stage cannot be computed from its inputs; None if it can.
@@ -266,10 +270,10 @@ class _Planning:
             again: the nodes to run; None: all nodes of the stage.
         """
         if node.operator is None:
-            return _unhad(stage)
+            return _unrecoverable_text(stage)
         if self._memoises({node.id} if again is None else again, all_of=again is None):
             return "its memoised results cannot be recomputed: run its cell"
-        gone = next((name for name in self._reads(node) if name in self.gone), None)
+        gone = next((name for name in self._source_names(node) if name in self.gone), None)
         return None if gone is None else f"it reads '{gone}', which is lost"
 
     def _memoises(self, again: AbstractSet[int], *, all_of: bool) -> bool:
@@ -289,15 +293,15 @@ class _Planning:
                     reached.add(i)
         return False
 
-    def _stale(self, loss: StageDamage, why: str) -> StageDamage:
+    def _as_stale(self, loss: StageDamage, why: str) -> StageDamage:
         self.gone.add(loss.name)
         return loss._replace(action=STALE, arranged=NOBODY, why=why)
 
-    def _cut(self, stage: Stage, first: int) -> None:
+    def _limit_readable(self, stage: Stage, first: int) -> None:
         """Records that a collection cannot be read before an epoch, whatever its log contains."""
         self.readable[stage.name] = EpochRanges.of(range(first, self.seen.epoch + 1))
 
-    def _epochs(self, name: str) -> EpochRanges:
+    def _readable_epochs(self, name: str) -> EpochRanges:
         """Returns the epochs at which a collection can be read after the planned repairs."""
         node = self.seen.graph.named[name]
         epochs = self.past.readable([node])
@@ -305,12 +309,12 @@ class _Planning:
             epochs &= self.readable[name]
         return epochs
 
-    def _reads(self, node: Node) -> list[str]:
+    def _source_names(self, node: Node) -> list[str]:
         """Returns the named collections that a node is computed from."""
         sources = replay.replay_span(self.seen.graph, {node.id}).sources
         return [each.name for each in sources if each.name is not None]
 
-    def _parts(self, node: Node) -> set[int]:
+    def _damaged_parts(self, node: Node) -> set[int]:
         """Returns the unnamed nodes that a stage is computed with and that lack files."""
         span = replay.replay_span(self.seen.graph, {node.id})
         lacking = set()
@@ -321,19 +325,19 @@ class _Planning:
                     lacking.add(part.id)
         return lacking
 
-    def _files(self, node: Node, parts: Iterable[int]) -> set[str]:
+    def _missing_files(self, node: Node, parts: Iterable[int]) -> set[str]:
         nodes = [node, *(self.seen.graph.nodes[i] for i in parts)]
         numbers = (n for each in nodes for n in (*each.traces.values(), *each.state))
         return {name for number in numbers for name in self.lacking.get(number, ())}
 
 
-def _unhad(stage: Stage) -> str:
+def _unrecoverable_text(stage: Stage) -> str:
     if stage.is_input:
         return "nothing gives the rows of an input again: restore the file from a copy"
     return "it has stopped, and nothing gives its rows again: restore the file from a copy"
 
 
-def _runs(first: int, last: int) -> str:
+def _epochs_text(first: int, last: int) -> str:
     return f"{counted_noun(last - first + 1, 'epoch')} from {first} on"
 
 
@@ -402,7 +406,7 @@ def catch_up(
     traces = dict(version.traces)
     drafts: list[EpochResult] = []
     for stop in sorted(groups, reverse=True):
-        lagging = _Lagging(
+        lagging = _StoppedGroup(
             past, replay.replay_span(runner.graph, groups[stop]), old, stop, version.epoch
         )
         ran, after = lagging.run(runner, traces, rows_max)
@@ -418,7 +422,7 @@ def catch_up(
     )
 
 
-class _Lagging:
+class _StoppedGroup:
     """The nodes that stopped at one epoch.
 
     Args:
@@ -446,12 +450,12 @@ class _Lagging:
         """
         past, span, stop = self.past, self.span, self.stop
         missed = {n.id: past.changes(n, stop, self.now) for n in span.sources}
-        steps = self._steps(missed, rows_max)
+        steps = self._epochs_to_run(missed, rows_max)
         start: dict[int, Trace] = {}
         for node in span.sources:
-            start.update(self._undone(node, traces, missed[node.id]))
+            start.update(self._traces_at_stop(node, traces, missed[node.id]))
         for i in span.new:
-            start.update(self._kept(span.graph.nodes[i], traces))
+            start.update(self._group_traces(span.graph.nodes[i], traces))
         there = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
         runner = Runner(span.graph, whole.evaluate, whole.bulk)
         draft = runner.first_run(VersionState(stop, start), there)
@@ -471,14 +475,16 @@ class _Lagging:
         own = span.traces
         return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
-    def _steps(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
+    def _epochs_to_run(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
         """Returns the epochs to run: all readable ones if that is cheap, else the current one."""
         rows = sum(map(len, missed.values()))
         if rows > rows_max or self.now - self.stop > replay.EPOCHS_MAX:
             return [self.now]
         return [e for e in self.past.readable(self.span.sources) if e > self.stop]
 
-    def _undone(self, node: Node, traces: Mapping[int, Trace], missed: Batch) -> dict[int, Trace]:
+    def _traces_at_stop(
+        self, node: Node, traces: Mapping[int, Trace], missed: Batch
+    ) -> dict[int, Trace]:
         """Returns the traces of a collection at `stop`: the current ones minus the later changes.
 
         Cost: in the missed changes; for an arrangement that is new, in all rows of the collection.
@@ -500,7 +506,7 @@ class _Lagging:
             )
         return made
 
-    def _kept(self, node: Node, traces: Mapping[int, Trace]) -> dict[int, Trace]:
+    def _group_traces(self, node: Node, traces: Mapping[int, Trace]) -> dict[int, Trace]:
         """Returns the traces that a node of the group had, and newly requested arrangements."""
         before = self.old.nodes[node.id]
         made = {n: traces[n] for n in (*node.state, *before.traces.values()) if n in traces}

@@ -151,7 +151,7 @@ def requested_catalog(
         if old is None:
             stage = Stage(name, tree.schema, tree, begin=seen.epoch, options=given)
         else:
-            own = _demoted(old, tree, given)
+            own = _demoted_options(old, tree, given)
             own = own if own.persist else replace(own, persist=old.options.persist)
             if own.nondeterministic and own.persist == MEMORY:
                 own = replace(own, persist="")  # its results cannot be recomputed
@@ -187,7 +187,7 @@ def _is_same(
     return stage.meaning(prints) == old.fingerprint
 
 
-def _demoted(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
+def _demoted_options(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
     """Returns the options of a stage.
 
     A stage that was demoted as nondeterministic stays so until its definition is edited.
@@ -240,19 +240,19 @@ def decide(
     if named - trees.keys():
         decision.status.update((n, KEPT[0]) for n in catalog if n in named and n not in trees)
     moved: set[str] = set()
-    for name, tree in _sorted(trees, asked).items():
+    for name, tree in _inputs_first(trees, asked).items():
         stage = catalog[name]
         stays = stage.live or stage.refused  # a refused stage has no state to resume from
         if name not in asked and stays and moved.isdisjoint(tree.references):
             decision.catalog[name], decision.status[name] = stage, KEPT[0]
             continue
-        _decide(decision, seen, types, stage, tree, named=name in named, again=name in again)
+        _decide_stage(decision, seen, types, stage, tree, named=name in named, again=name in again)
         if decision.catalog[name] is not before.get(name):
             moved.add(name)
     return decision
 
 
-def _decide(
+def _decide_stage(
     decision: DefinitionDecision,
     seen: Snapshot,
     types: Types | None,
@@ -269,7 +269,9 @@ def _decide(
     why = why or halt_reason(stage, decision.catalog)
     prints = {read: decision.catalog[read].fingerprint for read in tree.references}
     if why is None:
-        _go_on(decision, seen, stage.identified(prints), before, prints, again=again, named=named)
+        _decide_computable(
+            decision, seen, stage.identified(prints), before, prints, again=again, named=named
+        )
     elif before is None or (named and stage.meaning(prints) != before.fingerprint):
         raise StageError(
             f"stage '{name}' cannot be computed: {why}",
@@ -281,7 +283,7 @@ def _decide(
         decision.status[name] = "stale"
 
 
-def _go_on(
+def _decide_computable(
     decision: DefinitionDecision,
     seen: Snapshot,
     stage: Stage,
@@ -306,7 +308,7 @@ def _go_on(
     if before is not None and status == "changed":
         if missing is not None:
             decision.lost[name] = missing
-        earlier = _earlier(before, seen)
+        earlier = _previous_version(before, seen)
         decision.catalog[earlier.name] = earlier
         version = before.version + 1
         stage = replace(
@@ -314,12 +316,12 @@ def _go_on(
         )
         status = "changed" if named else "followed"
     if status in COMPUTED and (same or stage.options.nondeterministic):
-        stage = _separated(stage, decision.catalog, prints, seen.graph.numbers + 1)
+        stage = _with_own_nodes(stage, decision.catalog, prints, seen.graph.numbers + 1)
     decision.status[name] = status
     decision.catalog[name] = stage
 
 
-def _separated(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first: int) -> Stage:
+def _with_own_nodes(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first: int) -> Stage:
     """Returns a stage that shares no node with previous stages, whose rows may differ from its own.
 
     It is recomputed, or its functions return another result each time. The rows of other stages
@@ -337,7 +339,7 @@ def _separated(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first:
     return next(each for each in stages if each.fingerprint not in taken)
 
 
-def _earlier(stage: Stage, seen: Snapshot) -> Stage:
+def _previous_version(stage: Stage, seen: Snapshot) -> Stage:
     """Returns a stage as the frozen previous version that it becomes."""
     node = seen.graph.named[stage.name]
     layout, trace = next(iter(node.traces.items()))
@@ -364,7 +366,9 @@ def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
     return None
 
 
-def _sorted(trees: Mapping[str, Definition], asked: AbstractSet[str]) -> Mapping[str, Definition]:
+def _inputs_first(
+    trees: Mapping[str, Definition], asked: AbstractSet[str]
+) -> Mapping[str, Definition]:
     """Returns the stages after their inputs; only the requested ones may be out of order."""
     place = {name: i for i, name in enumerate(trees)}
     for name in [name for name in trees if name in asked]:

@@ -54,15 +54,15 @@ class ReplaySpan(NamedTuple):
     @property
     def logs(self) -> set[int]:
         """The logs of the computed nodes."""
-        return {number for number, _ in self._wanted.logs()}
+        return {number for number, _ in self._computed_graph.logs()}
 
     @property
     def traces(self) -> set[int]:
         """The traces of the computed nodes."""
-        return {number for number, _ in self._wanted.layouts()}
+        return {number for number, _ in self._computed_graph.layouts()}
 
     @property
-    def _wanted(self) -> Graph:
+    def _computed_graph(self) -> Graph:
         return Graph(self.graph.nodes[i] for i in self.new)
 
 
@@ -127,24 +127,24 @@ def compile_catalog(
             later=later,
         )
         graph = compiler.compile(catalog)
-        lacking = _hollow(graph, old) | _risen(graph, old)
+        lacking = _nodes_without_rows(graph, old) | _newly_written(graph, old)
         if not lacking:
             return graph
         refused |= lacking
 
 
-def _hollow(graph: Graph, old: Graph) -> set[int]:
+def _nodes_without_rows(graph: Graph, old: Graph) -> set[int]:
     """Returns the existing nodes that store no rows and whose rows are now needed."""
     hollow: set[int] = set()
     for node in graph.since(old).fresh:
         if node.id not in old.nodes:
-            hollow.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
+            hollow.update(i for i in node.inputs if _has_no_rows(old.nodes.get(i)))
         elif node.log is not None and old.nodes[node.id].log is None:
             hollow.add(node.id)
     return hollow
 
 
-def _risen(graph: Graph, old: Graph) -> set[int]:
+def _newly_written(graph: Graph, old: Graph) -> set[int]:
     """Returns the nodes that were in memory only and are to be written from now on.
 
     A node that has only stopped is not among them: it is not written before or after.
@@ -154,7 +154,7 @@ def _risen(graph: Graph, old: Graph) -> set[int]:
     return {node.id for node in there if unwritten.isdisjoint((node.log, *node.state))}
 
 
-def _forgets(node: Node | None) -> bool:
+def _has_no_rows(node: Node | None) -> bool:
     return node is not None and (node.log is None or (node.name is None and node.plan == UNMADE))
 
 
@@ -397,10 +397,10 @@ def state_at(layout: Layout, batch: Batch, epoch: int) -> Trace:
 def compact_replayed(draft: EpochResult) -> None:
     """Merges the layers that an epoch left to merge, in this thread."""
     for number in draft.due:
-        draft.traces[number] = _compacted(draft.traces[number])
+        draft.traces[number] = _compact(draft.traces[number])
 
 
-def _compacted(trace: Trace) -> Trace:
+def _compact(trace: Trace) -> Trace:
     while (planned := plan_merges(trace)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
         parts = merge_ranges(trace.layout, [layer.parts for layer in inputs])

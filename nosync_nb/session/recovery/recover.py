@@ -96,14 +96,14 @@ def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoverySta
     if log.mode == "r":
         recovered = log_reader.recover_state(store)
         store.release()
-        return RecoveryState(recovered, _report(recovered, range(0)))
+        return RecoveryState(recovered, _recovery_report(recovered, range(0)))
     describe = _Describer(log.id, types)
     recovered = log_reader.recover_state(store, describe)
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
     lost = lost_epochs(log.noted, recovered.ledger.incarnation, epoch)[:LOST_MAX]
     with guarded_decoding("the log"):
         lacking = fetching.expect(store.sweep())
-    report = _report(recovered, lost)
+    report = _recovery_report(recovered, lost)
     for note in (lacking.said, *behind.demotion_text(catalog)):
         if note:
             report.note(note)
@@ -118,10 +118,10 @@ def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoverySta
     )
 
 
-def _report(recovered: RecoveredState, lost: range) -> RecoveryReport:
+def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
     """Returns the report; `lost` are the epochs that are lost."""
     log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
-    stages, reasons = _ways(catalog)
+    stages, reasons = _stage_statuses(catalog)
     return RecoveryReport(
         fresh=log.fresh,
         clean=log.clean,
@@ -134,7 +134,7 @@ def _report(recovered: RecoveredState, lost: range) -> RecoveryReport:
     )
 
 
-def _ways(catalog: Mapping[str, Stage]) -> tuple[dict[str, str], dict[str, str]]:
+def _stage_statuses(catalog: Mapping[str, Stage]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns for each stage whether it resumes, and the reasons of the stale ones."""
     stages = [s for s in catalog.values() if not s.is_input and not s.frozen]
     ways = {s.name: STALE if s.reason else READ for s in stages}
@@ -174,12 +174,16 @@ class _Describer:
                 catalog[name] = stage.forgotten("", epoch)
             if stage.definition is None or stage.frozen:
                 continue
-            why = held = _held(stage, judged.origin)
+            why = held = _untrusted_reason(stage, judged.origin)
             if why is None and stage.refused:
                 why = stage.reason
             elif why is None:
                 _, why = adapted_to_schemas(stage, catalog, self._types)
-                why = why or definition_diff.halt_reason(stage, catalog) or _gave(stage)
+                why = (
+                    why
+                    or definition_diff.halt_reason(stage, catalog)
+                    or _unrecoverable_reason(stage)
+                )
             lacks = not stage.has(stage.last(epoch))
             if why is not None and (stage.in_memory or lacks):
                 stage = stage.forgotten(why, epoch)
@@ -198,7 +202,7 @@ class _Describer:
         return data, catalog
 
 
-def _held(stage: Stage, origin: signature.CatalogOrigin) -> str | None:
+def _untrusted_reason(stage: Stage, origin: signature.CatalogOrigin) -> str | None:
     """Returns why a stage may not be compiled before its cell is run; None if it may."""
     if stage.signer is not None:
         return origin.why or signature.is_foreign(stage.signer)
@@ -211,7 +215,7 @@ def _held(stage: Stage, origin: signature.CatalogOrigin) -> str | None:
     return None
 
 
-def _gave(stage: Stage) -> str | None:
+def _unrecoverable_reason(stage: Stage) -> str | None:
     """Returns why a stage in memory cannot be recomputed; None if it can."""
     if stage.in_memory and stage.options.nondeterministic:
         return "what its functions gave was in memory alone: run its cell"
@@ -253,12 +257,12 @@ class RecoveryCompletion:
     ) -> None:
         self._gate = gate
         self._publisher = publisher
-        self._upkeep = upkeep
+        self._maintenance = upkeep
         self._link = link
         self._heal = heal
-        self._report = report
-        self._resumes = resume
-        self._lack = lack
+        self._recovery_report = report
+        self._write_resumed = resume
+        self._request_rebuild = lack
 
     def begin(self, opening: RecoveryState) -> None:
         """Schedules the compilation before the first write."""
@@ -284,7 +288,7 @@ class RecoveryCompletion:
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         else:
             differs = True
-            graph = _unmade(graph, old)
+            graph = _limited_to_log(graph, old)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, VersionState(version.epoch, traces), graph, catalog)
@@ -305,7 +309,7 @@ class RecoveryCompletion:
         _, graph = lost_memos.stop(catalog, compiled, version, anew | memory)
         if catalog != before:
             hidden_columns(self._publisher.store.history, named_logs(old), catalog)
-            self._report.restored(*_ways(catalog))
+            self._recovery_report.restored(*_stage_statuses(catalog))
         return graph
 
     def _resume(self, opening: RecoveryState, *, differs: bool) -> None:
@@ -323,21 +327,21 @@ class RecoveryCompletion:
         if opening.lacking:
             self._heal(opening.missing, opening.anew)
         traces = self._publisher.snapshot.version.traces
-        self._upkeep.plan_merges(
+        self._maintenance.plan_merges(
             n for n, t in traces.items() if not files_needed(t) & opening.missing
         )
         if not behind:
             if differs:
-                self._lack()
+                self._request_rebuild()
             return
         try:
-            self._resumes(extend=True, differs=differs)
+            self._write_resumed(extend=True, differs=differs)
         except NosyncError as error:
-            self._report.note(f"a stage has missed epochs and stays stale: {error}")
-            self._resumes(extend=False, differs=differs)
+            self._recovery_report.note(f"a stage has missed epochs and stays stale: {error}")
+            self._write_resumed(extend=False, differs=differs)
 
 
-def _unmade(graph: Graph, old: Graph) -> Graph:
+def _limited_to_log(graph: Graph, old: Graph) -> Graph:
     """Returns a graph compiled over that of a log, limited to what the log contains.
 
     Nodes that must be run for their state get a plan that no operator has, so that a later

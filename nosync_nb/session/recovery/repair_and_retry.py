@@ -76,7 +76,7 @@ class RepairService:
         tried: set[str] = set()
         while error.file is not None and error.file not in tried and len(tried) < _FILES_MAX:
             tried.add(error.file)
-            if not (self._repaired(error.file) or self._regained(error.file)):
+            if not (self._refetch(error.file) or self._rebuild_data(error.file)):
                 break
             try:
                 return call()
@@ -84,30 +84,30 @@ class RepairService:
                 error = another
         raise error
 
-    def _regained(self, name: str) -> bool:
+    def _rebuild_data(self, name: str) -> bool:
         """Returns True if the data of a file was rebuilt and nothing references it any more."""
         if self._store.log.mode == "r":
             return False
         try:
-            done = self._regain(name, self._all_answer())
+            done = self._regain(name, self._all_replicas_answer())
         except StageError:  # inside an epoch, which must fail with its own error
             return False
         if done:
             self._say(f"'{name}' is damaged or missing: what it held was made again")
         return done
 
-    def _all_answer(self) -> bool:
+    def _all_replicas_answer(self) -> bool:
         """Returns True if every replica lists its files of the log now."""
         files, log_id = self._store.files, self._store.log.id
         for address in self._replication.settings.replicas:
             try:
-                if not call_remote(address.url, _Holds(files, address, log_id)):
+                if not call_remote(address.url, _HoldsFiles(files, address, log_id)):
                     return False
             except NosyncError:
                 return False
         return True
 
-    def _repaired(self, name: str) -> bool:
+    def _refetch(self, name: str) -> bool:
         """Returns True if a file is intact after a repair."""
         settings = self._replication.settings
         if not settings.replicas or self._store.log.mode == "r":
@@ -122,7 +122,7 @@ class RepairService:
         return name in done
 
 
-class _Holds:
+class _HoldsFiles:
     """Returns True if a replica holds files of a log; an empty mount point does not."""
 
     def __init__(self, files: Files, address: ReplicaAddress, log_id: bytes) -> None:
@@ -149,19 +149,19 @@ def repaired_files(
     left, before = [*names], -1
     while left and len(whole) > before:  # because a repaired file may be a pack, which names others
         before = len(whole)
-        known = _known(store)
+        known = _immutable_files(store)
         for name in left:
             if name in known:
-                _mend(store, settings, known[name], whole)
+                _repair_one(store, settings, known[name], whole)
         left = [name for name in left if name not in whole]
     return whole
 
 
-def _mend(
+def _repair_one(
     store: Store, settings: ReplicaConfig, item: ImmutableFile, whole: dict[str, list[RepairedFile]]
 ) -> None:
     """Repairs one file if it is damaged, and records it in `whole`."""
-    why = repair.damage_reason(store.files, store.path, item, _uncounted)
+    why = repair.damage_reason(store.files, store.path, item, _ignore_count)
     if not why:
         whole[item.name] = []
         return
@@ -178,11 +178,11 @@ def _mend(
         whole[item.name] = [one]
 
 
-def _known(store: Store) -> dict[str, ImmutableFile]:
+def _immutable_files(store: Store) -> dict[str, ImmutableFile]:
     """Returns the log's entries of its files, including files that only packs name."""
-    surveyed = survey_log(store.files, store.path, HostIdentity(), _uncounted)
-    return immutable_files(completed_report(store.files, store.path, surveyed, _uncounted))
+    surveyed = survey_log(store.files, store.path, HostIdentity(), _ignore_count)
+    return immutable_files(completed_report(store.files, store.path, surveyed, _ignore_count))
 
 
-def _uncounted(_count: int) -> None:
+def _ignore_count(_count: int) -> None:
     pass

@@ -42,7 +42,7 @@ from nosync_nb.trace.batch import Updates, concat_updates
 from nosync_nb.trace.epoch_ranges import EpochRanges, check_readable
 
 
-class _Pair(NamedTuple):
+class _InputPair(NamedTuple):
     """An input of the branch, and the log of the same input in the parent."""
 
     own: Stage
@@ -97,9 +97,9 @@ class ParentFollower:
         seen, ledger = parent.snapshot, parent.ledger
         last = seen.epoch if upto is None else ledger.resolve(upto, seen.epoch)
         recorded, _ = ledger.saved(last)
-        common = self._common(fork, parent)
-        todo = [e for e in range(common + 1, last + 1) if not self._taken(fork, e)]
-        pairs = [*self._pairs(seen, common, todo)]
+        common = self._common_epoch(fork, parent)
+        todo = [e for e in range(common + 1, last + 1) if not self._is_taken(fork, e)]
+        pairs = [*self._input_pairs(seen, common, todo)]
         labels = {epoch: label for label, epoch in recorded["labels"].items()}
         once: dict[int, dict[str, str]] = {}
         for key, epoch in recorded["once"].items():
@@ -107,16 +107,18 @@ class ParentFollower:
         doing = self._publisher.works.doing
         with doing.of(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
             for epoch in todo:
-                at = _moment(ledger, epoch)
-                self._take(seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at))
+                at = _commit_time(ledger, epoch)
+                self._take_epoch(
+                    seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at)
+                )
                 taking.step()
         return self._publisher.now
 
-    def _taken(self, fork: BranchOrigin, epoch: int) -> bool:
+    def _is_taken(self, fork: BranchOrigin, epoch: int) -> bool:
         """Returns True if an epoch of the parent was taken."""
-        return self._publisher.ledger.loaded(_mark(fork, epoch))
+        return self._publisher.ledger.loaded(_parent_key(fork, epoch))
 
-    def _common(self, fork: BranchOrigin, parent: Publisher) -> int:
+    def _common_epoch(self, fork: BranchOrigin, parent: Publisher) -> int:
         """Returns the last epoch that both began with and that neither has undone.
 
         Raises:
@@ -129,15 +131,15 @@ class ParentFollower:
         if ours != theirs:
             same = (here.committed(e) == there.committed(e) for e in range(1, common + 1))
             epoch = 1 + len([*takewhile(bool, same)])
-            raise _left(parent, epoch, epoch - 1)
-        prefix = _mark(fork, "")
+            raise _undone_error(parent, epoch, epoch - 1)
+        prefix = _parent_key(fork, "")
         marks = {int(m[len(prefix) :]): m for m in recorded["once"] if m.startswith(prefix)}
         for epoch in sorted(marks):
-            if recorded["loads"].get(marks[epoch]) != _moment(there, epoch):
-                raise _left(parent, epoch, recorded["once"][marks[epoch]] - 1)
+            if recorded["loads"].get(marks[epoch]) != _commit_time(there, epoch):
+                raise _undone_error(parent, epoch, recorded["once"][marks[epoch]] - 1)
         return common
 
-    def _pairs(self, seen: Snapshot, common: int, todo: list[int]) -> Iterator[_Pair]:
+    def _input_pairs(self, seen: Snapshot, common: int, todo: list[int]) -> Iterator[_InputPair]:
         """Yields the inputs that both logs have; raises if one cannot be followed.
 
         An input that both began with has the same log number in both logs: an input that took its
@@ -166,7 +168,7 @@ class ParentFollower:
                     f"the parent has dropped the input '{own.name}' that this branch began with",
                     hint="follow no further, or drop it here as well and declare it anew",
                 )
-            yield self._pair(seen, own, peer, todo)
+            yield self._input_pair(seen, own, peer, todo)
         here = {stage.uid for stage in catalog.values() if stage.is_input}
         for new in (stage for uid, stage in there.items() if uid not in here):
             if todo and common <= new.begin < todo[-1]:
@@ -176,7 +178,7 @@ class ParentFollower:
                     f" '{new.schema.ddl}'); or follow up to the epoch before: upto={new.begin}",
                 )
 
-    def _pair(self, seen: Snapshot, own: Stage, other: Stage, todo: list[int]) -> _Pair:
+    def _input_pair(self, seen: Snapshot, own: Stage, other: Stage, todo: list[int]) -> _InputPair:
         """Pairs an input with the parent's, if each epoch is retained separately there."""
         log = seen.graph.named[other.name].log
         assert log is not None
@@ -184,12 +186,12 @@ class ParentFollower:
         readable = EpochRanges.of(*(r for r in ranges if r.step == 1), range(other.begin))
         for epoch in (todo[0] - 1, *todo):
             check_readable(other.name, epoch, readable)
-        return _Pair(own, log)
+        return _InputPair(own, log)
 
-    def _take(
+    def _take_epoch(
         self,
         seen: Snapshot,
-        pairs: list[_Pair],
+        pairs: list[_InputPair],
         epoch: int,
         label: str | None,
         once: Mapping[str, str],
@@ -208,29 +210,29 @@ class ParentFollower:
                 for own, log in pairs:
                     batches = seen.history.changes(log, epoch - 1, epoch)
                     updates = [batch.updates for batch in batches if len(batch)]
-                    changes = [*_changes(own, updates)]
-                    if not _is_there(own, changes, {k: once[k] for k in there}, epoch):
+                    changes = [*_calls(own, updates)]
+                    if not _is_loaded(own, changes, {k: once[k] for k in there}, epoch):
                         for change in changes:
                             self._inputs.add(own.name, change)
                 fork, at = mark
                 fresh = {key: load for key, load in once.items() if key not in there}
-                transaction.record({**fresh, _mark(fork, epoch): at})
+                transaction.record({**fresh, _parent_key(fork, epoch): at})
                 self._commits.commit(transaction, None, label)
         finally:
             self._commits.discard(transaction)
 
 
-def _mark(fork: BranchOrigin, epoch: int | str) -> str:
+def _parent_key(fork: BranchOrigin, epoch: int | str) -> str:
     """Returns the key under which an epoch of the parent is recorded."""
     return f"follow:{fork.of}:{epoch}"
 
 
-def _moment(ledger: EpochIndex, epoch: int) -> str:
+def _commit_time(ledger: EpochIndex, epoch: int) -> str:
     """Returns the commit time of an epoch, which distinguishes epochs with the same number."""
     return repr(ledger.committed(epoch))
 
 
-def _left(parent: Publisher, epoch: int, here: int) -> StageError:
+def _undone_error(parent: Publisher, epoch: int, here: int) -> StageError:
     """Returns the error of a parent that has undone an epoch which is here."""
     return StageError(
         f"'{parent.store.path}' went back behind epoch {epoch}, which this branch has of it",
@@ -238,7 +240,9 @@ def _left(parent: Publisher, epoch: int, here: int) -> StageError:
     )
 
 
-def _is_there(own: Stage, changes: list[PendingCall], known: Mapping[str, str], epoch: int) -> bool:
+def _is_loaded(
+    own: Stage, changes: list[PendingCall], known: Mapping[str, str], epoch: int
+) -> bool:
     """Returns True if an epoch's changes to an input were loaded here already, under its key.
 
     Raises:
@@ -258,22 +262,22 @@ def _is_there(own: Stage, changes: list[PendingCall], known: Mapping[str, str], 
     )
 
 
-def _changes(own: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
+def _calls(own: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
     """Yields the changes of an epoch to an input, as calls of a user."""
     if not batches:
         return
     updates = concat_updates(batches, own.schema.types)
-    gone = _where(updates, updates.diff < 0)
+    gone = _select(updates, updates.diff < 0)
     if len(gone.diff) and own.key is not None:
         yield PendingCall("delete", Updates([gone.columns[i] for i in own.key], gone.diff))
     elif len(gone.diff):
         yield PendingCall("remove", gone)
-    came = _where(updates, updates.diff > 0)
+    came = _select(updates, updates.diff > 0)
     if len(came.diff):
         yield PendingCall("insert" if own.key is None else "upsert", came)
 
 
-def _where(updates: Updates, some: npt.NDArray[np.bool_]) -> Updates:
+def _select(updates: Updates, some: npt.NDArray[np.bool_]) -> Updates:
     """Returns some updates with positive counts."""
     columns = [mask(c, some) for c in updates.columns]
     return Updates(columns, np.abs(updates.diff[some]))

@@ -47,13 +47,13 @@ def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
     here = name in branches.branch_names(files, log)
     if here:
         with suppress(CorruptLogError, DurabilityError, TrustError):  # then the registry is used
-            return _said(files, path)
+            return _copies_in_log(files, path)
     said = registry.registered_replicas(files, path)
     addresses = [parse_address(url) for url in said[0]] if said is not None else []
     return BranchCopies(path, addresses[0].log_id if addresses else None, addresses, here)
 
 
-def _said(files: Files, path: str) -> BranchCopies:
+def _copies_in_log(files: Files, path: str) -> BranchCopies:
     """Returns the copies that the branch's own log names."""
     store = Store.open(path, mode="r")
     try:
@@ -105,7 +105,7 @@ def record_restored_branches(files: Files, log: str, replicas: ReplicaConfig) ->
     for each in remote_branches(files, log, replicas.replicas):
         path = branches.branch_folder(log, each.name)
         if not files.exists(path):
-            _remember(files, path, each)
+            _register(files, path, each)
             told.append(
                 f"branch '{each.name}' is at its replicas: nosync.open({path!r},"
                 f" replicas={list(each.urls)!r}) brings it back"
@@ -113,7 +113,7 @@ def record_restored_branches(files: Files, log: str, replicas: ReplicaConfig) ->
     return told
 
 
-def _remember(files: Files, path: str, each: RemoteBranch) -> None:
+def _register(files: Files, path: str, each: RemoteBranch) -> None:
     known = config.checked_config(each.urls, each.quorum, log=path, look=False)
     (log_id,) = {address.log_id for address in known.replicas}
     assert log_id is not None

@@ -94,7 +94,7 @@ class BackupBranches(Protocol):
     def settle(self) -> None: ...
 
 
-class _Point(NamedTuple):
+class _StateAtEpoch(NamedTuple):
     """The part of the current session that exists at an earlier epoch."""
 
     epoch: int
@@ -128,10 +128,10 @@ class RewindService:
         self._transactions = transactions
         self._link = link
         self._signer = signer
-        self._upkeep = upkeep
+        self._maintenance = upkeep
         self._listeners = listeners
         self._repeats = repeats
-        self._keeps = keeps
+        self._backups = keeps
         self._rebuilding = rebuilding
 
     def rewind(self, to: Any) -> RewindReport:
@@ -166,14 +166,14 @@ class RewindService:
                 self._refuse_pending()
                 was = self._publisher.snapshot
                 before = was.epoch
-                epoch = self._epoch(to, before)
+                epoch = self._resolve(to, before)
                 if epoch == before:
                     return RewindReport(before, epoch)
-                report = self._gone_back(self._earlier(was, epoch), outcome)
+                report = self._perform(self._plan_at(was, epoch), outcome)
                 self._repeats.back(epoch)
-                self._keeps.settle()
+                self._backups.settle()
             self._rebuilding.begin()
-            self._upkeep.plan_checkpoint()
+            self._maintenance.plan_checkpoint()
             self._link.follow()
             if self._listeners.heard:
                 self._gate.tell(self._listeners.tell_back, was, self._publisher.snapshot)
@@ -181,7 +181,7 @@ class RewindService:
         except BaseException as error:
             self._gate.settle(error, outcome, "the session has gone back, and stands there")
             with self._gate.lock, suppress(NosyncError):  # the next caller completes it
-                self._keeps.settle()
+                self._backups.settle()
             raise
 
     def _refuse_pending(self) -> None:
@@ -199,13 +199,13 @@ class RewindService:
                 hint="session.commit() or session.discard() before",
             )
 
-    def _epoch(self, to: Any, now: int) -> int:
+    def _resolve(self, to: Any, now: int) -> int:
         """Returns the epoch of a number, a label or a time; refuses negative numbers."""
         if hasattr(to, "__index__") and not isinstance(to, bool) and to.__index__() < 0:
             raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
         return self._publisher.ledger.resolve(to, now)
 
-    def _earlier(self, was: Snapshot, epoch: int) -> GraphAtEpoch:
+    def _plan_at(self, was: Snapshot, epoch: int) -> GraphAtEpoch:
         """Plans the session at an epoch; subtracts the later changes if they are small."""
         store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
         frames = recent.recent_frames(store, epoch, was.epoch, rewinds)
@@ -213,45 +213,45 @@ class RewindService:
         sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
         return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(was, epoch)
 
-    def _gone_back(self, earlier: GraphAtEpoch, outcome: DefinitionOutcome) -> RewindReport:
+    def _perform(self, earlier: GraphAtEpoch, outcome: DefinitionOutcome) -> RewindReport:
         """Prepares the values to assign, writes the frame, and assigns them."""
         publisher, now = self._publisher, self._publisher.snapshot
         catalog = catalog_at.rewound_catalog(now.catalog, earlier)
         computed = [n for n in earlier.unread if catalog[n].live]
         there = publisher.numbered(catalog_at.rewound_graph(now.graph, catalog, earlier))
-        point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
+        point = _StateAtEpoch(earlier.epoch, catalog, there, _traces_of(there, earlier.traces))
         draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
         graph, runner = there, publisher.runner
         lacking = not computed and (self._gate.lacking or not earlier.whole)
         if computed:
-            point, graph, runner, draft = self._computed(earlier, catalog)
+            point, graph, runner, draft = self._run_missing(earlier, catalog)
         elif there.nodes is not now.graph.nodes and not lacking:
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         taken = undo.undo_entries(earlier.epoch, earlier.taken)
-        record, payload = self._record(point, graph, runner, draft, taken, outcome)
+        record, payload = self._redo_record(point, graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
-        self._keeps.settle()
-        branch = self._keeps.leave(rewinds.incarnation)
-        again: Callable[[], None] | None = self._remake if lacking else None
+        self._backups.settle()
+        branch = self._backups.leave(rewinds.incarnation)
+        again: Callable[[], None] | None = self._rebuild_state if lacking else None
         publisher.rewind(RewindRedo(publisher, record, rewinds, again), payload)
         path = os.path.join(publisher.store.path, branches.FOLDER, branch)
         return _report(now, earlier, catalog, remade=lacking)._replace(branch=branch, path=path)
 
-    def _computed(
+    def _run_missing(
         self, earlier: GraphAtEpoch, catalog: dict[str, Stage]
-    ) -> tuple[_Point, Graph, Runner, EpochResult]:
+    ) -> tuple[_StateAtEpoch, Graph, Runner, EpochResult]:
         """Runs stages that were defined later, and missing operator state, at that epoch."""
         link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
 
         def over(stages: Mapping[str, Stage]) -> Compiled:
             there = catalog_at.rewound_graph(now.graph, stages, earlier)
-            return self._compiled(self._publisher.numbered(there), stages, earlier.epoch)
+            return self._compile(self._publisher.numbered(there), stages, earlier.epoch)
 
         version = VersionState(earlier.epoch, earlier.traces)
         there, compiled = lost_memos.stop(catalog, over, version, earlier.unread)
-        point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
+        point = _StateAtEpoch(earlier.epoch, catalog, there, _traces_of(there, earlier.traces))
         self._publisher.take_numbers(compiled.numbers)
         runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
         version = VersionState(point.epoch, point.traces)
@@ -263,15 +263,15 @@ class RewindService:
         draft.keep(number for number, _ in compiled.layouts())
         return point, compiled, runner, draft
 
-    def _compiled(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
+    def _compile(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
         """Compiles the continuing stages over the graph at that epoch."""
         types, none = self._link.types, frozenset[str]()
         graph = replay.compile_catalog(catalog, there, types, now=epoch, extended=none)
         return Compiled(there, graph)
 
-    def _record(
+    def _redo_record(
         self,
-        point: _Point,
+        point: _StateAtEpoch,
         graph: Graph,
         runner: Runner,
         draft: EpochResult,
@@ -286,7 +286,7 @@ class RewindService:
         base = VersionState(point.epoch, point.traces)
         payload = store.definition(draft, base, graph, meta, back=taken)
         logs = named_logs(graph)
-        history = self._history(logs, point.catalog, draft)
+        history = self._history_after(logs, point.catalog, draft)
         version = VersionState(point.epoch, draft.traces)
         needed = files_of(before) | store.history.files()
         made = {ref.path for _, _, held in draft.logged for ref in held.refs}
@@ -308,7 +308,7 @@ class RewindService:
         )
         return record, payload
 
-    def _history(
+    def _history_after(
         self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: EpochResult
     ) -> History:
         """Returns the history after it; may read packs, for a stage computed into another log."""
@@ -320,7 +320,7 @@ class RewindService:
             history.drop(number)
         return history
 
-    def _remake(self) -> None:
+    def _rebuild_state(self) -> None:
         """Requests a run of operators over the current contents of their inputs, to rebuild state.
 
         A nondeterministic stage stops, because it cannot be run again.
@@ -328,19 +328,19 @@ class RewindService:
         publisher = self._publisher
         now = publisher.snapshot
         catalog = dict(now.catalog)
-        over = partial(self._compiled, now.graph, epoch=now.epoch)
+        over = partial(self._compile, now.graph, epoch=now.epoch)
         lost_memos.stop(catalog, over, now.version, frozenset())
         if catalog != now.catalog:
             publisher.compiled(None, now.version, now.graph, catalog)
         self._rebuilding.plan()
 
 
-def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
+def _traces_of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
     """Returns the traces that a graph has."""
     return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
 
 
-def _lacking(node: Node, now: Snapshot, earlier: GraphAtEpoch) -> str | None:
+def _stage_to_rerun(node: Node, now: Snapshot, earlier: GraphAtEpoch) -> str | None:
     """Returns the stage of a node that must be run, because of this or an earlier rewind."""
     name = node.stage or node.name
     stage = None if name is None else now.catalog.get(name)
@@ -354,7 +354,7 @@ def _report(
     now: Snapshot, earlier: GraphAtEpoch, catalog: Mapping[str, Stage], *, remade: bool
 ) -> RewindReport:
     """Returns the report of a rewind, by stages."""
-    again = {name for node in now.graph if (name := _lacking(node, now, earlier)) and remade}
+    again = {name for node in now.graph if (name := _stage_to_rerun(node, now, earlier)) and remade}
     return RewindReport(
         now.epoch,
         earlier.epoch,

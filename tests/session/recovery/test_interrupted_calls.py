@@ -94,7 +94,7 @@ def keepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keeper]]:
         return started[-1]  # type: ignore[return-value]
 
     monkeypatch.setattr(module, "start_keeper", start)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_RETRY_S", 0.001)
     monkeypatch.setattr(module, "prepare_copy", lambda *_: None)
     yield started
     for each in started:
