@@ -84,23 +84,23 @@ class CatalogInstaller:
             the past epochs that were run for stages that had missed them or lost them.
         """
         publisher = self._publisher
-        before, catalog = publisher.snapshot, dict(decision.catalog)
-        old, runner, (missed, drafts, draft, over, written) = self._compile_and_run(
-            decision, catalog, renamed or before.graph, replay_from, afresh, ahead
+        snapshot, catalog = publisher.snapshot, dict(decision.catalog)
+        old, runner, (missed, drafts, draft, inputs, written) = self._compile_and_run(
+            decision, catalog, renamed or snapshot.graph, replay_from, afresh, ahead
         )
         graph, change = runner.graph, runner.graph.since(old)
-        backfill_plan.with_recorded_gaps(catalog, graph, over)
+        backfill_plan.with_recorded_gaps(catalog, graph, inputs)
         _drop_unused_traces(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
-        known = _version_without(before.version, afresh.renewed)
-        payload = publisher.store.definition(draft, known, graph, sealed.meta, missed, written)
+        base = _version_without(snapshot.version, afresh.renewed)
+        payload = publisher.store.definition(draft, base, graph, sealed.meta, missed, written)
         past = [*missed, *drafts, draft]
         logs = _logs_after(publisher.logs, graph, change)
         history = self._history_after(change, logs, catalog, past)
-        version = VersionState(before.epoch, draft.traces)
-        some = not (missed or afresh.renewed or publisher.logs.keys() - logs.keys())
+        version = VersionState(snapshot.epoch, draft.traces)
+        only_dropped = not (missed or afresh.renewed or publisher.logs.keys() - logs.keys())
         retired = _spilled_files(past) | self._unused_files(
-            version, history, change if some else None
+            version, history, change if only_dropped else None
         )
         works = [item for each in past for item in each.work.items()]
         record = DefinitionRedo(
@@ -125,17 +125,17 @@ class CatalogInstaller:
 
     def ahead(self, decision: DefinitionDecision) -> OffLockCompute:
         """Prepares the run of a decision that changes no stage, to be computed without the lock."""
-        seen, bulk = self._publisher.snapshot, self._link.bulk().apart()
-        old, runner = self._compile(decision, decision.catalog, seen.graph, NOTHING)
+        snapshot, bulk = self._publisher.snapshot, self._link.bulk().apart()
+        old, runner = self._compile(decision, decision.catalog, snapshot.graph, NOTHING)
         runner, rows_max = self._runner_of(runner, bulk), self._limits.replay_rows
-        return OffLockCompute(self._gate, seen, decision, old, runner, bulk.files, rows_max)
+        return OffLockCompute(self._gate, snapshot, decision, old, runner, bulk.files, rows_max)
 
     def _compile_and_run(
         self,
         decision: DefinitionDecision,
         catalog: dict[str, Stage],
         old: Graph,
-        asked: int | None,
+        replay_from: int | None,
         afresh: RecomputedState,
         ahead: OffLockCompute | None,
     ) -> tuple[Graph, Runner, OffLockResult]:
@@ -143,7 +143,7 @@ class CatalogInstaller:
         if ahead is not None:
             return ahead.old, self._runner_of(ahead.runner), ahead.over(self._publisher.snapshot)
         old, runner = self._compile(decision, catalog, old, afresh)
-        computed = self._run_described(runner, old, catalog, asked, decision.status, afresh)
+        computed = self._run_described(runner, old, catalog, replay_from, decision.status, afresh)
         return old, runner, computed
 
     def _runner_of(self, runner: Runner, bulk: Placement | None = None) -> Runner:
@@ -153,7 +153,7 @@ class CatalogInstaller:
 
     def _plan_background_work(self, draft: EpochResult) -> None:
         self._maintenance.plan_due(draft)
-        if any(held.refs for _, _, held in draft.logged):
+        if any(change.refs for _, _, change in draft.logged):
             self._maintenance.plan_giving_back()
 
     def _unused_files(
@@ -166,12 +166,14 @@ class CatalogInstaller:
             change: of the graph, if only dropped traces may have lost files; None: any trace may
                 have.
         """
-        before = self._publisher.snapshot.version
+        previous = self._publisher.snapshot.version
         if change is None or change.whole:
-            needed = files_of(before) | self._publisher.store.history.files()
+            needed = files_of(previous) | self._publisher.store.history.files()
         else:
-            gone = {n: trace for n in change.dropped if (trace := before.traces.get(n)) is not None}
-            needed = files_of(VersionState(before.epoch, gone))
+            dropped = {
+                n: trace for n in change.dropped if (trace := previous.traces.get(n)) is not None
+            }
+            needed = files_of(VersionState(previous.epoch, dropped))
         return frozenset(needed - files_of(version) - history.files() if needed else ())
 
     def _run_described(
@@ -179,26 +181,26 @@ class CatalogInstaller:
         runner: Runner,
         old: Graph,
         catalog: dict[str, Stage],
-        asked: int | None,
+        replay_from: int | None,
         status: Mapping[str, str],
         afresh: RecomputedState,
     ) -> OffLockResult:
         """Runs missed epochs and new nodes; operator placement sees the new stages meanwhile."""
-        before = self._publisher.snapshot.catalog
+        previous = self._publisher.snapshot.catalog
         self._publisher.describe(catalog)
         try:
-            computed = self._run_missing(runner, old, catalog, asked, status, afresh)
+            computed = self._run_missing(runner, old, catalog, replay_from, status, afresh)
             computed.draft.traces.update(afresh.renewed)
             return computed
         finally:
-            self._publisher.describe(before)
+            self._publisher.describe(previous)
 
     def _run_missing(
         self,
         runner: Runner,
         old: Graph,
         catalog: dict[str, Stage],
-        asked: int | None,
+        replay_from: int | None,
         status: Mapping[str, str],
         afresh: RecomputedState,
     ) -> OffLockResult:
@@ -215,10 +217,10 @@ class CatalogInstaller:
         new = replay.missing_nodes(graph, base.graph)
         edited = afresh.replayed or any(s in ("changed", "followed") for s in status.values())
         first = afresh.first
-        if new and (edited or asked is not None or first is not None):
+        if new and (edited or replay_from is not None or first is not None):
             part = replay.replay_span(graph, replay.replayable(graph, new, base.graph))
             if first is None and part.new:
-                first = replay.first_epoch(base, part, catalog, asked, rows_max)
+                first = replay.first_epoch(base, part, catalog, replay_from, rows_max)
         if first is None or first == version.epoch:
             with publisher.works.doing.of(_first_run_text(graph, new)):
                 draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
@@ -228,17 +230,17 @@ class CatalogInstaller:
             cleanup,
         )
         if afresh.name:
-            before, after = (each.named[afresh.name] for each in (old, graph))
+            old_node, new_node = (each.named[afresh.name] for each in (old, graph))
             drafts = replay.with_previous_log(
-                base.past, before, after, catalog[afresh.name].begin, drafts
+                base.past, old_node, new_node, catalog[afresh.name].begin, drafts
             )
         written = sum(publisher.store.write_replay(past, graph) for past in drafts)
         for node in graph:
             if node.id in part.new and node.name and not afresh.name:
                 catalog[node.name] = replace(catalog[node.name], begin=first)
-        there = Graph([*base.graph, *(graph.nodes[i] for i in part.new)], graph.numbers)
-        whole = VersionState(version.epoch, {**base.version.traces, **traces})
-        draft = self._gate.run(lambda: runner.first_run(whole, there), cleanup)
+        replayed_graph = Graph([*base.graph, *(graph.nodes[i] for i in part.new)], graph.numbers)
+        replayed_version = VersionState(version.epoch, {**base.version.traces, **traces})
+        draft = self._gate.run(lambda: runner.first_run(replayed_version, replayed_graph), cleanup)
         return OffLockResult(missed, drafts, draft, base.past, written)
 
     def _history_after(
@@ -265,7 +267,7 @@ class CatalogInstaller:
         afresh: RecomputedState,
     ) -> tuple[Graph, Runner]:
         """Returns the previous graph and the runner of a catalog."""
-        old, now = self._publisher.numbered(old), self._publisher.snapshot
+        old, snapshot = self._publisher.numbered(old), self._publisher.snapshot
         graph = replay.compile_catalog(
             catalog,
             old,
@@ -274,12 +276,12 @@ class CatalogInstaller:
             extended=decision.extended,
             refused=afresh.refused,
             bare=afresh.bare,
-            tables=TableSizes(now.graph, now.version.traces),
+            tables=TableSizes(snapshot.graph, snapshot.version.traces),
             later=afresh is not NOTHING,
         )
         self._publisher.take_numbers(graph.numbers)
-        bulk, before = self._link.bulk(), self._publisher.runner
-        runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files, before=before)
+        bulk, previous = self._link.bulk(), self._publisher.runner
+        runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files, before=previous)
         return old, runner
 
 
@@ -291,11 +293,11 @@ def _drop_unused_traces(draft: EpochResult, graph: Graph, change: GraphDiff) -> 
         draft.forget(change.dropped)
 
 
-def _logs_after(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
+def _logs_after(previous: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
     """Returns the logs of named collections after a definition."""
     if change.whole:
         return named_logs(graph)
-    logs = {**before, **named_logs(change.fresh)}
+    logs = {**previous, **named_logs(change.fresh)}
     for number in named_logs(change.gone).keys() - named_logs(change.fresh).keys():
         del logs[number]
     return logs
@@ -303,15 +305,17 @@ def _logs_after(before: Mapping[int, str], graph: Graph, change: GraphDiff) -> d
 
 def _spilled_files(past: Iterable[EpochResult]) -> frozenset[str]:
     """Returns the files of spilled epochs; a checkpoint deletes those that no trace keeps."""
-    return frozenset(ref.path for each in past for _, _, held in each.logged for ref in held.refs)
+    return frozenset(
+        ref.path for each in past for _, _, change in each.logged for ref in change.refs
+    )
 
 
 def _version_without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState:
     """Returns a version without some traces, so that these are written completely."""
     if not traces:
         return version
-    kept = {number: trace for number, trace in version.traces.items() if number not in traces}
-    return VersionState(version.epoch, kept)
+    remaining = {number: trace for number, trace in version.traces.items() if number not in traces}
+    return VersionState(version.epoch, remaining)
 
 
 def _first_run_text(graph: Graph, new: Container[int]) -> str:

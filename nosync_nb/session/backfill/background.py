@@ -79,27 +79,27 @@ class BackgroundRebuild:
 
     def cancel(self) -> None:
         """Cancels the rebuild in progress; with the lock."""
-        ahead, self._in_progress = self._in_progress, None
-        if ahead is not None:
-            ahead.cancel()
+        rebuild, self._in_progress = self._in_progress, None
+        if rebuild is not None:
+            rebuild.cancel()
             self._ended.notify_all()
 
     def _run_in_worker(self) -> None:
         """Computes the state without the lock; runs in the worker."""
-        ahead = self._plan_run()
-        if ahead is None:
+        rebuild = self._plan_run()
+        if rebuild is None:
             return
         try:
             with suppress(Exception):  # the caller that needs it retries and gets the error
-                ahead.compute(self._publisher.works.doing)
-            self._adopt(ahead)
+                rebuild.compute(self._publisher.works.doing)
+            self._adopt(rebuild)
         finally:
-            ahead.end()
+            rebuild.end()
             with self._gate.lock:
-                if self._in_progress is ahead:
+                if self._in_progress is rebuild:
                     self._in_progress = None
                 self._ended.notify_all()
-            ahead.clear()
+            rebuild.clear()
 
     def _plan_run(self) -> OffLockCompute | None:
         """Returns the run to compute; None if no state is missing, or planning failed."""
@@ -113,12 +113,12 @@ class BackgroundRebuild:
                 return self._in_progress
         return None
 
-    def _adopt(self, ahead: OffLockCompute) -> None:
+    def _adopt(self, rebuild: OffLockCompute) -> None:
         with self._gate.lock:
             self._gate.finish()
-            if self._in_progress is not ahead or not ahead.fits(self._publisher.snapshot):
+            if self._in_progress is not rebuild or not rebuild.fits(self._publisher.snapshot):
                 return
-            self._install(ahead)
+            self._install(rebuild)
         self._maintenance.plan_checkpoint()
 
     def _install(self, ahead: OffLockCompute | None) -> None:

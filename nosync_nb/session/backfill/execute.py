@@ -71,10 +71,10 @@ class BackfillExecutor:
         if not doubted:
             return False
         remembered = self._compute_in_turns(missing, absent)
-        whole = self._repair_missing(missing)
-        if whole:  # stages computed in turns need a checkpoint even if no stage is left
+        complete = self._repair_missing(missing)
+        if complete:  # stages computed in turns need a checkpoint even if no stage is left
             self._maintenance.plan_checkpoint()
-        return whole and remembered
+        return complete and remembered
 
     def meet(self, name: str, *, stop: bool) -> bool:
         """Rebuilds the data of a damaged file found during a call.
@@ -107,13 +107,13 @@ class BackfillExecutor:
         Returns:
             True if all stages without rows are computed now.
         """
-        left, whole = set(absent), True
-        while left:
-            self._repair_missing(missing, self._readers(left))
-            ready = left - self._readers(loss.name for loss in self._plan(missing))
-            whole &= self._compute(ready or left, last=True)
-            left -= ready or left
-        return whole
+        remaining, complete = set(absent), True
+        while remaining:
+            self._repair_missing(missing, self._readers(remaining))
+            ready = remaining - self._readers(loss.name for loss in self._plan(missing))
+            complete &= self._compute(ready or remaining, last=True)
+            remaining -= ready or remaining
+        return complete
 
     def _readers(self, names: Iterable[str]) -> set[str]:
         """Returns the readers of some stages; they cannot be computed before these."""
@@ -141,16 +141,16 @@ class BackfillExecutor:
         """
         if self._publisher.store.foreign:
             return False
-        known = {*missing}
+        damaged = {*missing}
         while True:
-            if not (stop or self._can_rebuild(known)):
+            if not (stop or self._can_rebuild(damaged)):
                 return False
             try:
-                return self._repair_all(known, apart, stop=stop)
+                return self._repair_all(damaged, apart, stop=stop)
             except CorruptLogError as error:
-                if error.file is None or error.file in known:
+                if error.file is None or error.file in damaged:
                     raise
-                known.add(error.file)
+                damaged.add(error.file)
 
     def _repair_all(
         self, missing: AbstractSet[str], apart: AbstractSet[str], *, stop: bool
@@ -162,12 +162,12 @@ class BackfillExecutor:
         doubts = backfill_plan.refuted_stages(publisher.snapshot, wrong)
         self._record_refuted(doubts)
         planned = backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts, apart)
-        whole = True
+        complete = True
         for loss in planned:
-            whole &= self._repair(loss, missing, stop=stop)
-        if planned and whole and not apart:
+            complete &= self._repair(loss, missing, stop=stop)
+        if planned and complete and not apart:
             self._maintenance.plan_checkpoint()
-        return whole
+        return complete
 
     def _record_refuted(self, doubts: Mapping[int, RefutedState]) -> None:
         """Records the refuted stages in the catalog before the first of them is recomputed.
@@ -175,13 +175,13 @@ class BackfillExecutor:
         Failure: 1. A stage is recomputed into another log. 2. After a crash no clock contradicts
         any more. 3. Its reader continues, although it was computed from the refuted rows.
         """
-        seen = self._publisher.snapshot
-        catalog = dict(seen.catalog)
-        for name, node in seen.graph.named.items():
+        snapshot = self._publisher.snapshot
+        catalog = dict(snapshot.catalog)
+        for name, node in snapshot.graph.named.items():
             refuted = doubts.get(node.log or 0)
             if refuted is not None and catalog[name].refuted is None:
                 catalog[name] = replace(catalog[name], refuted=refuted)
-        if catalog != seen.catalog:
+        if catalog != snapshot.catalog:
             self._installation.install(definition_diff.unchanged_decision(catalog))
 
     def _stages_without_rows(self, anew: AbstractSet[str]) -> set[str]:
@@ -197,14 +197,14 @@ class BackfillExecutor:
         Args:
             last: there is no further attempt: if it fails, the stages become stale.
         """
-        seen = self._publisher.snapshot
-        stages = {n: stage for n, stage in seen.catalog.items() if n in names and stage.live}
-        named = {seen.graph.named[name].id for name in stages}
-        nodes = named | (seen.graph.hidden() & replay.below(seen.graph, named))
+        snapshot = self._publisher.snapshot
+        stages = {n: stage for n, stage in snapshot.catalog.items() if n in names and stage.live}
+        named = {snapshot.graph.named[name].id for name in stages}
+        nodes = named | (snapshot.graph.hidden() & replay.below(snapshot.graph, named))
         if not nodes:
             return True
-        anew = {n: replace(s, begin=seen.epoch, gaps=()) for n, s in stages.items()}
-        decision = definition_diff.unchanged_decision({**seen.catalog, **anew})
+        restarted = {n: replace(s, begin=snapshot.epoch, gaps=()) for n, s in stages.items()}
+        decision = definition_diff.unchanged_decision({**snapshot.catalog, **restarted})
         memory = any(stage.in_memory for stage in stages.values())
         afresh = RecomputedState(refused=nodes, replayed=memory)
         try:
@@ -215,7 +215,7 @@ class BackfillExecutor:
             return False
         for name, stage in stages.items():
             begin = self._publisher.snapshot.catalog[name].begin
-            what = "in memory alone" if stage.in_memory else f"not there at epoch {seen.epoch}"
+            what = "in memory alone" if stage.in_memory else f"not there at epoch {snapshot.epoch}"
             self._report.came_back(
                 name, RECOMPUTE, f"it was {what}, and is computed from epoch {begin} on"
             )
@@ -224,15 +224,15 @@ class BackfillExecutor:
 
     def _stop_without_rows(self, stages: Mapping[str, Stage], why: str) -> None:
         """Stops stages whose rows are all lost, and their readers."""
-        seen = self._publisher.snapshot
-        catalog = dict(seen.catalog)
+        snapshot = self._publisher.snapshot
+        catalog = dict(snapshot.catalog)
         for name, stage in stages.items():
-            catalog[name] = stage.forgotten(why, seen.epoch)
+            catalog[name] = stage.forgotten(why, snapshot.epoch)
             self._report.came_back(name, STALE, why)
-            for reader in seen.graph.dependants(name):
+            for reader in snapshot.graph.dependants(name):
                 if catalog[reader].live and reader not in stages:
                     reason = f"it reads '{name}', which is stale"
-                    catalog[reader] = catalog[reader].stopped(reason, seen.epoch)
+                    catalog[reader] = catalog[reader].stopped(reason, snapshot.epoch)
                     self._report.came_back(reader, STALE, reason)
         self._installation.install(definition_diff.unchanged_decision(catalog))
 
@@ -282,15 +282,17 @@ class BackfillExecutor:
         """Returns the lost traces of a collection, rebuilt from another trace or from its log."""
         if not loss.arranged:
             return {}
-        seen, store = self._publisher.snapshot, self._publisher.store
-        node = seen.graph.named[loss.name]
-        batch = _contents(seen, loss)
-        made = {}
+        snapshot, store = self._publisher.snapshot, self._publisher.store
+        node = snapshot.graph.named[loss.name]
+        batch = _contents(snapshot, loss)
+        rebuilt = {}
         for layout, number in node.traces.items():
             if number in loss.arranged:
-                own = batch if batch.layout == layout else arrange(layout, batch.updates)
-                made[number] = Trace(layout, (store.filed(number, layout, own, seen.epoch),))
-        return made
+                arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
+                rebuilt[number] = Trace(
+                    layout, (store.filed(number, layout, arranged, snapshot.epoch),)
+                )
+        return rebuilt
 
     def _stop_damaged(self, loss: StageDamage) -> None:
         """Stops a stage that cannot be repaired, and its readers.
@@ -299,37 +301,39 @@ class BackfillExecutor:
         and looks up these rows, so no commit succeeds. Hence such readers stop, and wait while the
         input is held. Readers that only take its changes continue.
         """
-        seen = self._publisher.snapshot
-        catalog, stage = dict(seen.catalog), seen.catalog[loss.name]
-        given = stage.is_input or stage.frozen
-        if given:
+        snapshot = self._publisher.snapshot
+        catalog, stage = dict(snapshot.catalog), snapshot.catalog[loss.name]
+        not_computed = stage.is_input or stage.frozen
+        if not_computed:
             catalog[loss.name] = replace(stage, held=_reason_text(loss))
         elif stage.refuted is not None:
-            catalog[loss.name] = stage.stopped(_reason_text(loss), seen.epoch)
+            catalog[loss.name] = stage.stopped(_reason_text(loss), snapshot.epoch)
         elif stage.live:
             catalog[loss.name] = replace(
-                stage.stopped(_reason_text(loss), seen.epoch), held=_reason_text(loss)
+                stage.stopped(_reason_text(loss), snapshot.epoch), held=_reason_text(loss)
             )
         else:
             return
-        why = f"it reads '{loss.name}', which is {'lost' if given else 'stale'}"
+        why = f"it reads '{loss.name}', which is {'lost' if not_computed else 'stale'}"
         readers = (
-            _lookup_readers(seen.graph, loss.name) if given else seen.graph.dependants(loss.name)
+            _lookup_readers(snapshot.graph, loss.name)
+            if not_computed
+            else snapshot.graph.dependants(loss.name)
         )
         for name in readers:
             if catalog[name].live:
-                catalog[name] = catalog[name].stopped(why, seen.epoch)
+                catalog[name] = catalog[name].stopped(why, snapshot.epoch)
                 self._report.came_back(name, STALE, why)
-        if catalog != seen.catalog:
+        if catalog != snapshot.catalog:
             self._installation.install(definition_diff.unchanged_decision(catalog))
 
     def _report_repair(self, loss: StageDamage) -> None:
         stage = self._publisher.snapshot.catalog[loss.name]
         if stage.is_input or stage.frozen or loss.action == READ:
-            what = "input" if stage.is_input else "stage"
-            again = f"{_missing_text(loss.files)}: its rows were arranged again out of its log"
-            text = again if loss.arranged else _reason_text(loss)
-            self._report.note(f"{what} '{loss.name}': {text}")
+            kind = "input" if stage.is_input else "stage"
+            rebuilt = f"{_missing_text(loss.files)}: its rows were arranged again out of its log"
+            text = rebuilt if loss.arranged else _reason_text(loss)
+            self._report.note(f"{kind} '{loss.name}': {text}")
         else:
             self._report.came_back(loss.name, loss.action, _reason_text(loss))
 
@@ -339,15 +343,15 @@ def _rebuilds(loss: StageDamage) -> bool:
     return bool(loss.arranged or loss.refused or loss.bare)
 
 
-def _contents(seen: Snapshot, loss: StageDamage) -> Batch:
+def _contents(snapshot: Snapshot, loss: StageDamage) -> Batch:
     """Returns the current contents of a collection without its lost traces."""
-    node, last = seen.graph.named[loss.name], seen.last(seen.catalog[loss.name])
+    node, last = snapshot.graph.named[loss.name], snapshot.last(snapshot.catalog[loss.name])
     assert node.log is not None
     for number in node.traces.values():
-        trace = seen.version.traces.get(number)
+        trace = snapshot.version.traces.get(number)
         if number not in loss.arranged and trace is not None:
             return trace.consolidated()
-    return total_of(seen.history.state(node.log, last), node.log_layout)
+    return total_of(snapshot.history.state(node.log, last), node.log_layout)
 
 
 def _lookup_readers(graph: Graph, name: str) -> list[str]:

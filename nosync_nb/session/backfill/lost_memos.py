@@ -101,8 +101,8 @@ class _LostResults:
     def _loss_reason(self, node: Node) -> str:
         """Returns why a node has lost its results: another release's plan, or a past epoch."""
         same = (each for each in self.old if each.fingerprint == node.fingerprint)
-        before = next((each for each in same if each.name == node.name), None)
-        if before is not None and before.plan not in ("", UNMADE, node.plan):
+        old_node = next((each for each in same if each.name == node.name), None)
+        if old_node is not None and old_node.plan not in ("", UNMADE, node.plan):
             return "its memoised results are not in the form of this release: run the stage's cell"
         epoch = self.version.epoch
         return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
@@ -112,12 +112,12 @@ class _LostResults:
         if node.name is not None:
             return [node.name]
         reached, names = {node.id}, []
-        for each in self.graph:
-            if not reached.isdisjoint(each.inputs):
-                if each.name is None:
-                    reached.add(each.id)
+        for reader in self.graph:
+            if not reached.isdisjoint(reader.inputs):
+                if reader.name is None:
+                    reached.add(reader.id)
                 else:
-                    names.append(each.name)
+                    names.append(reader.name)
         return names
 
     def _is_empty(self, node: Node) -> bool:
@@ -128,11 +128,11 @@ class _LostResults:
 
     def _check_empty(self, node: Node) -> bool:
         if node.name is None:
-            before = self.old.nodes.get(node.id)
+            old_node = self.old.nodes.get(node.id)
         else:
-            before = None if node.name in self.absent else self.old.named.get(node.name)
-        if before is not None and before.traces:
-            traces = (self.version.traces.get(number) for number in before.traces.values())
+            old_node = None if node.name in self.absent else self.old.named.get(node.name)
+        if old_node is not None and old_node.traces:
+            traces = (self.version.traces.get(number) for number in old_node.traces.values())
             trace = next((each for each in traces if each is not None), None)
             try:
                 return trace is None or not (trace.rows_count and len(trace.consolidated()))

@@ -58,7 +58,7 @@ class OffLockCompute:
     def __init__(
         self,
         gate: WriterLock,
-        seen: Snapshot,
+        snapshot: Snapshot,
         decision: DefinitionDecision,
         old: Graph,
         runner: Runner,
@@ -67,7 +67,7 @@ class OffLockCompute:
     ) -> None:
         self.decision, self.old, self.runner = decision, old, runner
         self.ended = False
-        self._gate, self._snapshot, self._files = gate, seen, files
+        self._gate, self._snapshot, self._files = gate, snapshot, files
         self._rows_max = rows_max
         self._cancelled = self._adopted = False
         self._result: OffLockResult | None = None
@@ -78,20 +78,20 @@ class OffLockCompute:
         Raises:
             CancelledError: it was cancelled meanwhile.
         """
-        seen, graph = self._snapshot, self.runner.graph
+        snapshot, graph = self._snapshot, self.runner.graph
         new = replay.missing_nodes(graph, self.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
         what = f"makes what is remembered for {first_names([*stages])}"
-        with doing.of(what, len(new)) as going_on:
+        with doing.of(what, len(new)) as progress:
 
             def step() -> None:
                 if self._cancelled:
                     raise CancelledError
-                going_on.step()
+                progress.step()
 
             def run() -> OffLockResult:
                 missed, base = backfill_plan.catch_up(
-                    self.runner, self.old, seen.version, seen.history, self._rows_max
+                    self.runner, self.old, snapshot.version, snapshot.history, self._rows_max
                 )
                 draft = self.runner.first_run(base.version, base.graph, step=step)
                 return OffLockResult(missed, [], draft, base.past, 0)
@@ -100,9 +100,9 @@ class OffLockCompute:
 
     def fits(self, now: Snapshot) -> bool:
         """Returns True if the result applies to a snapshot; the rows may be in other layers."""
-        seen = self._snapshot
-        same = now.graph is seen.graph and now.catalog is seen.catalog
-        return same and now.epoch == seen.epoch and self._result is not None
+        snapshot = self._snapshot
+        same = now.graph is snapshot.graph and now.catalog is snapshot.catalog
+        return same and now.epoch == snapshot.epoch and self._result is not None
 
     def over(self, now: Snapshot) -> OffLockResult:
         """Returns the result over the current layers; from here on the log owns its files.

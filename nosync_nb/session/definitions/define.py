@@ -193,16 +193,16 @@ class DefinitionService:
         seconds = time.perf_counter() - start
         self._notify(decision.notices if changes else ())
         self._link.follow()
-        wanted = [n for n in status if n in trees or status[n] != "unchanged"]
-        return [self._stage_report(n, status[n], seconds, trees, first) for n in wanted]
+        reported = [n for n in status if n in trees or status[n] != "unchanged"]
+        return [self._stage_report(n, status[n], seconds, trees, first) for n in reported]
 
     def _decision(
         self, trees: Mapping[str, Definition], options: StageOptions, again: AbstractSet[str]
     ) -> definition_diff.DefinitionDecision:
         """Decides what definitions change in the current snapshot."""
-        seen = self._publisher.snapshot
-        catalog = definition_diff.requested_catalog(seen, trees, options, again=again)
-        return definition_diff.decide(seen, self._types, catalog, trees.keys(), again=again)
+        snapshot = self._publisher.snapshot
+        catalog = definition_diff.requested_catalog(snapshot, trees, options, again=again)
+        return definition_diff.decide(snapshot, self._types, catalog, trees.keys(), again=again)
 
     def _raise_levels(self, risen: Mapping[str, Stage]) -> None:
         """Moves stages from memory to their new level by recomputing them once.
@@ -214,9 +214,11 @@ class DefinitionService:
             for name, stage in risen.items():
                 catalog = dict(self._publisher.snapshot.catalog)
                 catalog[name] = replace(catalog[name], options=stage.options)
-                anew = RecomputedState(name, first=stage.begin)
+                recomputed = RecomputedState(name, first=stage.begin)
                 self._installation.install(
-                    definition_diff.unchanged_decision(catalog), afresh=anew, outcome=rose[name]
+                    definition_diff.unchanged_decision(catalog),
+                    afresh=recomputed,
+                    outcome=rose[name],
                 )
 
     def resume(self, *, extend: bool, differs: bool) -> None:
@@ -276,18 +278,18 @@ class DefinitionService:
                 by_id[id(tree)] = reference_to(name, tree.schema)
         for tree in described.values():
             for part in tree.walk():
-                known = self._names.given(part)
-                if id(part) not in by_id and known in catalog:
-                    by_id[id(part)] = reference_to(str(known), part.schema)
+                given_name = self._names.given(part)
+                if id(part) not in by_id and given_name in catalog:
+                    by_id[id(part)] = reference_to(str(given_name), part.schema)
         trees = {}
         for name, tree in described.items():
             if tree.is_ref and tree.name == name:
                 continue
-            own = {k: v for k, v in by_id.items() if k != id(tree) or v.name != name}
+            replacements = {k: v for k, v in by_id.items() if k != id(tree) or v.name != name}
             first = next((n for n, each in described.items() if each is tree), name)
             if first == name:
-                own.pop(id(tree), None)
-            trees[name] = with_replaced_parts(tree, own)
+                replacements.pop(id(tree), None)
+            trees[name] = with_replaced_parts(tree, replacements)
             if name in trees[name].references:
                 raise StageError(
                     f"stage '{name}' depends on itself",
@@ -297,14 +299,14 @@ class DefinitionService:
         return definition_diff.topological_order(trees)
 
     def _stage_report(
-        self, name: str, status: str, seconds: float, named: Iterable[str], asked: int | None
+        self, name: str, status: str, seconds: float, named: Iterable[str], replay_from: int | None
     ) -> StageReport:
         publisher = self._publisher
         snapshot = publisher.snapshot
         stage = snapshot.stage(name)
         last = snapshot.last(stage)
         work = publisher.works.last(name)
-        hint = replay.replay_message(snapshot, stage, status, named, asked)
+        hint = replay.replay_message(snapshot, stage, status, named, replay_from)
         if stage.reason:
             hint = f"stale: {stage.reason}"
         computed = status in ("new", "changed", "followed", "extended")
@@ -329,36 +331,36 @@ class DefinitionService:
             self._drop(names, outcome, cascade=cascade)
             self._link.follow()
         except BaseException as error:
-            gone = ", ".join(f"'{name}'" for name in names)
-            self._gate.settle(error, outcome, f"{gone}: dropped, and stays so")
+            listed = ", ".join(f"'{name}'" for name in names)
+            self._gate.settle(error, outcome, f"{listed}: dropped, and stays so")
             raise
 
     def _drop(self, names: Sequence[str], outcome: DefinitionOutcome, *, cascade: bool) -> None:
         with self._gate.lock:
             self._gate.turn("drop")
             snapshot = self._publisher.snapshot
-            before = snapshot.catalog
-            gone = set(names)
+            catalog = snapshot.catalog
+            dropped = set(names)
             for name in names:
-                if name not in before:
-                    raise unknown_name_error(before, name)
+                if name not in catalog:
+                    raise unknown_name_error(catalog, name)
             for name in names:
-                readers = _readers(before, name)
-                if not cascade and set(readers) - gone:
+                readers = _readers(catalog, name)
+                if not cascade and set(readers) - dropped:
                     raise StageError(
                         f"'{name}' is read by {', '.join(readers)}",
                         hint=f"drop them too: session.drop('{name}', cascade=True)",
                     )
-                gone |= set(readers)
-            gone |= {n for n in before if n.partition("@")[0] in gone}
-            self._refuse_pending(gone, "drop")
+                dropped |= set(readers)
+            dropped |= {n for n in catalog if n.partition("@")[0] in dropped}
+            self._refuse_pending(dropped, "drop")
             works = self._publisher.works.stages
             self._installation.install(
                 definition_diff.unchanged_decision(
-                    {n: s for n, s in before.items() if n not in gone}
+                    {n: s for n, s in catalog.items() if n not in dropped}
                 ),
-                work={name: work for name, work in works.items() if name not in gone},
-                names=dict.fromkeys(self._names.called(gone)),
+                work={name: work for name, work in works.items() if name not in dropped},
+                names=dict.fromkeys(self._names.called(dropped)),
                 outcome=outcome,
             )
 
@@ -405,9 +407,9 @@ class DefinitionService:
 
 def _defined_text(collections: Iterable[str]) -> str:
     names = [f"'{name}'" for name in collections]
-    one = len(names) == 1
-    what = f"stage {names[0]} is defined" if one else f"stages {', '.join(names)} are defined"
-    return f"{what} and stand{'s' if one else ''}"
+    single = len(names) == 1
+    subject = f"stage {names[0]} is defined" if single else f"stages {', '.join(names)} are defined"
+    return f"{subject} and stand{'s' if single else ''}"
 
 
 def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:
@@ -466,29 +468,29 @@ class InputDeclarations:
         Raises:
             SchemaError: if the name is a stage, or an input with other columns or another key.
         """
-        wanted = _parsed_schema(schema)
-        if self._exists(name, wanted, key):
+        columns = _parsed_schema(schema)
+        if self._exists(name, columns, key):
             return
-        if wanted is None:
+        if columns is None:
             raise SchemaError(
                 f"input '{name}' needs columns",
                 hint=f"session.input('{name}', 'id bigint, name string')",
             )
-        wanted.usable(f"input '{name}'")
-        places = None
+        columns.usable(f"input '{name}'")
+        key_positions = None
         if key is not None:
             names = [key] if isinstance(key, str) else list(key)
-            places = tuple(wanted.index(k) for k in names)
-            for place in places:
-                if wanted.types[place].startswith("map"):
-                    column = wanted.names[place]
+            key_positions = tuple(columns.index(k) for k in names)
+            for position in key_positions:
+                if columns.types[position].startswith("map"):
+                    name_of_map = columns.names[position]
                     raise SchemaError(
-                        f"input '{name}': '{column}' is a map, and maps cannot be keys",
+                        f"input '{name}': '{name_of_map}' is a map, and maps cannot be keys",
                         hint="key the input by other columns, or declare it without key=",
                     )
         outcome = DefinitionOutcome()
         try:
-            self._create(name, wanted, key, places, outcome)
+            self._create(name, columns, key, key_positions, outcome)
             if _has_rows(schema):
                 self._from_data.append(name)
             self._link.follow()
@@ -499,31 +501,31 @@ class InputDeclarations:
     def _create(
         self,
         name: str,
-        wanted: Schema,
+        columns: Schema,
         key: Any,
-        places: tuple[int, ...] | None,
+        key_positions: tuple[int, ...] | None,
         outcome: DefinitionOutcome,
     ) -> None:
         """Creates an input, unless another thread has created it meanwhile."""
         with self._gate.lock:
             self._gate.turn("input")
-            if self._exists(name, wanted, key):
+            if self._exists(name, columns, key):
                 return
             now, catalog = self._publisher.now, self._publisher.snapshot.catalog
             uid = self._unused_identity(name)
-            stage = Stage(name, wanted, key=places, begin=now, uid=uid).identified({})
+            stage = Stage(name, columns, key=key_positions, begin=now, uid=uid).identified({})
             self._installation.install(
                 definition_diff.unchanged_decision({**catalog, name: stage}), outcome=outcome
             )
 
-    def _exists(self, name: str, wanted: Schema | None, key: Any) -> bool:
+    def _exists(self, name: str, columns: Schema | None, key: Any) -> bool:
         """Returns True if the input exists; raises if it differs from the request."""
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None:
             return False
         if not stage.is_input:
             raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
-        _check_same_input(stage, wanted, key)
+        _check_same_input(stage, columns, key)
         return True
 
     def _unused_identity(self, name: str) -> str:
@@ -562,32 +564,32 @@ def _has_rows(schema: Any) -> bool:
         return True
 
 
-def _arrow_schema(given: Any) -> pa.Schema:
+def _arrow_schema(source: Any) -> pa.Schema:
     """Returns the schema of an object that exports one through Arrow.
 
     Raises:
         SchemaError: if it is the type of one column.
     """
     try:
-        return pa.schema(given)
+        return pa.schema(source)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise SchemaError(
-            f"a {type(given).__name__} is no schema of a table: {said}",
+            f"a {type(source).__name__} is no schema of a table: {reason}",
             hint="give the columns as text, 'name type, ...', or as a pyarrow.Schema",
         ) from None
 
 
-def _check_same_input(stage: Stage, wanted: Schema | None, key: Any) -> None:
-    if wanted is not None and wanted != stage.schema:
+def _check_same_input(stage: Stage, schema: Schema | None, key: Any) -> None:
+    if schema is not None and schema != stage.schema:
         raise SchemaError(
-            f"input '{stage.name}' has columns ({stage.schema.ddl}), not ({wanted.ddl})",
+            f"input '{stage.name}' has columns ({stage.schema.ddl}), not ({schema.ddl})",
             hint=f"use another name, or drop it first: session.drop('{stage.name}', cascade=True)",
         )
     names = None if key is None else [key] if isinstance(key, str) else list(key)
-    held = None if stage.key is None else [stage.schema.names[i] for i in stage.key]
-    if names is not None and names != held:
+    current = None if stage.key is None else [stage.schema.names[i] for i in stage.key]
+    if names is not None and names != current:
         raise SchemaError(
-            f"input '{stage.name}' has key {held}, not {names}",
+            f"input '{stage.name}' has key {current}, not {names}",
             hint=f"leave key out, use another name, or drop it first: session.drop('{stage.name}')",
         )

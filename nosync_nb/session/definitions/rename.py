@@ -14,10 +14,10 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
 
 
-def renamed_catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
+def renamed_catalog(catalog: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
     """Returns a catalog after a rename."""
     renamed: dict[str, Stage] = {}
-    for name, stage in before.items():
+    for name, stage in catalog.items():
         if stage.definition is not None:
             by_id = {
                 id(p): reference_to(_renamed(p.name, old, new), p.schema)
@@ -30,13 +30,13 @@ def renamed_catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str
     return renamed
 
 
-def renamed_graph(before: Graph, old: str, new: str) -> Graph:
+def renamed_graph(graph: Graph, old: str, new: str) -> Graph:
     """Returns a graph after a rename."""
     nodes = (
         replace(n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new))
-        for n in before
+        for n in graph
     )
-    return Graph(nodes, before.numbers)
+    return Graph(nodes, graph.numbers)
 
 
 def _renamed(name: str, old: str, new: str) -> str:

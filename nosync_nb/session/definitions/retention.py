@@ -46,16 +46,16 @@ class RetentionService:
 
     def epochs(self) -> EpochSequence:
         """Returns the epochs at which all live stages can be read."""
-        seen = self._publisher.snapshot
-        live = [s for s in seen.catalog.values() if s.live]
+        snapshot = self._publisher.snapshot
+        live = [s for s in snapshot.catalog.values() if s.live]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
-        ranges = [range(max(begins, default=0), seen.epoch + 1)]
-        thinned = seen.history.thinned
+        ranges = [range(max(begins, default=0), snapshot.epoch + 1)]
+        thinned = snapshot.history.thinned
         for stage in live:
             if thinned or stage.in_memory:
-                log = seen.graph.named[stage.name].log
+                log = snapshot.graph.named[stage.name].log
                 assert log is not None
-                ranges = interval_cover.common(ranges, seen.history.epochs(log, seen.epoch))
+                ranges = interval_cover.common(ranges, snapshot.history.epochs(log, snapshot.epoch))
         return self._publisher.ledger.epochs(ranges)
 
     def set(self, asked: Any) -> None:
@@ -69,8 +69,8 @@ class RetentionService:
             SchemaError: if the argument is neither a number of epochs nor a time.
         """
         epochs, seconds = retention_policy.parse_retention(asked)
-        said = f"retain is {asked!r} from now on"
-        self._change(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
+        message = f"retain is {asked!r} from now on"
+        self._change(lambda before: before._replace(epochs=epochs, seconds=seconds), message)
 
     def bound(self, asked: Any) -> None:
         """Bounds the disk usage of the log; history is downsampled in the background to fit.
@@ -100,12 +100,12 @@ class RetentionService:
             if grown:  # because a checkpoint makes the tail as small as it can be
                 self._maintenance.checkpoint()
 
-        def bounded(before: Retention) -> Retention:
+        def with_bounds(current: Retention) -> Retention:
             if taking != DiskBudget():
                 _check_minimum(taking, disk_usage.minimum_bytes(self._publisher), asked)
-            return before._replace(**bounds._asdict())
+            return current._replace(**bounds._asdict())
 
-        self._change(bounded, f"budget is {asked!r} from now on")
+        self._change(with_bounds, f"budget is {asked!r} from now on")
         self._maintenance.plan_merges(())
 
     def pin(self, at: Any, name: str) -> int:
@@ -114,41 +114,41 @@ class RetentionService:
             raise SchemaError(f"pin {name!r}: a pin has a name", hint="write pin(5, 'before June')")
         epoch = 0
 
-        def pinned(before: Retention) -> Retention:
+        def with_pin(current: Retention) -> Retention:
             nonlocal epoch
             epoch = self._readable_epoch(self._publisher.snapshot, at)
-            if before.pins.get(name, epoch) != epoch:
+            if current.pins.get(name, epoch) != epoch:
                 raise SchemaError(
-                    f"'{name}' pins epoch {before.pins[name]} already",
+                    f"'{name}' pins epoch {current.pins[name]} already",
                     hint=f"take another name, or session.unpin({name!r}) first",
                 )
-            return before._replace(pins={**before.pins, name: epoch})
+            return current._replace(pins={**current.pins, name: epoch})
 
-        self._change(pinned, f"'{name}' is pinned")
+        self._change(with_pin, f"'{name}' is pinned")
         return epoch
 
     def unpin(self, name: str) -> None:
         """Removes a pin; see `Session.unpin`."""
 
-        def without(before: Retention) -> Retention:
-            if name not in before.pins:
-                known = ", ".join(before.pins) or "none"
-                raise SchemaError(f"no epoch is pinned as {name!r}", hint=f"pinned are: {known}")
-            return before._replace(pins={n: at for n, at in before.pins.items() if n != name})
+        def without_pin(current: Retention) -> Retention:
+            if name not in current.pins:
+                names = ", ".join(current.pins) or "none"
+                raise SchemaError(f"no epoch is pinned as {name!r}", hint=f"pinned are: {names}")
+            return current._replace(pins={n: at for n, at in current.pins.items() if n != name})
 
-        self._change(without, f"'{name}' is not pinned any more")
+        self._change(without_pin, f"'{name}' is not pinned any more")
 
-    def _readable_epoch(self, seen: Snapshot, at: Any) -> int:
+    def _readable_epoch(self, snapshot: Snapshot, at: Any) -> int:
         """Returns an epoch at which at least one collection can be read.
 
         Raises:
             TimeError: if no collection can; names the neighbouring epochs of the first live stage.
         """
-        epoch = seen.epoch if at is None else self._publisher.ledger.resolve(at, seen.epoch)
-        logs = [seen.graph.named[s.name].log for s in seen.catalog.values() if s.live]
-        known = [seen.history.epochs(log, seen.epoch) for log in logs if log is not None]
-        if known and not any(epoch in each for ranges in known for each in ranges):
-            near = [e for e in interval_cover.neighbours(known[0], epoch) if e is not None]
+        epoch = snapshot.epoch if at is None else self._publisher.ledger.resolve(at, snapshot.epoch)
+        logs = [snapshot.graph.named[s.name].log for s in snapshot.catalog.values() if s.live]
+        readable = [snapshot.history.epochs(log, snapshot.epoch) for log in logs if log is not None]
+        if readable and not any(epoch in each for ranges in readable for each in ranges):
+            near = [e for e in interval_cover.neighbours(readable[0], epoch) if e is not None]
             raise TimeError(
                 f"epoch {epoch} cannot be told apart any more",
                 hint=f"pin one that can be: {' or '.join(map(str, near))}",
@@ -161,27 +161,27 @@ class RetentionService:
         try:
             with self._gate.lock:
                 self._gate.turn("retain")
-                before = self.retention
-                after = changed(before)
-                if after == before:
+                current = self.retention
+                updated = changed(current)
+                if updated == current:
                     return
                 decision = unchanged_decision(dict(self._publisher.snapshot.catalog))
-                self._installation.install(decision, retention=after, outcome=outcome)
+                self._installation.install(decision, retention=updated, outcome=outcome)
                 self._maintenance.plan_checkpoint()
         except BaseException as error:
             self._gate.settle(error, outcome, done)
             raise
 
 
-def _check_minimum(bounds: DiskBudget, least: DiskBudget, asked: Any) -> None:
+def _check_minimum(bounds: DiskBudget, least: DiskBudget, requested: Any) -> None:
     """Raises if a budget is smaller than the log needs without any history."""
     pairs = (bounds.budget, least.budget), (bounds.files, least.files)
-    for (own, need), said in zip(pairs, _SIZE_TEXTS, strict=True):
-        if own is not None and need is not None and own < need:
+    for (bound, need), text in zip(pairs, _SIZE_TEXTS, strict=True):
+        if bound is not None and need is not None and bound < need:
             raise SchemaError(
-                f"budget={asked!r}, {said(own)}, is less than the state of now and the log's tail"
-                f" take: {said(need)}",
-                hint=f"give at least {said(need)} and some for the past, or drop stages",
+                f"budget={requested!r}, {text(bound)}, is less than the state of now and the log's"
+                f" tail take: {text(need)}",
+                hint=f"give at least {text(need)} and some for the past, or drop stages",
             )
 
 

@@ -93,15 +93,15 @@ class BacklogPolicy:
 
     def _has_superseded_files(self, backlog: ReplicationBacklog) -> bool:
         """Returns True if a replica's backlog is too large and a checkpoint would release files."""
-        most = self._limits.backlog_bytes
-        return most is not None and backlog.most > most and bool(self._publisher.garbage.retired)
+        limit = self._limits.backlog_bytes
+        return limit is not None and backlog.most > limit and bool(self._publisher.garbage.retired)
 
     def _direction(self, backlog: ReplicationBacklog) -> int:
         """Returns 1 if more stages are to be demoted, -1 if all are to be restored, else 0."""
-        most, catalog = self._limits.backlog_bytes, self._publisher.snapshot.catalog
-        if most is None or backlog.owed + backlog.last <= most // 2:
+        limit, catalog = self._limits.backlog_bytes, self._publisher.snapshot.catalog
+        if limit is None or backlog.owed + backlog.last <= limit // 2:
             return -1 if self._has_demoted(catalog) else 0
-        due = backlog.owed > most and backlog.seen > self._changed_at
+        due = backlog.owed > limit and backlog.seen > self._changed_at
         return 1 if due and self._exhausted is not catalog else 0
 
     def _has_demoted(self, catalog: Mapping[str, Stage]) -> bool:
@@ -121,10 +121,10 @@ class BacklogPolicy:
             self._gate.ready(rebuilt=False)
             if self._gate.lacking:  # a definition would rebuild the state here, with the lock
                 return
-            wanted = self._direction(backlog)
-            if wanted > 0:
+            direction = self._direction(backlog)
+            if direction > 0:
                 self._scale_back()
-            elif wanted < 0:
+            elif direction < 0:
                 self.owe()
 
     def _plan_checkpoint(self, backlog: ReplicationBacklog) -> bool:
@@ -136,8 +136,8 @@ class BacklogPolicy:
         ):
             return False
         needed = store.history.files() | files_of(publisher.snapshot.version)
-        gone = publisher.garbage.retired - needed
-        paths = [file_layout.file_path(store.path, name) for name in gone]
+        released = publisher.garbage.retired - needed
+        paths = [file_layout.file_path(store.path, name) for name in released]
         size = sum(store.files.status(path).st_size for path in filter(store.files.exists, paths))
         if not size or size < (self._limits.backlog_bytes or 0) // 4:
             return False
@@ -146,20 +146,20 @@ class BacklogPolicy:
 
     def _scale_back(self) -> None:
         """Demotes some more stages, the cheapest to recompute first."""
-        seen = self._publisher.snapshot
-        costs = demotion_candidates(seen)
+        snapshot = self._publisher.snapshot
+        costs = demotion_candidates(snapshot)
         names = sorted(costs, key=lambda name: (costs[name], name))[: 1 << self._demotions]
         if not names:
-            self._exhausted = seen.catalog
+            self._exhausted = snapshot.catalog
             return
         self.scale_back(names)
         self._demotions += 1
 
     def scale_back(self, names: Iterable[str]) -> None:
         """Demotes some stages from now on; with the writer's lock."""
-        with self._frontiers.held(names) as there:
+        with self._frontiers.held(names) as frontiers:
             catalog = dict(self._publisher.snapshot.catalog)
-            catalog.update((n, replace(catalog[n], scaled=epoch)) for n, epoch in there.items())
+            catalog.update((n, replace(catalog[n], scaled=epoch)) for n, epoch in frontiers.items())
             self._install(catalog)
 
     def owe(self) -> None:
@@ -186,26 +186,29 @@ class _Recomputation(NamedTuple):
     epochs: EpochRanges
 
 
-def demotion_candidates(seen: Snapshot) -> dict[str, int]:
+def demotion_candidates(snapshot: Snapshot) -> dict[str, int]:
     """Returns the stages with files that can be demoted, with the rows that a recomputation reads.
 
     If replicas may lack an input as well, that input is recomputed first, and its rows count too.
 
     Cost: O(nodes), and for each stage the packs of the history.
     """
-    past, had = HistoricalInputs(seen.history, seen.epoch), dict[str, _Recomputation]()
+    past, recomputations = (
+        HistoricalInputs(snapshot.history, snapshot.epoch),
+        dict[str, _Recomputation](),
+    )
     costs = {}
-    for node in seen.graph:
-        stage = seen.catalog.get(node.name) if node.name is not None else None
+    for node in snapshot.graph:
+        stage = snapshot.catalog.get(node.name) if node.name is not None else None
         if stage is None or node.log is None or not _is_reproducible(stage):
             continue
-        again = _recomputation_of(seen, past, node, had)
-        own = past.readable([node]) & EpochRanges.of(range(stage.begin, seen.epoch + 1))
-        if again is None or own & again.epochs != own:
+        recomputation = _recomputation_of(snapshot, past, node, recomputations)
+        readable = past.readable([node]) & EpochRanges.of(range(stage.begin, snapshot.epoch + 1))
+        if recomputation is None or readable & recomputation.epochs != readable:
             continue
-        had[stage.name] = again
-        if not stage.options.persist and stage.scaled is None and _has_files(seen, node):
-            costs[stage.name] = again.rows
+        recomputations[stage.name] = recomputation
+        if not stage.options.persist and stage.scaled is None and _has_files(snapshot, node):
+            costs[stage.name] = recomputation.rows
     return costs
 
 
@@ -217,30 +220,33 @@ def _is_reproducible(stage: Stage) -> bool:
 
 
 def _recomputation_of(
-    seen: Snapshot, past: HistoricalInputs, node: Node, had: Mapping[str, _Recomputation]
+    snapshot: Snapshot,
+    past: HistoricalInputs,
+    node: Node,
+    recomputations: Mapping[str, _Recomputation],
 ) -> _Recomputation | None:
     """Returns the recomputation of a stage; None if replicas may lack one of its inputs."""
-    rows, epochs = 0, EpochRanges.of(range(seen.epoch + 1))
-    for source in replay.replay_span(seen.graph, {node.id}).sources:
+    rows, epochs = 0, EpochRanges.of(range(snapshot.epoch + 1))
+    for source in replay.replay_span(snapshot.graph, {node.id}).sources:
         assert source.name is not None
-        stage, before = seen.catalog[source.name], had.get(source.name)
-        if stage.in_memory or (stage.on_disk and before is None):
+        stage, of_source = snapshot.catalog[source.name], recomputations.get(source.name)
+        if stage.in_memory or (stage.on_disk and of_source is None):
             return None
-        if stage.on_disk and before is not None:
-            rows, epochs = rows + before.rows, epochs & before.epochs
+        if stage.on_disk and of_source is not None:
+            rows, epochs = rows + of_source.rows, epochs & of_source.epochs
         epochs &= past.readable([source])
-        rows += _rows_count(seen, source)
+        rows += _rows_count(snapshot, source)
     return _Recomputation(rows, epochs)
 
 
-def _rows_count(seen: Snapshot, node: Node) -> int:
+def _rows_count(snapshot: Snapshot, node: Node) -> int:
     """Returns the number of current rows of a collection, at most."""
     number = next(iter(node.traces.values()))
-    trace = seen.version.traces.get(number)
+    trace = snapshot.version.traces.get(number)
     return 0 if trace is None else trace.rows_count
 
 
-def _has_files(seen: Snapshot, node: Node) -> bool:
+def _has_files(snapshot: Snapshot, node: Node) -> bool:
     """Returns True if some rows of a stage are in files: only files can be deferred."""
-    traces = (seen.version.traces.get(number) for number in node.traces.values())
+    traces = (snapshot.version.traces.get(number) for number in node.traces.values())
     return any(layer.files for trace in traces if trace is not None for layer in trace.layers)

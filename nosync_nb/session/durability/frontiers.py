@@ -86,8 +86,8 @@ class FrontierService:
     @property
     def visits(self) -> int:
         """The number of stages visited to update the bounds."""
-        bounded = self._bounds
-        return sum(each.visits for each in bounded.bounds.values()) if bounded else 0
+        current = self._bounds
+        return sum(bounds.visits for bounds in current.bounds.values()) if current else 0
 
     def of_stages(self) -> dict[str, Frontier]:
         """Returns for each stage and input the last epoch at each level, inclusive.
@@ -98,18 +98,18 @@ class FrontierService:
         """
         with self._freeze_lock:
             disk, safe = self._progress(FailureClass.POWER), self._progress(FailureClass.DISK)
-            most = self._frozen
+            frozen = self._frozen
         if self._lazy_files.left.files:
             disk = LevelProgress(0, 0)
         copied = bool(self._replication.settings.replicas)
-        seen, defined = self._snapshot_with_offsets()
+        snapshot, defined = self._snapshot_with_offsets()
         frontiers = {}
-        for name, stage in seen.catalog.items():
-            last, of = seen.last(stage), NEVER if stage.in_memory else defined[name]
-            there = _replica_frontier(stage, of, last, safe)
-            there = min(there, most.get(name, there))
+        for name, stage in snapshot.catalog.items():
+            last, offset = snapshot.last(stage), NEVER if stage.in_memory else defined[name]
+            replicas = _replica_frontier(stage, offset, last, safe)
+            replicas = min(replicas, frozen.get(name, replicas))
             frontiers[name] = Frontier(
-                last, _level_frontier(disk, last, of), there if copied else None
+                last, _level_frontier(disk, last, offset), replicas if copied else None
             )
         return frontiers
 
@@ -120,15 +120,18 @@ class FrontierService:
         them. A demoted stage keeps its frontier.
         """
         copies = self._replication.status()
-        seen, defined = self._snapshot_with_offsets()
+        snapshot, defined = self._snapshot_with_offsets()
         return [
             {
                 name: 0
                 if stage.in_memory
                 else _replica_frontier(
-                    stage, defined[name], seen.last(stage), LevelProgress(copy.frame, copy.epoch)
+                    stage,
+                    defined[name],
+                    snapshot.last(stage),
+                    LevelProgress(copy.frame, copy.epoch),
                 )
-                for name, stage in seen.catalog.items()
+                for name, stage in snapshot.catalog.items()
             }
             for copy in copies
         ]
@@ -138,12 +141,12 @@ class FrontierService:
 
         Cost: O(stages) for all of them together.
         """
-        reached = self._progress(failure)
-        seen, defined = self._snapshot_with_offsets()
-        exact = self._exact_bounds(seen, defined, failure, None)
+        progress = self._progress(failure)
+        snapshot, defined = self._snapshot_with_offsets()
+        exact = self._exact_bounds(snapshot, defined, failure, None)
         return {
-            name: min(reached.epoch, seen.last(stage), inclusive(exact[name]))
-            for name, stage in seen.catalog.items()
+            name: min(progress.epoch, snapshot.last(stage), inclusive(exact[name]))
+            for name, stage in snapshot.catalog.items()
         }
 
     @contextmanager
@@ -158,10 +161,11 @@ class FrontierService:
             try:
                 with self._freeze_lock:
                     safe = self._progress(FailureClass.DISK)
-                    seen, defined = self._snapshot_with_offsets()
-                    told = ((n, seen.catalog[n]) for n in names)
+                    snapshot, defined = self._snapshot_with_offsets()
+                    stages = ((n, snapshot.catalog[n]) for n in names)
                     self._frozen = {
-                        n: _replica_frontier(s, defined[n], seen.last(s), safe) for n, s in told
+                        n: _replica_frontier(s, defined[n], snapshot.last(s), safe)
+                        for n, s in stages
                     }
                 yield self._frozen
             finally:
@@ -193,19 +197,19 @@ class FrontierService:
             raise StageError(
                 f"unknown class of failure {failure!r}", hint="kernel, power or disk"
             ) from None
-        reached = self._progress(kind, lost)
-        seen, defined = self._snapshot_with_offsets()
-        exact = self._exact_bounds(seen, defined, kind, None if lost is None else reached)
+        progress = self._progress(kind, lost)
+        snapshot, defined = self._snapshot_with_offsets()
+        exact = self._exact_bounds(snapshot, defined, kind, None if lost is None else progress)
         if stage is not None:
-            last = seen.last(seen.stage(stage))
-            return min(reached.epoch, last, inclusive(exact[stage]))
+            last = snapshot.last(snapshot.stage(stage))
+            return min(progress.epoch, last, inclusive(exact[stage]))
         uppers = (
             exact[name]
-            for name, each in seen.catalog.items()
-            if defined[name].frame <= reached.frames and exact[name] <= seen.last(each)
-            if each.live or not each.in_memory  # a stopped stage in memory is lost already
+            for name, other in snapshot.catalog.items()
+            if defined[name].frame <= progress.frames and exact[name] <= snapshot.last(other)
+            if other.live or not other.in_memory  # a stopped stage in memory is lost already
         )
-        return min(reached.epoch, inclusive(min(uppers, default=UNBOUNDED)))
+        return min(progress.epoch, inclusive(min(uppers, default=UNBOUNDED)))
 
     # -- levels --------------------------------------------------------------------------------
 
@@ -221,58 +225,59 @@ class FrontierService:
     def _snapshot_with_offsets(self) -> tuple[Snapshot, dict[str, DefinitionOffset]]:
         """Returns the snapshot and the offsets of its definitions; new ones have none yet."""
         publisher = self._publisher
-        seen, defined = publisher.snapshot, publisher.defined
-        named = seen.graph.named
-        return seen, {
+        snapshot, defined = publisher.snapshot, publisher.defined
+        named = snapshot.graph.named
+        return snapshot, {
             name: defined.get(named[name].log or 0, NOWHERE) if name in named else NOWHERE
-            for name in seen.catalog
+            for name in snapshot.catalog
         }
 
     # -- bounds --------------------------------------------------------------------------------
 
     def _exact_bounds(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         defined: dict[str, DefinitionOffset],
         failure: FailureClass,
-        reached: LevelProgress | None,
+        progress: LevelProgress | None,
     ) -> Mapping[str, int]:
         """Returns the bound of each stage, as if the level had every epoch.
 
         Args:
-            reached: the surviving frames, if they are not those of the class of failure by default.
+            progress: the surviving frames, if they differ from those after this class of failure.
         """
-        if reached is not None:
-            frames = Prefixes(reached.frames, reached.frames, reached.frames)
+        if progress is not None:
+            frames = Prefixes(progress.frames, progress.frames, progress.frames)
             nodes = {
-                name: _frontier_node(name, seen.catalog, defined, frames) for name in seen.catalog
+                name: _frontier_node(name, snapshot.catalog, defined, frames)
+                for name in snapshot.catalog
             }
             return {name: each.exact for name, each in surviving_epochs(nodes, failure).items()}
         with self._lock:
-            return dict(self._updated_bounds(seen, defined)[failure].exact())
+            return dict(self._updated_bounds(snapshot, defined)[failure].exact())
 
     def _updated_bounds(
-        self, seen: Snapshot, defined: dict[str, DefinitionOffset]
+        self, snapshot: Snapshot, defined: dict[str, DefinitionOffset]
     ) -> Mapping[FailureClass, ExactPrefixes]:
         """Returns the bounds of the current catalog, updated since the last call; with the lock.
 
         After an interrupt during the update, all bounds are computed from scratch.
         """
-        known, every = self._bounds or _Bounds.of_nothing()
+        inputs, all_bounds = self._bounds or _Bounds.of_nothing()
         frames = Prefixes(*(self._progress(failure).frames for failure in FailureClass))
-        names = {*other_inputs(seen.catalog, known.catalog), *known.waiting}
-        names.update(name for name, each in defined.items() if known.defined.get(name) != each)
-        if any(now < before for now, before in zip(frames, known.frames, strict=True)):
-            names.update(seen.catalog)  # other replicas, which are empty so far
+        names = {*other_inputs(snapshot.catalog, inputs.catalog), *inputs.waiting}
+        names.update(name for name, each in defined.items() if inputs.defined.get(name) != each)
+        if any(now < previous for now, previous in zip(frames, inputs.frames, strict=True)):
+            names.update(snapshot.catalog)  # other replicas, which are empty so far
         changes: dict[str, FrontierNode | None] = {
-            name: _frontier_node(name, seen.catalog, defined, frames)
+            name: _frontier_node(name, snapshot.catalog, defined, frames)
             for name in names
-            if name in seen.catalog
+            if name in snapshot.catalog
         }
-        changes.update((name, None) for name in known.catalog if name not in seen.catalog)
+        changes.update((name, None) for name in inputs.catalog if name not in snapshot.catalog)
         if changes:
             self._bounds = None
-            for bounds in every.values():
+            for bounds in all_bounds.values():
                 bounds.move(changes)
         least = min(frames)
         waiting = frozenset(
@@ -280,8 +285,8 @@ class FrontierService:
             for name in changes
             if name in defined and least < max(defined[name].frame, _required_from(defined[name]))
         )
-        self._bounds = _Bounds(_BoundInputs(seen.catalog, defined, frames, waiting), every)
-        return every
+        self._bounds = _Bounds(_BoundInputs(snapshot.catalog, defined, frames, waiting), all_bounds)
+        return all_bounds
 
 
 def _required_from(defined: DefinitionOffset) -> int:
@@ -290,17 +295,17 @@ def _required_from(defined: DefinitionOffset) -> int:
 
 
 def _replica_frontier(
-    stage: Stage, defined: DefinitionOffset, last: int, reached: LevelProgress
+    stage: Stage, defined: DefinitionOffset, last: int, progress: LevelProgress
 ) -> int:
     """Returns the reported frontier of a stage on replicas with these acknowledged frames."""
     if stage.options.persist == DISK and not (stage.options.nondeterministic or stage.frozen):
         return 0  # also while the stage is stopped
-    return min(reached.epoch, inclusive(defined.owes(reached.frames, last + 1)))
+    return min(progress.epoch, inclusive(defined.owes(progress.frames, last + 1)))
 
 
-def _level_frontier(reached: LevelProgress, last: int, defined: DefinitionOffset) -> int:
+def _level_frontier(progress: LevelProgress, last: int, defined: DefinitionOffset) -> int:
     """Returns the last epoch of a stage that a level has."""
-    return min(reached.epoch, inclusive(defined.upper(reached.frames, last + 1)))
+    return min(progress.epoch, inclusive(defined.upper(progress.frames, last + 1)))
 
 
 def _frontier_node(
@@ -311,10 +316,12 @@ def _frontier_node(
 ) -> FrontierNode:
     """Returns a stage as a node of the frontier computation. A stopped one has only its log."""
     stage = catalog[name]
-    own = NEVER if stage.in_memory else defined[name]
+    offset = NEVER if stage.in_memory else defined[name]
     upper = UNBOUNDED if stage.live else stage.last(0) + 1
     kernel, power, disk = frames
-    logged = Prefixes(own.upper(kernel, upper), own.upper(power, upper), own.owes(disk, upper))
+    logged = Prefixes(
+        offset.upper(kernel, upper), offset.upper(power, upper), offset.owes(disk, upper)
+    )
     if stage.definition is None or not stage.live or stage.held is not None:
         return FrontierNode((), logged)
     return FrontierNode(

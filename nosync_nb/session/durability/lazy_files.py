@@ -60,8 +60,8 @@ class LazyFiles:
         """
         if not names or self._fetcher is None or not self._replicas():
             return MissingFiles(frozenset(names))
-        known = file_references.file_references(self._store.meta, [self._store.changes])
-        missing = self._fetcher.expect(known.get(name, FileReference(name)) for name in names)
+        references = file_references.file_references(self._store.meta, [self._store.changes])
+        missing = self._fetcher.expect(references.get(name, FileReference(name)) for name in names)
         files, size, _ = self.left
         if not files:
             return MissingFiles(missing)

@@ -80,7 +80,7 @@ def stage_options(
 
 
 def stages_changing_level(
-    before: Mapping[str, Stage], decision: DefinitionDecision, *, copied: bool
+    catalog: Mapping[str, Stage], decision: DefinitionDecision, *, copied: bool
 ) -> dict[str, Stage]:
     """Returns the unchanged stages whose level changes, with their new level.
 
@@ -92,7 +92,7 @@ def stages_changing_level(
     """
     stages = {}
     for name, status in decision.status.items():
-        old, new = before.get(name), decision.catalog[name]
+        old, new = catalog.get(name), decision.catalog[name]
         if old is None or status not in KEPT or old.options.persist == new.options.persist:
             continue
         if new.in_memory and not old.in_memory:
@@ -134,13 +134,17 @@ def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome
     The other definitions of the cell are committed before the block, because the level is not part
     of a stage's meaning.
     """
-    rose = {name: DefinitionOutcome() for name in names}
+    outcomes = {name: DefinitionOutcome() for name in names}
     try:
-        yield rose
+        yield outcomes
     except BaseException as error:
-        left = ", ".join(f"'{name}'" for name, outcome in rose.items() if not outcome.stands)
-        if left:
-            error.add_note(f"{left}: kept in memory alone, as before, until the cell is run again")
+        remaining = ", ".join(
+            f"'{name}'" for name, outcome in outcomes.items() if not outcome.stands
+        )
+        if remaining:
+            error.add_note(
+                f"{remaining}: kept in memory alone, as before, until the cell is run again"
+            )
         raise
 
 
@@ -152,7 +156,7 @@ class ResumedMemoryStages(NamedTuple):
     afresh: RecomputedState
 
 
-def resumable_memory_stages(seen: Snapshot, types: SparkTypes) -> ResumedMemoryStages | None:
+def resumable_memory_stages(snapshot: Snapshot, types: SparkTypes) -> ResumedMemoryStages | None:
     """Returns the stopped stages in memory that can be recomputed at the current epoch.
 
     Failure: 1. An input of a stage in memory has stopped, so the stage cannot be computed when the
@@ -162,8 +166,8 @@ def resumable_memory_stages(seen: Snapshot, types: SparkTypes) -> ResumedMemoryS
     Returns:
         None if there are no such stages.
     """
-    catalog, names = dict(seen.catalog), set[str]()
-    for name, stage in seen.catalog.items():
+    catalog, names = dict(snapshot.catalog), set[str]()
+    for name, stage in snapshot.catalog.items():
         if stage.in_memory and stage.reason is not None and stage.definition is not None:
             fresh, why = adapted_to_schemas(stage.resumed(), catalog, types)
             if (
@@ -171,11 +175,13 @@ def resumable_memory_stages(seen: Snapshot, types: SparkTypes) -> ResumedMemoryS
                 and halt_reason(fresh, catalog) is None
                 and not stage.options.nondeterministic
             ):
-                catalog[name] = replace(fresh, begin=seen.epoch, gaps=())
+                catalog[name] = replace(fresh, begin=snapshot.epoch, gaps=())
                 names.add(name)
     if not names:
         return None
-    parts = frozenset(node.id for node in seen.graph if node.stage in names or node.name in names)
+    parts = frozenset(
+        node.id for node in snapshot.graph if node.stage in names or node.name in names
+    )
     return ResumedMemoryStages(
         frozenset(names), unchanged_decision(catalog), RecomputedState(refused=parts, replayed=True)
     )

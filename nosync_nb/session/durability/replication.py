@@ -49,14 +49,14 @@ class _ReplicaSet(NamedTuple):
     """The replicas and their last known progress; replaced as one value.
 
     Attributes:
-        told: the last message about each, in the order of the settings.
-        knowing: the replicas that have acknowledged under these settings.
+        progress: the last message about each, in the order of the settings.
+        confirmed: the replicas that have acknowledged under these settings.
         announced: the frame and the epoch that were safe before the settings were changed.
     """
 
     settings: ReplicaConfig
-    told: list[ReplicaProgress]
-    knowing: set[int]
+    progress: list[ReplicaProgress]
+    confirmed: set[int]
     announced: tuple[int, int]
 
 
@@ -121,27 +121,29 @@ class ReplicationService:
 
     def _under_settings(self, settings: ReplicaConfig) -> _ReplicaSet:
         """Returns the state under other settings, before any message under them; with the lock."""
-        now = self._replicas
-        before = {a.url: t for a, t in zip(now.settings.replicas, now.told, strict=True)}
-        return _ReplicaSet(settings, _initial_progress(settings, before), set(), self.reached())
+        current = self._replicas
+        previous = {
+            a.url: t for a, t in zip(current.settings.replicas, current.progress, strict=True)
+        }
+        return _ReplicaSet(settings, _initial_progress(settings, previous), set(), self.reached())
 
-    def _switch(self, ours: _ReplicaSet) -> None:
+    def _switch(self, replicas: _ReplicaSet) -> None:
         """Writes settings and adopts them; with the lock.
 
         After any error the written settings decide, because a restarted keeper reads them.
         """
-        if self._keeper is not None and ours.told is not self._replicas.told:
+        if self._keeper is not None and replicas.progress is not self._replicas.progress:
             self._keeper.kill()  # safe at any moment
         try:
-            self._write(ours.settings)
-            self._replicas = ours
+            self._write(replicas.settings)
+            self._replicas = replicas
         except BaseException:
             with suppress(NosyncError):
                 if (
                     config.read_config(self._store.files, self._store.path, self._log.id)
-                    == ours.settings
+                    == replicas.settings
                 ):
-                    self._replicas = ours
+                    self._replicas = replicas
             raise
 
     def _write(self, settings: ReplicaConfig) -> None:
@@ -151,19 +153,19 @@ class ReplicationService:
         """Starts the thread that reads a keeper's messages, unless it runs or is not needed."""
         with self.heard:
             if self._thread is None or self._thread.ended:
-                wanted = self._progress and not self._closing.is_set() and not self._lost_replicas()
-                self._thread = SingleThread("nosync keeper") if wanted else None
+                needed = self._progress and not self._closing.is_set() and not self._lost_replicas()
+                self._thread = SingleThread("nosync keeper") if needed else None
             if self._thread is not None:
                 self._thread.start(self._run)
 
     @property
     def _progress(self) -> list[ReplicaProgress]:
         """The last message about each replica."""
-        return self._replicas.told
+        return self._replicas.progress
 
     def _lost_replicas(self) -> list[ReplicaProgress]:
         """Returns the replicas that belong to another owner, or have more than the disk."""
-        return [told for told in self._progress if told.condition in _LOST]
+        return [replica for replica in self._progress if replica.condition in _LOST]
 
     def safe(self, lost: int | None = None) -> int:
         """Returns the last epoch that survives the loss of the disk and some replicas, or 0.
@@ -176,8 +178,8 @@ class ReplicationService:
     def reached(self, lost: int | None = None) -> tuple[int, int]:
         """Returns the last frame and the last epoch that survive; see `safe`."""
         with self.heard:
-            frames, ledger = [told.seq for told in self._progress], self._publisher.ledger
-            epochs = [ledger.held(told.seq, told.epoch) for told in self._progress]
+            frames, ledger = [replica.seq for replica in self._progress], self._publisher.ledger
+            epochs = [ledger.held(replica.seq, replica.epoch) for replica in self._progress]
             if lost is not None:
                 return config.quorum_index(frames, lost + 1), config.quorum_index(epochs, lost + 1)
             (frame, epoch), counted = self._replicas.announced, self.settings.counted
@@ -195,16 +197,16 @@ class ReplicationService:
     @property
     def _confirmed(self) -> list[bool]:
         """For each replica, True if it has confirmed the current settings; with the lock."""
-        return [number in self._replicas.knowing for number in range(len(self._progress))]
+        return [number in self._replicas.confirmed for number in range(len(self._progress))]
 
     def status(self) -> list[ReplicaStatus]:
         """Returns the status of each replica, in the order of the settings."""
         now, end, ledger = self._publisher.now, self._log.head.offset, self._publisher.ledger
         with self.heard:
-            addresses, told = self.settings.replicas, list(self._progress)
+            addresses, progress = self.settings.replicas, list(self._progress)
         return [
-            replica_status(address.url, each, ledger, now, end)
-            for address, each in zip(addresses, told, strict=True)
+            replica_status(address.url, replica, ledger, now, end)
+            for address, replica in zip(addresses, progress, strict=True)
         ]
 
     def backlog(self) -> ReplicationBacklog | None:
@@ -244,11 +246,11 @@ class ReplicationService:
 
     def _shortfall_text(self, seq: int, epoch: int, timeout: float | None) -> str:
         """Returns a message that lists the state of the replicas for an epoch; with the lock."""
-        have = sum(told.seq >= seq for told in self._progress)
+        have = sum(replica.seq >= seq for replica in self._progress)
         why = "; ".join(
-            f"{address.url}: {told.why or f'epoch {told.epoch}, {told.condition}'}"
-            for address, told in zip(self.settings.replicas, self._progress, strict=True)
-            if told.seq < seq
+            f"{address.url}: {replica.why or f'epoch {replica.epoch}, {replica.condition}'}"
+            for address, replica in zip(self.settings.replicas, self._progress, strict=True)
+            if replica.seq < seq
         )
         after = "" if timeout is None else f" after {timeout:g} s"
         owed = self.owed
@@ -286,21 +288,21 @@ class ReplicationService:
 
     def _run(self) -> None:
         """Reads the messages of a keeper, and restarts it if it dies; runs in a thread."""
-        again = _RETRY_S
+        delay = _RETRY_S
         while True:
             with self.heard:
-                told = self._progress
-                if self._closing.is_set() or not told or self._lost_replicas():
+                progress = self._progress
+                if self._closing.is_set() or not progress or self._lost_replicas():
                     self._thread = None
                     return
             try:
                 keeper = start_keeper(self._log.path, self._log.generation)
             except OSError as error:
-                self._mark_failing(told, f"its keeper cannot be started: {error}")
+                self._mark_failing(progress, f"its keeper cannot be started: {error}")
             else:
                 with self.heard:
                     self._keeper = keeper
-                    if self._changed(told):
+                    if self._changed(progress):
                         keeper.kill()
                     if self._closing.is_set():
                         self._close_pipe()
@@ -308,103 +310,107 @@ class ReplicationService:
                 with keeper.stdout:
                     for line in keeper.stdout:
                         with suppress(ValueError, TypeError, CorruptLogError):  # a torn last line
-                            self._handle(told, parse_progress(line))
-                            again = _RETRY_S
+                            self._handle(progress, parse_progress(line))
+                            delay = _RETRY_S
                 code = keeper.wait()
                 self.merges.proposals.lose()
                 with self.heard:
                     self._close_pipe()
                     self._keeper = None
-                self._mark_failing(told, f"its keeper ended ({code}) and is started again")
+                self._mark_failing(progress, f"its keeper ended ({code}) and is started again")
             with self.heard:
-                if not self._changed(told):
-                    self.heard.wait_for(self._closing.is_set, again)
-                    again = min(2 * again, _RETRY_S_MAX)
+                if not self._changed(progress):
+                    self.heard.wait_for(self._closing.is_set, delay)
+                    delay = min(2 * delay, _RETRY_S_MAX)
 
-    def _changed(self, told: list[ReplicaProgress]) -> bool:
-        """Returns True if the replicas were changed since `told` was read; with the lock."""
-        return self._progress is not told
+    def _changed(self, progress: list[ReplicaProgress]) -> bool:
+        """Returns True if the replicas were changed since `progress` was read; with the lock."""
+        return self._progress is not progress
 
-    def _handle(self, heard: list[ReplicaProgress], told: Told) -> None:
+    def _handle(self, progress: list[ReplicaProgress], message: Told) -> None:
         """Handles a message of a keeper, and reports its repairs to the user."""
-        if isinstance(told, ReplicaProgress):
-            self._record_progress(heard, told)
+        if isinstance(message, ReplicaProgress):
+            self._record_progress(progress, message)
             return
-        if isinstance(told, MergeProposal):
-            self.merges.proposals.hear(told)
+        if isinstance(message, MergeProposal):
+            self.merges.proposals.hear(message)
             return
-        self.scrubbed = told
-        if told.event:
-            self._say(told.event)
+        self.scrubbed = message
+        if message.event:
+            self._say(message.event)
 
-    def _record_progress(self, heard: list[ReplicaProgress], told: ReplicaProgress) -> None:
-        """Records the progress of a replica; `heard` is the list that its keeper started with."""
-        if told.replica >= len(heard):
+    def _record_progress(self, progress: list[ReplicaProgress], message: ReplicaProgress) -> None:
+        """Records the progress of a replica; `progress` is the list of its keeper."""
+        if message.replica >= len(progress):
             return  # another session has changed the settings meanwhile
         with self.heard:
-            heard[told.replica] = _with_acknowledged(heard[told.replica], told)
-            if told.seq and not self._changed(heard):
-                self._replicas.knowing.add(told.replica)
+            progress[message.replica] = _with_acknowledged(progress[message.replica], message)
+            if message.seq and not self._changed(progress):
+                self._replicas.confirmed.add(message.replica)
                 self._drop_former_settings()
             self.heard.notify_all()
         self._look()
-        if told.condition in _LOST:
-            self._log.go_beyond(told.obeys)
+        if message.condition in _LOST:
+            self._log.go_beyond(message.obeys)
             with suppress(DurabilityError):  # the log is closed and has another owner
-                error = FencedError(told.why, hint="what this session did since is here only")
+                error = FencedError(message.why, hint="what this session did since is here only")
                 self._log.stop(error)
 
     def _drop_former_settings(self) -> None:
         """Drops the previous settings when enough replicas have confirmed the current ones."""
-        was, frames = self.settings, [told.seq for told in self._progress]
-        if was.former is None or not was.settles(self._confirmed, frames):
+        current, frames = self.settings, [replica.seq for replica in self._progress]
+        if current.former is None or not current.settles(self._confirmed, frames):
             return
-        settled = self._replicas._replace(settings=was.settled)
-        if was.promised != was.quorum:
-            settled = self._under_settings(was.settled)  # replicas promise it now
+        settled = self._replicas._replace(settings=current.settled)
+        if current.promised != current.quorum:
+            settled = self._under_settings(current.settled)  # replicas promise it now
         try:
             self._log.check()
             self._switch(settled)
         except NosyncError:  # the next session repeats this step
-            self._replicas = self._replicas._replace(settings=was.settled)
+            self._replicas = self._replicas._replace(settings=current.settled)
 
-    def _mark_failing(self, heard: list[ReplicaProgress], why: str) -> None:
+    def _mark_failing(self, progress: list[ReplicaProgress], why: str) -> None:
         with self.heard:
-            for number, told in enumerate(heard):
-                if told.condition not in _LOST:
-                    heard[number] = told._replace(condition="failing", why=why)
+            for number, replica in enumerate(progress):
+                if replica.condition not in _LOST:
+                    progress[number] = replica._replace(condition="failing", why=why)
             self.heard.notify_all()
 
 
 def _initial_progress(
-    settings: ReplicaConfig, before: Mapping[str, ReplicaProgress] | None = None
+    settings: ReplicaConfig, previous: Mapping[str, ReplicaProgress] | None = None
 ) -> list[ReplicaProgress]:
     """Returns the initial progress of replicas, before any message of a keeper.
 
     Args:
-        before: by URL, the progress under other settings.
+        previous: by URL, the progress under other settings.
     """
-    known = [
-        (before or {}).get(each.url, ReplicaProgress(0, "starting")) for each in settings.replicas
+    latest = [
+        (previous or {}).get(each.url, ReplicaProgress(0, "starting")) for each in settings.replicas
     ]
     return [
-        ReplicaProgress(number, "starting", said.seq, said.epoch, incarnation=said.incarnation)
-        for number, said in enumerate(known)
+        ReplicaProgress(
+            number, "starting", progress.seq, progress.epoch, incarnation=progress.incarnation
+        )
+        for number, progress in enumerate(latest)
     ]
 
 
-def _with_acknowledged(before: ReplicaProgress, told: ReplicaProgress) -> ReplicaProgress:
+def _with_acknowledged(previous: ReplicaProgress, message: ReplicaProgress) -> ReplicaProgress:
     """Returns a message of a keeper, completed with earlier acknowledgements of the same copy."""
-    another = told.incarnation and told.incarnation != before.incarnation
-    if told.seq or told.void or another:
-        return told
-    return told._replace(seq=before.seq, epoch=before.epoch, incarnation=before.incarnation)
+    another = message.incarnation and message.incarnation != previous.incarnation
+    if message.seq or message.void or another:
+        return message
+    return message._replace(
+        seq=previous.seq, epoch=previous.epoch, incarnation=previous.incarnation
+    )
 
 
 def start_keeper(folder: str, generation: int) -> subprocess.Popen[bytes]:
     """Starts the keeper of a log in a process session of its own, outside the current folder."""
-    here = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     keeper = subprocess.Popen(
         [sys.executable, "-P", "-m", "nosync_nb.keeper", folder, str(generation)],
         bufsize=0,

@@ -40,7 +40,7 @@ class ReplicaStatus(NamedTuple):
 
 
 def replica_status(
-    url: str, told: ReplicaProgress, ledger: EpochIndex, now: int, end: int
+    url: str, progress: ReplicaProgress, ledger: EpochIndex, now: int, end: int
 ) -> ReplicaStatus:
     """Returns the status of one replica.
 
@@ -48,21 +48,21 @@ def replica_status(
         now: the current epoch.
         end: the length of the stream of frames, in bytes.
     """
-    epoch = ledger.held(told.seq, told.epoch)
+    epoch = ledger.held(progress.seq, progress.epoch)
     lacks = epoch < now
-    state = "behind" if told.condition == "level" and lacks else told.condition
+    state = "behind" if progress.condition == "level" and lacks else progress.condition
     since = ledger.committed(epoch + 1) if lacks else None
     return ReplicaStatus(
         url,
         state,
         epoch,
         max(0, now - epoch),
-        _missing_bytes(told, end) if told.offset >= 0 else told.backlog_bytes,
+        _missing_bytes(progress, end) if progress.offset >= 0 else progress.backlog_bytes,
         0.0 if since is None else max(0.0, time.time() - since),
-        told.bytes_sent,
-        told.why,
-        told.last_bytes,
-        told.seq,
+        progress.bytes_sent,
+        progress.why,
+        progress.last_bytes,
+        progress.seq,
     )
 
 
@@ -82,7 +82,9 @@ class ReplicationBacklog(NamedTuple):
     most: int
 
 
-def backlog_of(told: Iterable[ReplicaProgress], quorum: int, end: int) -> ReplicationBacklog | None:
+def backlog_of(
+    replicas: Iterable[ReplicaProgress], quorum: int, end: int
+) -> ReplicationBacklog | None:
     """Returns the backlog of the most advanced quorum, because other replicas delay no epoch.
 
     Args:
@@ -91,21 +93,21 @@ def backlog_of(told: Iterable[ReplicaProgress], quorum: int, end: int) -> Replic
     Returns:
         None if it is known of too few replicas.
     """
-    known = [each for each in told if each.offset >= 0]
+    known = [replica for replica in replicas if replica.offset >= 0]
     if not 0 < quorum <= len(known):
         return None
-    least = sorted((_missing_bytes(each, end), each.last_bytes, each.offset) for each in known)[
-        :quorum
-    ]
-    owed, last, seen = zip(*least, strict=True)
+    least = sorted(
+        (_missing_bytes(replica, end), replica.last_bytes, replica.offset) for replica in known
+    )[:quorum]
+    owed, last, counted = zip(*least, strict=True)
     return ReplicationBacklog(
-        max(owed), max(last), min(seen), max(_missing_bytes(each, end) for each in known)
+        max(owed), max(last), min(counted), max(_missing_bytes(replica, end) for replica in known)
     )
 
 
-def _missing_bytes(told: ReplicaProgress, end: int) -> int:
+def _missing_bytes(progress: ReplicaProgress, end: int) -> int:
     """Returns the bytes that epochs wait for, with the files counted so far."""
-    return max(0, end - told.offset) + told.backlog_bytes
+    return max(0, end - progress.offset) + progress.backlog_bytes
 
 
 def demoted_stages(catalog: Mapping[str, Stage]) -> dict[str, int]:

@@ -70,8 +70,8 @@ class Feeder:
     def tell(self) -> None:
         """Reports the failures, once."""
         with self._mutex:
-            untold, self._unreported = self._unreported, ()
-        for text in untold:
+            unreported, self._unreported = self._unreported, ()
+        for text in unreported:
             self._listeners.alert(text)
 
     def __enter__(self) -> Self:
@@ -135,16 +135,16 @@ class FeedRegistry(Generic[One]):
         """Stops all feeds."""
         with self._lock:
             feeders, self._feeders = list(self._feeders.values()), {}
-        for each in feeders:
-            each.stop()
+        for feeder in feeders:
+            feeder.stop()
 
     def _stop(self, key: tuple[str, str]) -> None:
         """Stops the feed of a source and an input, if there is one."""
         with self._lock:
-            before = self._feeders.get(key)
-        if before is not None:
-            before.stop()
+            previous = self._feeders.get(key)
+        if previous is not None:
+            previous.stop()
 
-    def _register(self, key: tuple[str, str], made: One) -> None:
+    def _register(self, key: tuple[str, str], feeder: One) -> None:
         with self._lock:
-            self._feeders[key] = made
+            self._feeders[key] = feeder

@@ -126,8 +126,10 @@ class FolderWatch(Feeder):
     @property
     def loaded(self) -> dict[str, int]:
         """The epochs of this watch, by path."""
-        made = ((path, block) for path, own in list(self._blocks.items()) for block in own)
-        return {path: block.number for path, block in made if block.number is not None}
+        blocks = (
+            (path, block) for path, of_file in list(self._blocks.items()) for block in of_file
+        )
+        return {path: block.number for path, block in blocks if block.number is not None}
 
     @property
     def refused(self) -> dict[str, str]:
@@ -142,9 +144,9 @@ class FolderWatch(Feeder):
     def look(self) -> int:
         """Loads the settled files now; returns the number of new epochs."""
         with self._lock:
-            before, self._listed = self._listed, user_files.matching_files(self.pattern)
+            previous, self._listed = self._listed, user_files.matching_files(self.pattern)
             try:
-                return self._sweep(self._listed, before)
+                return self._sweep(self._listed, previous)
             finally:
                 self._listings += 1
                 self._after_listing.notify_all()
@@ -199,11 +201,11 @@ class FolderWatch(Feeder):
                     self.look()
                     self._last_error = ""
                 except Exception as error:  # of the folder; errors of files are handled per file
-                    trouble, self._last_error = (
+                    previous, self._last_error = (
                         self._last_error,
                         f"watching '{self.pattern}': {error}",
                     )
-                    if self._last_error != trouble:
+                    if self._last_error != previous:
                         self._queue_report(self._last_error)
 
     def _settle(self, awaited: Collection[str]) -> dict[str, FileMark]:
@@ -237,9 +239,9 @@ class FolderWatch(Feeder):
 
     def _refused_error(self, refused: Mapping[str, str]) -> NosyncError:
         """Returns the error of refused files; the next commit does not report them again."""
-        told = {_refusal(path, self._into.name or "", why) for path, why in refused.items()}
+        reported = {_refusal(path, self._into.name or "", why) for path, why in refused.items()}
         with self._mutex:
-            self._unreported = tuple(text for text in self._unreported if text not in told)
+            self._unreported = tuple(text for text in self._unreported if text not in reported)
         files = "1 file was" if len(refused) == 1 else f"{len(refused)} files were"
         reasons = [
             why if repr(path) in why else f"'{path}': {why}" for path, why in refused.items()
@@ -255,13 +257,13 @@ class FolderWatch(Feeder):
     def _sweep(
         self,
         files: Mapping[str, FileMark],
-        before: Mapping[str, FileMark],
+        previous: Mapping[str, FileMark],
         quiet: Container[str] = (),
     ) -> int:
         """Loads the settled ones of some files; returns the number of new epochs.
 
         Args:
-            before: the files at the previous listing: equal ones are settled.
+            previous: the files at the previous listing: equal ones are settled.
             quiet: files that are not reported if they are refused.
         """
         epochs = 0
@@ -271,19 +273,19 @@ class FolderWatch(Feeder):
             for path, mark in files.items():
                 if self._ended.is_set():
                     break
-                still = before.get(path) == mark or self._is_settled(mark)
+                still = previous.get(path) == mark or self._is_settled(mark)
                 if still and file_formats.kind_of(path) and self._must_load(path, mark):
                     epochs += self._try_load(path, mark, quiet=path in quiet)
             return epochs
         finally:
-            known = list(self._outcomes.items())
+            outcomes = list(self._outcomes.items())
             self._status = self._status._replace(
                 loaded=len(self.loaded),
                 unsettled=len(self._unsettled(files)),
                 refused={
-                    path: each.reason
-                    for path, each in known
-                    if isinstance(each, FailedFile) and each.mark == files.get(path)
+                    path: outcome.reason
+                    for path, outcome in outcomes
+                    if isinstance(outcome, FailedFile) and outcome.mark == files.get(path)
                 },
             )
 
@@ -301,10 +303,10 @@ class FolderWatch(Feeder):
 
     def _must_load(self, path: str, mark: FileMark) -> bool:
         """Returns True if a file must be loaded, or loaded again after a failure and a change."""
-        known = self._outcomes.get(path)
-        if not isinstance(known, FailedFile):
-            return known != mark
-        return known.mark != mark or known.graph is not self._watches.publisher.snapshot.graph
+        outcome = self._outcomes.get(path)
+        if not isinstance(outcome, FailedFile):
+            return outcome != mark
+        return outcome.mark != mark or outcome.graph is not self._watches.publisher.snapshot.graph
 
     def _try_load(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
         """Loads a file; returns True if that made an epoch. Records a failure."""
@@ -315,9 +317,10 @@ class FolderWatch(Feeder):
                 self._ended.set()
                 return False
             reason = "\n".join([str(error), *getattr(error, "__notes__", ())])
-            told = self._outcomes.get(path)
+            outcome = self._outcomes.get(path)
             if not quiet and (
-                not isinstance(told, FailedFile) or (told.mark, told.reason) != (mark, reason)
+                not isinstance(outcome, FailedFile)
+                or (outcome.mark, outcome.reason) != (mark, reason)
             ):
                 self._queue_report(_refusal(path, self._into.name or "", reason))
             # A disk error may be temporary; an error in the rows is not.
@@ -328,24 +331,26 @@ class FolderWatch(Feeder):
 
     def _load(self, path: str, mark: FileMark) -> int | None:
         """Commits a file as an epoch; None if it is committed already, or still being written."""
-        watches, own = self._watches, os.path.relpath(path, self._folder)
-        with watches.doing.of(f"reads {one_line(own)}", mark.size_bytes, in_bytes=True) as reading:
+        watches, relative = self._watches, os.path.relpath(path, self._folder)
+        with watches.doing.of(
+            f"reads {one_line(relative)}", mark.size_bytes, in_bytes=True
+        ) as reading:
             data = user_files.file_content(path, mark, reading.took)
         if data is None:
             return None
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         into, name = self._into, self._into.name or ""
-        key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
+        key, kind = f"{relative} {digest}", "upsert" if into.key else "insert"
         recorded = idempotency_mark(watches.inputs.stage(name).uid, kind, key)
         epoch = None
         with watches.loading:  # because a file may match two patterns
             if not watches.loads.seen(recorded):
-                what = f"decodes {one_line(own)}"
+                what = f"decodes {one_line(relative)}"
                 with watches.doing.of(what, len(data), in_bytes=True) as decoding:
                     table = file_formats.table_of(data, path, into.schema, decoding.took)
                 with watches.blocks.epoch(None, None) as block:
-                    before = [b for b in self._blocks.get(path, ()) if b.number is not None]
-                    self._blocks[path] = (*before[-1:], block)
+                    committed = [b for b in self._blocks.get(path, ()) if b.number is not None]
+                    self._blocks[path] = (*committed[-1:], block)
                     watches.inputs.take(name, kind, table, recorded)
                 epoch = block.number
         self._outcomes[path] = mark
@@ -385,23 +390,23 @@ class FolderWatches(FeedRegistry[FolderWatch]):
         self._gate.writable("watch")
         key = pattern, into.name or ""
         self._stop(key)
-        made = FolderWatch(self, pattern, into, every)
+        feed = FolderWatch(self, pattern, into, every)
         try:
-            made.begin()
-            self._register(key, made)
+            feed.begin()
+            self._register(key, feed)
         except BaseException:
-            made.stop()
+            feed.stop()
             raise
-        return made
+        return feed
 
 
 def _refusal(path: str, into: str, reason: str) -> str:
     return f"'{path}' was not loaded into '{into}': {reason}"
 
 
-def _mark_of(known: FileMark | FailedFile | None) -> FileMark | None:
+def _mark_of(outcome: FileMark | FailedFile | None) -> FileMark | None:
     """Returns the mark of a file that was loaded or refused."""
-    return known.mark if isinstance(known, FailedFile) else known
+    return outcome.mark if isinstance(outcome, FailedFile) else outcome
 
 
 def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:

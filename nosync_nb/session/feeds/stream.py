@@ -261,17 +261,17 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         name, place = into.name or "", os.fspath(checkpoint or "")
         streams.check_stream(frame, into.schema, name, trigger)
         self._stop((name, place))
-        made = StreamFeed(self, into, place, anew=anew)
+        feed = StreamFeed(self, into, place, anew=anew)
         try:
             stage = self.publisher.snapshot.stage(name)
-            made.begin(frame, place or self._default_checkpoint(made, stage.uid), trigger)
-            self._register((name, place), made)
+            feed.begin(frame, place or self._default_checkpoint(feed, stage.uid), trigger)
+            self._register((name, place), feed)
         except BaseException:
-            made.stop()
+            feed.stop()
             raise
-        return made
+        return feed
 
-    def _default_checkpoint(self, made: StreamFeed, uid: str) -> str:
+    def _default_checkpoint(self, feed: StreamFeed, uid: str) -> str:
         """Returns the default folder for the progress of a stream.
 
         Failure: 1. An untrusted log contains a checkpoint. 2. Spark adopts its settings, which may
@@ -283,12 +283,12 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         """
         store = self.publisher.store
         try:
-            own = signature.own_key_name(signing.user_key(), store.log.id, f"stream {uid}")
+            folder = signature.own_key_name(signing.user_key(), store.log.id, f"stream {uid}")
         except TrustError as error:
             error.add_note("Hint: or name a folder where Spark keeps how far it is: checkpoint=")
             raise
-        place = os.path.join(store.path, FOLDER, own)
-        store.files.make_folder(place)
-        if made.is_lost() and not store.files.exists(os.path.join(place, "metadata")):
-            raise made.lost()
-        return f"file://{place}"  # because Spark's default file system may be another one
+        path = os.path.join(store.path, FOLDER, folder)
+        store.files.make_folder(path)
+        if feed.is_lost() and not store.files.exists(os.path.join(path, "metadata")):
+            raise feed.lost()
+        return f"file://{path}"  # because Spark's default file system may be another one

@@ -69,12 +69,12 @@ def measure_disk_usage(publisher: Publisher) -> DiskUsage:
     store = publisher.store
     live, past = files_of(publisher.snapshot.version), store.history.files()
     sizes = dict.fromkeys(DiskUsage._fields, 0)
-    seen: set[tuple[int, int]] = set()
+    counted: set[tuple[int, int]] = set()
     for path, status in _files_below(store.files, store.path, 1):
         inner, name = os.path.relpath(path, store.path).split(os.sep)[0], os.path.basename(path)
-        if (status.st_dev, status.st_ino) in seen:
+        if (status.st_dev, status.st_ino) in counted:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        counted.add((status.st_dev, status.st_ino))
         purpose = "log"
         if inner == BRANCHES:
             purpose = "branches"
@@ -95,15 +95,17 @@ def minimum_bytes(publisher: Publisher) -> DiskBudget:
 
 def over_budget(publisher: Publisher) -> tuple[Less, ...]:
     """Returns which budgets are exceeded: bytes, files, or both."""
-    said = publisher.retention
-    if not said.bounded:
+    retention = publisher.retention
+    if not retention.bounded:
         return ()
     taken = measure_disk_usage(publisher)
     sizes: dict[Less, tuple[int, int | None]] = {
-        "bytes": (taken.own, said.budget),
-        "files": (taken.needed, said.files),
+        "bytes": (taken.own, retention.budget),
+        "files": (taken.needed, retention.files),
     }
-    return tuple(what for what, (size, most) in sizes.items() if most is not None and size > most)
+    return tuple(
+        what for what, (size, limit) in sizes.items() if limit is not None and size > limit
+    )
 
 
 class Amplification(NamedTuple):
@@ -127,8 +129,8 @@ def write_amplification(publisher: Publisher) -> Amplification:
 
 def should_defer_rewrites(publisher: Publisher) -> bool:
     """Returns True if the write budget is exceeded, so rewrites that can wait are deferred."""
-    most = publisher.retention.writes
-    return most is not None and write_amplification(publisher).times > most
+    limit = publisher.retention.writes
+    return limit is not None and write_amplification(publisher).times > limit
 
 
 def _files_below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
@@ -176,8 +178,8 @@ def stage_layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any
     result = []
     for layer in trace.layers:
         where = ["memory"] if not layer.files else []
-        there = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
-        if there and not stage.in_memory:
+        durable = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
+        if durable and not stage.in_memory:
             where.append("disk")
         size = sum(ref.size_bytes for ref in layer.files) or layer.rows_count * _width(trace)
         result.append(

@@ -182,25 +182,25 @@ class Maintenance:
                     layer.claim()
                 graph = self._publisher.snapshot.graph
                 named, written = number in nonnegative_text(graph), number not in graph.unwritten
-            merging, asked = OffloadedMerge(number, trace.layout, inputs), False
+            merging, offloaded = OffloadedMerge(number, trace.layout, inputs), False
             try:
                 if named:
-                    most = LOOKED_UP * sum(layer.rows_count for layer in inputs)
+                    rows_max = LOOKED_UP * sum(layer.rows_count for layer in inputs)
                     with suppress(NosyncError):  # a reader of a damaged layer reports it
-                        stats.keep_nonnegative(trace, planned.stop, most)
+                        stats.keep_nonnegative(trace, planned.stop, rows_max)
                 if merging.is_large and written and self._merges.ready:
                     merging = self._with_files(merging)
-                    asked = self._merges.ask(merging)
-                if not asked and not self._merge_layers(merging):
+                    offloaded = self._merges.ask(merging)
+                if not offloaded and not self._merge_layers(merging):
                     return
             finally:
-                if not asked:
+                if not offloaded:
                     merging.release()
 
     def _next_merge(self, number: int, trace: Trace) -> Merge | None:
         """Returns the next merge of a trace; one that writes files waits for the write budget."""
-        planned, seen = plan(trace), self._publisher.snapshot
-        if planned is None or number in seen.graph.unwritten:
+        planned, snapshot = plan(trace), self._publisher.snapshot
+        if planned is None or number in snapshot.graph.unwritten:
             return planned
         inputs = trace.layers[planned.start : planned.stop]
         large = sum(layer.rows_count for layer in inputs) > SPILL_ROWS
@@ -218,9 +218,9 @@ class Maintenance:
             filed = layer
             if not layer.files:
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
-                held = self._publisher.store.spill(layer.parts, layout, stem)
-                self._publisher.store.writes.repeat(held.refs)
-                filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
+                change = self._publisher.store.spill(layer.parts, layout, stem)
+                self._publisher.store.writes.repeat(change.refs)
+                filed = Layer(layer.lower, layer.upper, change.parts, change.refs)
                 self._replace_layers(number, (layer,), filed)
             layers.append(filed)
         for layer in layers:
@@ -230,22 +230,22 @@ class Maintenance:
     def take_proposals(self) -> None:
         """Takes the merges of the keeper, and performs here those that have failed there."""
         self._retire_files(self._merges.proposals.unwanted())
-        while (said := self._merges.proposals.next()) is not None:
-            self._attempt(said[0].number, partial(self._take_proposal, *said))
+        while (proposal := self._merges.proposals.next()) is not None:
+            self._attempt(proposal[0].number, partial(self._take_proposal, *proposal))
 
     def _take_proposal(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
         """Takes one proposal; without files the merge has failed."""
-        held = None
+        change = None
         try:
             live = self._is_live(merging)
-            held = self._merges.proven(merging, files) if live and files else None
-            if held is not None:
-                self._publisher.works.count("proposals", self._adopt_merge(merging, held))
+            change = self._merges.proven(merging, files) if live and files else None
+            if change is not None:
+                self._publisher.works.count("proposals", self._adopt_merge(merging, change))
             elif live:
                 self._merge_layers(merging)
         finally:
             merging.release()
-            if held is None:
+            if change is None:
                 self._retire_files({ref.path for ref in files})
         self.merge(merging.number)
 
@@ -260,18 +260,18 @@ class Maintenance:
         """Merges layers of a trace and replaces them with the result, if they are still live."""
         number, layout, inputs = merging
         parts = merge_ranges(layout, [layer.parts for layer in inputs])
-        held = ArrangedChange(tuple(parts))
+        change = ArrangedChange(tuple(parts))
         unwritten = self._publisher.snapshot.graph.unwritten
         count = sum(len(p) for p in parts)
         if count > SPILL_ROWS and number not in unwritten:
-            held = self._publisher.store.spill(parts, layout, merging.stem(count))
-        return self._adopt_merge(merging, held)
+            change = self._publisher.store.spill(parts, layout, merging.stem(count))
+        return self._adopt_merge(merging, change)
 
-    def _adopt_merge(self, merging: OffloadedMerge, held: ArrangedChange) -> bool:
+    def _adopt_merge(self, merging: OffloadedMerge, change: ArrangedChange) -> bool:
         """Replaces layers with their merge, if they are still live."""
         inputs = merging.inputs
-        self._publisher.store.writes.repeat(held.refs)
-        output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
+        self._publisher.store.writes.repeat(change.refs)
+        output = Layer(inputs[0].lower, inputs[-1].upper, change.parts, change.refs)
         adopted = self._replace_layers(merging.number, inputs, output)
         self._publisher.works.count("merges", adopted)
         return adopted
@@ -352,14 +352,14 @@ class Maintenance:
             plan = store.history.pack(version.epoch, graph.unwritten)
             incarnation = publisher.ledger.incarnation
         self._aging.pack(plan)
-        before, needed = store.history.files(), files_of(version)
+        previous_files, needed = store.history.files(), files_of(version)
         bounded = publisher.retention.bounded
         thinned = self._aging.thin(needed)
         fitted = self._aging.fit(needed, again=self._clearing > 0) if bounded else None
         if fitted is not None:
             self._clearing = CLEARING if fitted else 0
         # Replaced packs are retired later, because the previous checkpoint still names them.
-        meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
+        meta["retired"] = sorted({*meta["retired"], *(previous_files - store.history.files())})
         version = self._move_to_files(version, graph, thinned=thinned or bounded)
         past = self._history_record(incarnation)
         if past is None:
@@ -385,7 +385,7 @@ class Maintenance:
 
     def _move_to_files(self, version: VersionState, graph: Graph, *, thinned: bool) -> VersionState:
         """Returns a version with its large layers in files; live ones are replaced as well."""
-        traces, rest = dict(version.traces), YieldingPause(self._gate.give_way)
+        traces, pause = dict(version.traces), YieldingPause(self._gate.give_way)
         for number in trace_recovery.trace_logs(graph).keys() & traces.keys():
             try:
                 pairs = self._publisher.store.settled(number, traces[number], thinned=thinned)
@@ -394,11 +394,11 @@ class Maintenance:
                 raise
             for layer, filed in pairs:
                 self._publisher.store.writes.repeat(filed.files)
-                made = adopt_merged(traces[number], (layer,), filed)
-                assert made is not None
-                traces[number] = made
+                adopted = adopt_merged(traces[number], (layer,), filed)
+                assert adopted is not None
+                traces[number] = adopted
                 self._replace_layers(number, (layer,), filed)
-            rest()
+            pause()
         return VersionState(version.epoch, traces)
 
 
@@ -464,8 +464,8 @@ class HistoryAging:
 
     def _downsample_to_budget(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
         publisher, history = self._publisher, self._publisher.store.history
-        said, fitted = publisher.retention, False
-        if again and said == self._fitted_retention:
+        retention, fitted = publisher.retention, False
+        if again and retention == self._fitted_retention:
             return None
         while beyond := disk_usage.over_budget(publisher):
             keep = self._least_retained(publisher.snapshot)
@@ -474,7 +474,7 @@ class HistoryAging:
             if plan is None or not self._adopt_pack(plan.perform(self._pause()), bounded=True):
                 break
             fitted = True
-        self._fitted_retention = said
+        self._fitted_retention = retention
         return fitted
 
     def _pause(self) -> YieldingPause:
@@ -486,39 +486,40 @@ class HistoryAging:
 
         The inputs of a stopped stage stay readable at its last epoch, because it resumes there.
         """
-        seen = self._publisher.snapshot
-        for name, stage in seen.catalog.items():
-            node = seen.graph.named[name]
+        snapshot = self._publisher.snapshot
+        for name, stage in snapshot.catalog.items():
+            node = snapshot.graph.named[name]
             if stage.in_memory and stage.live and node.log is not None:
                 with self._failures.attempt(f"summing up the past of stage '{name}'"):
-                    self._sum_up_oldest(seen, node.log, node.log_layout)
+                    self._sum_up_oldest(snapshot, node.log, node.log_layout)
 
-    def _sum_up_oldest(self, seen: Snapshot, log: int, layout: Layout) -> None:
+    def _sum_up_oldest(self, snapshot: Snapshot, log: int, layout: Layout) -> None:
         """Sums up the oldest changes of a log, if they are more than a restart would replay."""
-        epoch = seen.history.excess(log, self._limits.replay_rows)
-        if epoch is None or min(self._stopped_epochs(seen), default=epoch) < epoch:
+        epoch = snapshot.history.excess(log, self._limits.replay_rows)
+        if epoch is None or min(self._last_epochs(snapshot), default=epoch) < epoch:
             return
-        batch = total_of(seen.history.state(log, epoch), layout)
+        batch = total_of(snapshot.history.state(log, epoch), layout)
         with self._gate.lock:
             self._gate.finish()
-            self._publisher.store.history.shorten(log, epoch, batch, seen.history)
+            self._publisher.store.history.shorten(log, epoch, batch, snapshot.history)
             self._publisher.repacked()
 
-    def _retained_epochs(self, seen: Snapshot) -> RetainedEpochs | None:
+    def _retained_epochs(self, snapshot: Snapshot) -> RetainedEpochs | None:
         """Returns the epochs to retain separately; None: all of them."""
-        said, ledger = self._publisher.retention, self._publisher.ledger
-        return said.keep(seen.epoch, ledger.since, self._stopped_epochs(seen))
+        policy, ledger = self._publisher.retention, self._publisher.ledger
+        return policy.keep(snapshot.epoch, ledger.since, self._last_epochs(snapshot))
 
-    def _least_retained(self, seen: Snapshot) -> RetainedEpochs | None:
+    def _least_retained(self, snapshot: Snapshot) -> RetainedEpochs | None:
         """Returns the epochs to retain whatever the log takes; None: it has no budget."""
-        said, keep = self._publisher.retention, self._retained_epochs(seen)
-        if not said.bounded:
+        policy, keep = self._publisher.retention, self._retained_epochs(snapshot)
+        if not policy.bounded:
             return None
-        return keep or RetainedEpochs(seen.epoch + 1, said.pinned(self._stopped_epochs(seen)))
+        stop = snapshot.epoch + 1
+        return keep or RetainedEpochs(stop, policy.pinned(self._last_epochs(snapshot)))
 
-    def _stopped_epochs(self, seen: Snapshot) -> list[int]:
+    def _last_epochs(self, snapshot: Snapshot) -> list[int]:
         """Returns the last epochs of stopped stages: their inputs must stay readable there."""
-        return [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
+        return [s.last(snapshot.epoch) for s in snapshot.catalog.values() if s.reason is not None]
 
     def _adopt_pack(self, packed: PackResult, *, bounded: bool = False) -> bool:
         """Adopts a pack; the files of the packs that it replaces are retired.
@@ -530,15 +531,15 @@ class HistoryAging:
         """
         with self._gate.lock:
             self._gate.finish()
-            seen, history = self._publisher.snapshot, self._publisher.store.history
-            least = self._least_retained(seen) if bounded else None
-            keep = self._retained_epochs(seen) if least is None else least._replace(single=1)
+            snapshot, history = self._publisher.snapshot, self._publisher.store.history
+            least = self._least_retained(snapshot) if bounded else None
+            keep = self._retained_epochs(snapshot) if least is None else least._replace(single=1)
             if history.loses(packed, keep):
                 self._publisher.garbage.retire(packed.files)
                 return True
-            before = history.files()
+            previous_files = history.files()
             adopted = history.adopt(packed)
             self._publisher.repacked()
-            gone = before - history.files() if adopted else packed.files
-            self._publisher.garbage.retire(gone)
+            unused = previous_files - history.files() if adopted else packed.files
+            self._publisher.garbage.retire(unused)
             return adopted

@@ -103,16 +103,16 @@ class MergeProposals:
         with self._lock:
             return self._waiting.pop(merge, None) is not None
 
-    def hear(self, said: MergeProposal) -> None:
+    def hear(self, proposal: MergeProposal) -> None:
         """Handles an answer of the keeper."""
         with self._lock:
             self._silent, self._last_answer = False, time.monotonic()
-            merging = self._waiting.pop(said.merge, None) if said.done else None
+            merging = self._waiting.pop(proposal.merge, None) if proposal.done else None
             if merging is not None:
-                self._answers.append((merging, said.files))
-            elif said.done:
-                self._unwanted.update(ref.path for ref in said.files)
-        if said.done:
+                self._answers.append((merging, proposal.files))
+            elif proposal.done:
+                self._unwanted.update(ref.path for ref in proposal.files)
+        if proposal.done:
             self._notify()
 
     def lose(self, *, silent: bool = False) -> None:
@@ -121,8 +121,8 @@ class MergeProposals:
             self._silent = silent
             self._answers += ((each, ()) for each in self._waiting.values())
             self._waiting.clear()
-            some = bool(self._answers)
-        if some:
+            answered = bool(self._answers)
+        if answered:
             self._notify()
 
     def overdue(self) -> None:
@@ -209,6 +209,6 @@ def merge_checksum(parts: Iterable[Batch]) -> tuple[int, int]:
 
 def _ascends(files: tuple[PartRef, ...], parts: tuple[Batch, ...]) -> bool:
     """Returns True if parts are disjoint and ascend, each of them and one after the other."""
-    if any(before.high > after.low for before, after in pairwise(files)):
+    if any(first.high > second.low for first, second in pairwise(files)):
         return False
     return all(bool((part.khash[1:] >= part.khash[:-1]).all()) for part in parts)

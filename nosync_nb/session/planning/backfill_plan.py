@@ -86,46 +86,48 @@ def awaits_recheck(catalog: Mapping[str, Stage]) -> bool:
     return any(stage.refuted is not None and stage.live for stage in catalog.values())
 
 
-def refuted_stages(seen: Snapshot, wrong: Iterable[ClockContradiction]) -> dict[int, RefutedState]:
+def refuted_stages(
+    snapshot: Snapshot, wrong: Iterable[ClockContradiction]
+) -> dict[int, RefutedState]:
     """Returns, by log, the stages whose clocks contradict their inputs, and their readers.
 
     Stopped stages are included, because they would continue from refuted rows. So are stages that
     the catalog already marks as refuted: the contradiction is gone once its source was recomputed.
 
     Args:
-        seen: a compiled snapshot.
+        snapshot: a compiled snapshot.
         wrong: the contradictions; those about dropped stages are ignored.
     """
-    graph, doubts = seen.graph, dict[int, RefutedState]()
+    graph, doubts = snapshot.graph, dict[int, RefutedState]()
     names = {node.log: name for name, node in graph.named.items()}
 
     def doubt(name: str, epoch: int, why: str) -> None:
-        stage, log = seen.catalog[name], graph.named[name].log
-        known = doubts.get(log or 0)
-        if log is None or stage.is_input or stage.frozen or epoch > stage.last(seen.epoch):
+        stage, log = snapshot.catalog[name], graph.named[name].log
+        earlier = doubts.get(log or 0)
+        if log is None or stage.is_input or stage.frozen or epoch > stage.last(snapshot.epoch):
             return
         if not stage.live and (stage.in_memory or stage.refused):
             return
-        if known is None or epoch < known.epoch:
+        if earlier is None or epoch < earlier.epoch:
             doubts[log] = RefutedState(epoch, why)
 
-    for known, stage in seen.catalog.items():
+    for stage_name, stage in snapshot.catalog.items():
         if stage.refuted is not None:
-            doubt(known, *stage.refuted)
+            doubt(stage_name, *stage.refuted)
     for log, epoch, source in wrong:
         name = names.get(log)
         if name is None:
             continue
         what = "itself" if source == log else f"'{names.get(source, 'what is gone')}'"
         doubt(name, epoch, f"at epoch {epoch} its clock names other rows of {what} than are there")
-        if not seen.catalog[name].is_input:
+        if not snapshot.catalog[name].is_input:
             for reader in graph.dependants(name):
                 doubt(reader, epoch, f"it reads '{name}', which is computed again")
     return doubts
 
 
 def plan_repairs(
-    seen: Snapshot,
+    snapshot: Snapshot,
     lost: MissingHistory,
     missing: AbstractSet[str],
     doubts: Mapping[int, RefutedState] | None = None,
@@ -134,14 +136,14 @@ def plan_repairs(
     """Plans the repair of every stage with missing or refuted data, inputs before their readers.
 
     Args:
-        seen: a compiled snapshot, with all operator state.
+        snapshot: a compiled snapshot, with all operator state.
         lost: the history that is unreadable.
         missing: the names of the missing files.
         doubts: the refuted logs; their contents count as lost.
         apart: stages that are planned later, because their inputs have no rows yet, together with
             their readers.
     """
-    return [*_RepairPlanner(seen, lost, missing, doubts or {}).losses(apart)]
+    return [*_RepairPlanner(snapshot, lost, missing, doubts or {}).losses(apart)]
 
 
 class _RepairPlanner:
@@ -149,32 +151,32 @@ class _RepairPlanner:
 
     Attributes:
         readable: the epochs at which a collection can be read after its planned repair.
-        gone: collections that cannot be read at all now.
+        lost_names: collections that cannot be read at all now.
     """
 
     def __init__(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         lost: MissingHistory,
         missing: AbstractSet[str],
         doubts: Mapping[int, RefutedState],
     ) -> None:
-        self.seen, self.lost, self.doubts = seen, lost, doubts
-        self.lacking: Mapping[int, AbstractSet[str]] = {
+        self.snapshot, self.lost, self.doubts = snapshot, lost, doubts
+        self.missing_by_trace: Mapping[int, AbstractSet[str]] = {
             number: files
-            for number, trace in seen.version.traces.items()
+            for number, trace in snapshot.version.traces.items()
             if (files := lazy_layer.files_needed(trace) & missing)
         }
-        self.past = HistoricalInputs(seen.history, seen.epoch)
+        self.past = HistoricalInputs(snapshot.history, snapshot.epoch)
         self.readable: dict[str, EpochRanges] = {}
-        self.gone: set[str] = set()
-        self.had: set[int] = set()  # unnamed nodes whose repair is planned
+        self.lost_names: set[str] = set()
+        self.planned_parts: set[int] = set()  # unnamed nodes whose repair is planned
 
     def losses(self, apart: AbstractSet[str]) -> Iterator[StageDamage]:
-        for node in self.seen.graph:
+        for node in self.snapshot.graph:
             if node.name is None or node.name in apart:
                 continue
-            loss = self._plan_stage(node, self.seen.catalog[node.name])
+            loss = self._plan_stage(node, self.snapshot.catalog[node.name])
             if loss is not None:
                 yield loss
 
@@ -182,19 +184,19 @@ class _RepairPlanner:
         """Plans the repair of one stage; None if it has all its data."""
         assert node.log is not None
         broken, doubt = self.lost.of(node.log, stage.begin), self.doubts.get(node.log)
-        if broken is not None and broken[0] > stage.last(self.seen.epoch):
+        if broken is not None and broken[0] > stage.last(self.snapshot.epoch):
             broken = None
         if doubt is not None:
             return self._plan_refuted(node, stage, doubt, broken)
-        own = {n for n in node.traces.values() if n in self.lacking}
+        damaged = {n for n in node.traces.values() if n in self.missing_by_trace}
         parts = self._damaged_parts(node) if node.operator is not None else set()
-        state = any(number in self.lacking for number in node.state)
-        if broken is None and not own and not parts and not state:
+        state = any(number in self.missing_by_trace for number in node.state)
+        if broken is None and not damaged and not parts and not state:
             return None
         files = frozenset(self._missing_files(node, parts)).union(
             () if broken is None else broken[1]
         )
-        loss = StageDamage(stage.name, READ, files, arranged=frozenset(own), begin=stage.begin)
+        loss = StageDamage(stage.name, READ, files, arranged=frozenset(damaged), begin=stage.begin)
         if broken is not None:
             return self._plan_broken(node, stage, loss, broken[0], parts)
         if not parts and not state:
@@ -203,7 +205,7 @@ class _RepairPlanner:
         why = self._refusal(node, stage, parts | bare)
         if why is not None:
             return self._as_stale(loss, why)
-        self.had |= parts
+        self.planned_parts |= parts
         return loss._replace(action=RECOMPUTE, refused=frozenset(parts), bare=bare)
 
     def _plan_refuted(
@@ -215,39 +217,39 @@ class _RepairPlanner:
         why = self._refusal(node, stage) if stage.live else "run its cell"
         if why is not None:
             return self._as_stale(loss, f"{doubt.why}; {why}")
-        span = replay.replay_span(self.seen.graph, {node.id})
-        parts = {part.id for part in span.graph if part.name is None} - self.had
-        again = self._plan_broken(node, stage, loss, min(epoch, doubt.epoch), parts)
-        return again._replace(why=f"{doubt.why}: {again.why}")
+        span = replay.replay_span(self.snapshot.graph, {node.id})
+        parts = {part.id for part in span.graph if part.name is None} - self.planned_parts
+        damage = self._plan_broken(node, stage, loss, min(epoch, doubt.epoch), parts)
+        return damage._replace(why=f"{doubt.why}: {damage.why}")
 
     def _plan_broken(
         self, node: Node, stage: Stage, loss: StageDamage, epoch: int, parts: AbstractSet[int]
     ) -> StageDamage:
         """Plans the repair of a stage whose log cannot be read from an epoch on."""
-        now = self.seen.epoch
-        whole = len(loss.arranged) < len(node.traces)
-        hurt = bool(parts) or any(number in self.lacking for number in node.state)
+        now = self.snapshot.epoch
+        rebuildable = len(loss.arranged) < len(node.traces)
+        incomplete = bool(parts) or any(number in self.missing_by_trace for number in node.state)
         why = f"its rows at epochs {epoch} to {now - 1} cannot be read"
         if stage.is_input or stage.frozen or not stage.live or self._refusal(node, stage):
             self._limit_readable(stage, now)  # the current rows are read without the log
-            if not whole:
+            if not rebuildable:
                 return self._as_stale(
                     loss, self._refusal(node, stage) or _unrecoverable_text(stage)
                 )
-            return self._as_stale(loss, why) if hurt else loss._replace(why=why)
+            return self._as_stale(loss, why) if incomplete else loss._replace(why=why)
         sources = EpochRanges.of(range(now + 1))
         for name in self._source_names(node):
             sources &= self._readable_epochs(name)
         first = sources.neighbours(stage.begin)[1]
         assert first is not None  # the sources are readable at the current epoch
         begin = max(stage.begin, first)
-        if begin > stage.begin and whole and not hurt:  # keep the rows that can be read
+        if begin > stage.begin and rebuildable and not incomplete:  # keep the rows that can be read
             self._limit_readable(stage, now)
             return loss._replace(why=why)
         last = sources.neighbours(epoch - 1)[0] if epoch else None
         refused = frozenset([node.id, *parts])
         loss = loss._replace(arranged=NOBODY, refused=refused, begin=begin)
-        self.had |= parts
+        self.planned_parts |= parts
         if last is not None and last > stage.begin and self._is_readable(node, last):
             return loss._replace(
                 action=EXTEND, first=last, begin=stage.begin, why=_epochs_text(last + 1, now)
@@ -261,28 +263,26 @@ class _RepairPlanner:
     def _is_readable(self, node: Node, epoch: int) -> bool:
         return epoch in self.past.readable([node])
 
-    def _refusal(
-        self, node: Node, stage: Stage, again: AbstractSet[int] | None = None
-    ) -> str | None:
+    def _refusal(self, node: Node, stage: Stage, run: AbstractSet[int] | None = None) -> str | None:
         """Returns why a stage cannot be computed from its inputs; None if it can.
 
         Args:
-            again: the nodes to run; None: all nodes of the stage.
+            run: the nodes to run; None: all nodes of the stage.
         """
         if node.operator is None:
             return _unrecoverable_text(stage)
-        if self._memoises({node.id} if again is None else again, all_of=again is None):
+        if self._memoises({node.id} if run is None else run, all_of=run is None):
             return "its memoised results cannot be recomputed: run its cell"
-        gone = next((name for name in self._source_names(node) if name in self.gone), None)
-        return None if gone is None else f"it reads '{gone}', which is lost"
+        lost = next((name for name in self._source_names(node) if name in self.lost_names), None)
+        return None if lost is None else f"it reads '{lost}', which is lost"
 
-    def _memoises(self, again: AbstractSet[int], *, all_of: bool) -> bool:
+    def _memoises(self, run: AbstractSet[int], *, all_of: bool) -> bool:
         """Returns True if a node memoises results, or an unnamed node that runs with it does.
 
         Args:
             all_of: True: all unnamed nodes below run; False: only those that hold no rows.
         """
-        nodes, waiting, reached = self.seen.graph.nodes, [*again], set(again)
+        nodes, waiting, reached = self.snapshot.graph.nodes, [*run], set(run)
         while waiting:
             node = nodes[waiting.pop()]
             if node.operator is not None and node.operator.memoises:
@@ -294,16 +294,16 @@ class _RepairPlanner:
         return False
 
     def _as_stale(self, loss: StageDamage, why: str) -> StageDamage:
-        self.gone.add(loss.name)
+        self.lost_names.add(loss.name)
         return loss._replace(action=STALE, arranged=NOBODY, why=why)
 
     def _limit_readable(self, stage: Stage, first: int) -> None:
         """Records that a collection cannot be read before an epoch, whatever its log contains."""
-        self.readable[stage.name] = EpochRanges.of(range(first, self.seen.epoch + 1))
+        self.readable[stage.name] = EpochRanges.of(range(first, self.snapshot.epoch + 1))
 
     def _readable_epochs(self, name: str) -> EpochRanges:
         """Returns the epochs at which a collection can be read after the planned repairs."""
-        node = self.seen.graph.named[name]
+        node = self.snapshot.graph.named[name]
         epochs = self.past.readable([node])
         if name in self.readable:
             epochs &= self.readable[name]
@@ -311,24 +311,24 @@ class _RepairPlanner:
 
     def _source_names(self, node: Node) -> list[str]:
         """Returns the named collections that a node is computed from."""
-        sources = replay.replay_span(self.seen.graph, {node.id}).sources
+        sources = replay.replay_span(self.snapshot.graph, {node.id}).sources
         return [each.name for each in sources if each.name is not None]
 
     def _damaged_parts(self, node: Node) -> set[int]:
         """Returns the unnamed nodes that a stage is computed with and that lack files."""
-        span = replay.replay_span(self.seen.graph, {node.id})
-        lacking = set()
+        span = replay.replay_span(self.snapshot.graph, {node.id})
+        damaged = set()
         for part in span.graph:
-            if part.name is None and part.id not in self.had:
+            if part.name is None and part.id not in self.planned_parts:
                 numbers = (*part.traces.values(), *part.state)
-                if any(number in self.lacking for number in numbers):
-                    lacking.add(part.id)
-        return lacking
+                if any(number in self.missing_by_trace for number in numbers):
+                    damaged.add(part.id)
+        return damaged
 
     def _missing_files(self, node: Node, parts: Iterable[int]) -> set[str]:
-        nodes = [node, *(self.seen.graph.nodes[i] for i in parts)]
-        numbers = (n for each in nodes for n in (*each.traces.values(), *each.state))
-        return {name for number in numbers for name in self.lacking.get(number, ())}
+        nodes = [node, *(self.snapshot.graph.nodes[i] for i in parts)]
+        numbers = (n for other in nodes for n in (*other.traces.values(), *other.state))
+        return {name for number in numbers for name in self.missing_by_trace.get(number, ())}
 
 
 def _unrecoverable_text(stage: Stage) -> str:
@@ -359,14 +359,14 @@ def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]
     node = graph.named[stage.name]
     if node.operator is None:
         return "its state was not kept"
-    own = [
+    parts = [
         part
         for part in replay.replay_span(graph, {node.id}).graph
         if part.name in (None, stage.name)
     ]
-    if any(part.plan == UNMADE for part in own):
+    if any(part.plan == UNMADE for part in parts):
         return "its state was not kept"
-    if any(p.operator and p.operator.memoises and p.stopped != last for p in own):
+    if any(p.operator and p.operator.memoises and p.stopped != last for p in parts):
         return "it shares memoised results with a stage that went on"
     if stage.refused:
         return "its rows are not believed"
@@ -395,11 +395,11 @@ def catch_up(
     """
     groups: dict[int, set[int]] = {}
     for node in runner.graph.since(old).fresh:
-        before = old.nodes.get(node.id)
-        if before is None or before.stopped is None or node.frozen:
+        old_node = old.nodes.get(node.id)
+        if old_node is None or old_node.stopped is None or node.frozen:
             continue
-        if before.stopped < version.epoch:
-            groups.setdefault(before.stopped, set()).add(node.id)
+        if old_node.stopped < version.epoch:
+            groups.setdefault(old_node.stopped, set()).add(node.id)
     past = HistoricalInputs(history, version.epoch)
     if not groups:
         return CatchUpResult([], replay.ReplayBase(old, version, past))
@@ -409,16 +409,16 @@ def catch_up(
         lagging = _StoppedGroup(
             past, replay.replay_span(runner.graph, groups[stop]), old, stop, version.epoch
         )
-        ran, after = lagging.run(runner, traces, rows_max)
-        traces.update(after)
+        ran, new_traces = lagging.run(runner, traces, rows_max)
+        traces.update(new_traces)
         for draft in ran:
             past.add(draft)
         drafts += ran
     moved = set().union(*groups.values())
     nodes = [runner.graph.nodes[n.id] if n.id in moved else n for n in old]
-    there = Graph(nodes, old.numbers, memory=old.memory, unwritten=old.unwritten)
+    caught_up = Graph(nodes, old.numbers, memory=old.memory, unwritten=old.unwritten)
     return CatchUpResult(
-        drafts, replay.ReplayBase(there, VersionState(version.epoch, traces), past)
+        drafts, replay.ReplayBase(caught_up, VersionState(version.epoch, traces), past)
     )
 
 
@@ -436,12 +436,12 @@ class _StoppedGroup:
         self.past, self.span, self.old, self.stop, self.now = past, span, old, stop, now
 
     def run(
-        self, whole: Runner, traces: Mapping[int, Trace], rows_max: int
+        self, full: Runner, traces: Mapping[int, Trace], rows_max: int
     ) -> tuple[list[EpochResult], dict[int, Trace]]:
         """Runs the missed epochs.
 
         Args:
-            whole: the runner of the whole graph.
+            full: the runner of the whole graph.
             traces: the current traces; those of the group are at `stop`.
 
         Returns:
@@ -456,11 +456,11 @@ class _StoppedGroup:
             start.update(self._traces_at_stop(node, traces, missed[node.id]))
         for i in span.new:
             start.update(self._group_traces(span.graph.nodes[i], traces))
-        there = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
-        runner = Runner(span.graph, whole.evaluate, whole.bulk)
-        draft = runner.first_run(VersionState(stop, start), there)
+        sources = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
+        runner = Runner(span.graph, full.evaluate, full.bulk)
+        draft = runner.first_run(VersionState(stop, start), sources)
         if len(steps) > 1:
-            runner = Runner(span.graph, whole.evaluate)
+            runner = Runner(span.graph, full.evaluate)
         drafts = []
         before = stop
         for epoch in steps:
@@ -472,8 +472,8 @@ class _StoppedGroup:
                 replay.compact_replayed(draft)
             before = epoch
         past.skip(span.logs, stop, steps)
-        own = span.traces
-        return drafts, {n: t for n, t in draft.traces.items() if n in own}
+        wanted = span.traces
+        return drafts, {n: t for n, t in draft.traces.items() if n in wanted}
 
     def _epochs_to_run(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
         """Returns the epochs to run: all readable ones if that is cheap, else the current one."""
@@ -489,32 +489,34 @@ class _StoppedGroup:
 
         Cost: in the missed changes; for an arrangement that is new, in all rows of the collection.
         """
-        made = {}
-        known = set(self.old.nodes[node.id].traces.values())
+        result = {}
+        existing = set(self.old.nodes[node.id].traces.values())
         for layout, number in node.traces.items():
-            if number not in known:
-                made[number] = replay.state_at(layout, self.past.state(node, self.stop), self.stop)
+            if number not in existing:
+                result[number] = replay.state_at(
+                    layout, self.past.state(node, self.stop), self.stop
+                )
                 continue
             layers = list(traces[number].layers) if number in traces else []
             if len(missed):
                 undo = arrange(layout, missed.updates.negated())
                 layers.append(Layer(self.stop, self.stop + 1, (undo,)))
             # All layers get the interval of `stop`, because appended changes must come after it.
-            made[number] = Trace(
+            result[number] = Trace(
                 layout,
                 tuple(Layer(self.stop, self.stop + 1, each.parts, each.files) for each in layers),
             )
-        return made
+        return result
 
     def _group_traces(self, node: Node, traces: Mapping[int, Trace]) -> dict[int, Trace]:
         """Returns the traces that a node of the group had, and newly requested arrangements."""
-        before = self.old.nodes[node.id]
-        made = {n: traces[n] for n in (*node.state, *before.traces.values()) if n in traces}
-        held = next((traces[n] for n in before.traces.values() if n in traces), None)
+        old_node = self.old.nodes[node.id]
+        result = {n: traces[n] for n in (*node.state, *old_node.traces.values()) if n in traces}
+        existing = next((traces[n] for n in old_node.traces.values() if n in traces), None)
         for layout, number in node.traces.items():
-            if number not in before.traces.values() and held is not None:
-                made[number] = replay.state_at(layout, held.consolidated(), self.stop)
-        return made
+            if number not in old_node.traces.values() and existing is not None:
+                result[number] = replay.state_at(layout, existing.consolidated(), self.stop)
+        return result
 
 
 def with_recorded_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs) -> None:

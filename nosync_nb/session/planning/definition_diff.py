@@ -106,30 +106,30 @@ def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, 
             return "unchanged"
 
 
-def resume_decision(seen: Snapshot, types: Types | None, *, extend: bool) -> DefinitionDecision:
+def resume_decision(snapshot: Snapshot, types: Types | None, *, extend: bool) -> DefinitionDecision:
     """Decides which stopped stages resume after a recovery.
 
     Args:
         extend: True: stages resume if the epochs that they missed can be run; the others wait for
             their cells. False: none resumes.
     """
-    prints = {name: stage.fingerprint for name, stage in seen.catalog.items()}
+    prints = {name: stage.fingerprint for name, stage in snapshot.catalog.items()}
     decision = unchanged_decision({})
-    for name, stage in seen.catalog.items():
+    for name, stage in snapshot.catalog.items():
         decision.catalog[name] = stage
         if stage.definition is None or stage.reason is None or not extend or stage.held is not None:
             continue
         fresh, why = adapted_to_schemas(stage.resumed(), decision.catalog, types)
         if why or halt_reason(fresh, decision.catalog) or fresh.meaning(prints) != prints[name]:
             continue
-        if backfill_plan.catch_up_refusal(seen, stage, decision.catalog) is None:
+        if backfill_plan.catch_up_refusal(snapshot, stage, decision.catalog) is None:
             decision.catalog[name] = fresh
             decision.status[name] = "extended"
     return decision
 
 
 def requested_catalog(
-    seen: Snapshot,
+    snapshot: Snapshot,
     trees: Mapping[str, Definition],
     options: StageOptions,
     *,
@@ -143,43 +143,47 @@ def requested_catalog(
         trees: the definitions, inputs before their readers.
         again: stages that are recomputed even if they are equal.
     """
-    catalog = dict(seen.catalog)
-    other = set(again)
+    catalog = dict(snapshot.catalog)
+    changed = set(again)
     for name, tree in trees.items():
         old = catalog.get(name)
-        given = columns_kept(tree, options)
+        requested = columns_kept(tree, options)
         if old is None:
-            stage = Stage(name, tree.schema, tree, begin=seen.epoch, options=given)
+            stage = Stage(name, tree.schema, tree, begin=snapshot.epoch, options=requested)
         else:
-            own = _demoted_options(old, tree, given)
-            own = own if own.persist else replace(own, persist=old.options.persist)
-            if own.nondeterministic and own.persist == MEMORY:
-                own = replace(own, persist="")  # its results cannot be recomputed
+            kept_options = _demoted_options(old, tree, requested)
+            kept_options = (
+                kept_options
+                if kept_options.persist
+                else replace(kept_options, persist=old.options.persist)
+            )
+            if kept_options.nondeterministic and kept_options.persist == MEMORY:
+                kept_options = replace(kept_options, persist="")  # its results cannot be recomputed
             stage = replace(
                 old,
                 schema=tree.schema,
                 definition=tree,
-                options=own,
+                options=kept_options,
                 signer=None,
                 held=None,
                 refuted=None,
             )
-            if name not in other and _is_same(old, stage, tree, catalog, other):
+            if name not in changed and _is_same(old, stage, tree, catalog, changed):
                 continue
         catalog[name] = stage
-        other.add(name)
+        changed.add(name)
     return catalog
 
 
 def _is_same(
-    old: Stage, stage: Stage, tree: Definition, catalog: Catalog, other: AbstractSet[str]
+    old: Stage, stage: Stage, tree: Definition, catalog: Catalog, changed: AbstractSet[str]
 ) -> bool:
     """Returns True if a stage continues unchanged: an equal definition over unchanged inputs."""
     if not old.live or old.signer is not None or old.held is not None:
         return False
     if stage.schema != old.schema or stage.options != old.options:
         return False
-    if not other.isdisjoint(tree.references):
+    if not changed.isdisjoint(tree.references):
         return False
     if not all(ref.name in catalog and catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return False
@@ -202,7 +206,7 @@ def _demoted_options(old: Stage, tree: Definition, options: StageOptions) -> Sta
 
 
 def decide(
-    seen: Snapshot,
+    snapshot: Snapshot,
     types: Types | None,
     catalog: Catalog,
     named: AbstractSet[str],
@@ -212,7 +216,7 @@ def decide(
     """Decides the status of each stage; an unchanged stage over unchanged inputs is not visited.
 
     Args:
-        seen: the current snapshot.
+        snapshot: the current snapshot.
         catalog: the catalog with the requested definitions, see `requested_catalog`; new stages
             come last.
         named: the stages whose definitions are requested.
@@ -224,10 +228,10 @@ def decide(
 
     Cost: in the requested stages and their readers; some 100 ns for each other stage.
     """
-    before = seen.catalog
+    before = snapshot.catalog
     fresh = other_inputs(catalog, before)
     asked = {*fresh, *again}
-    if asked.isdisjoint(before) and seen.graph.goes_on:
+    if asked.isdisjoint(before) and snapshot.graph.goes_on:
         trees = {n: s.definition for n, s in fresh.items() if s.definition}
         decision = unchanged_decision(dict(before))
     else:
@@ -246,7 +250,9 @@ def decide(
         if name not in asked and stays and moved.isdisjoint(tree.references):
             decision.catalog[name], decision.status[name] = stage, KEPT[0]
             continue
-        _decide_stage(decision, seen, types, stage, tree, named=name in named, again=name in again)
+        _decide_stage(
+            decision, snapshot, types, stage, tree, named=name in named, again=name in again
+        )
         if decision.catalog[name] is not before.get(name):
             moved.add(name)
     return decision
@@ -254,7 +260,7 @@ def decide(
 
 def _decide_stage(
     decision: DefinitionDecision,
-    seen: Snapshot,
+    snapshot: Snapshot,
     types: Types | None,
     asked: Stage,
     tree: Definition,
@@ -264,13 +270,13 @@ def _decide_stage(
 ) -> None:
     """Decides the status of one stage; its inputs are decided already."""
     name = asked.name
-    before = seen.catalog.get(name)
+    before = snapshot.catalog.get(name)
     stage, why = adapted_to_schemas(asked.resumed(), decision.catalog, types)
     why = why or halt_reason(stage, decision.catalog)
     prints = {read: decision.catalog[read].fingerprint for read in tree.references}
     if why is None:
         _decide_computable(
-            decision, seen, stage.identified(prints), before, prints, again=again, named=named
+            decision, snapshot, stage.identified(prints), before, prints, again=again, named=named
         )
     elif before is None or (named and stage.meaning(prints) != before.fingerprint):
         raise StageError(
@@ -279,13 +285,13 @@ def _decide_stage(
             stage=name,
         )
     else:
-        decision.catalog[name] = before.stopped(why, seen.epoch)
+        decision.catalog[name] = before.stopped(why, snapshot.epoch)
         decision.status[name] = "stale"
 
 
 def _decide_computable(
     decision: DefinitionDecision,
-    seen: Snapshot,
+    snapshot: Snapshot,
     stage: Stage,
     before: Stage | None,
     prints: Mapping[str, str],
@@ -303,20 +309,20 @@ def _decide_computable(
     # The rows of a stage that another key signed are not reused.
     equal = same and not again and before is not None and before.signer is None
     if equal and before is not None and not before.live:
-        missing = backfill_plan.catch_up_refusal(seen, before, decision.same)
-    status = stage_transition(before, equal=equal, missing=missing, now=seen.epoch)
+        missing = backfill_plan.catch_up_refusal(snapshot, before, decision.same)
+    status = stage_transition(before, equal=equal, missing=missing, now=snapshot.epoch)
     if before is not None and status == "changed":
         if missing is not None:
             decision.lost[name] = missing
-        earlier = _previous_version(before, seen)
+        earlier = _previous_version(before, snapshot)
         decision.catalog[earlier.name] = earlier
         version = before.version + 1
         stage = replace(
-            stage, version=version, begin=seen.epoch, gaps=(), refuted=None, scaled=None
+            stage, version=version, begin=snapshot.epoch, gaps=(), refuted=None, scaled=None
         )
         status = "changed" if named else "followed"
     if status in COMPUTED and (same or stage.options.nondeterministic):
-        stage = _with_own_nodes(stage, decision.catalog, prints, seen.graph.numbers + 1)
+        stage = _with_own_nodes(stage, decision.catalog, prints, snapshot.graph.numbers + 1)
     decision.status[name] = status
     decision.catalog[name] = stage
 
@@ -339,12 +345,12 @@ def _with_own_nodes(stage: Stage, catalog: Catalog, prints: Mapping[str, str], f
     return next(each for each in stages if each.fingerprint not in taken)
 
 
-def _previous_version(stage: Stage, seen: Snapshot) -> Stage:
+def _previous_version(stage: Stage, snapshot: Snapshot) -> Stage:
     """Returns a stage as the frozen previous version that it becomes."""
-    node = seen.graph.named[stage.name]
+    node = snapshot.graph.named[stage.name]
     layout, trace = next(iter(node.traces.items()))
     assert node.log is not None  # it has a name
-    return stage.before(FrozenState(seen.last(stage), node.log, trace, layout.key))
+    return stage.before(FrozenState(snapshot.last(stage), node.log, trace, layout.key))
 
 
 def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
@@ -370,9 +376,9 @@ def _inputs_first(
     trees: Mapping[str, Definition], asked: AbstractSet[str]
 ) -> Mapping[str, Definition]:
     """Returns the stages after their inputs; only the requested ones may be out of order."""
-    place = {name: i for i, name in enumerate(trees)}
+    position = {name: i for i, name in enumerate(trees)}
     for name in [name for name in trees if name in asked]:
-        if any(place.get(read, -1) >= place[name] for read in trees[name].references):
+        if any(position.get(read, -1) >= position[name] for read in trees[name].references):
             return topological_order(trees)
     return trees
 

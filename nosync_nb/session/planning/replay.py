@@ -127,10 +127,10 @@ def compile_catalog(
             later=later,
         )
         graph = compiler.compile(catalog)
-        lacking = _nodes_without_rows(graph, old) | _newly_written(graph, old)
-        if not lacking:
+        incomplete = _nodes_without_rows(graph, old) | _newly_written(graph, old)
+        if not incomplete:
             return graph
-        refused |= lacking
+        refused |= incomplete
 
 
 def _nodes_without_rows(graph: Graph, old: Graph) -> set[int]:
@@ -150,8 +150,8 @@ def _newly_written(graph: Graph, old: Graph) -> set[int]:
     A node that has only stopped is not among them: it is not written before or after.
     """
     unwritten = graph.unwritten
-    there = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
-    return {node.id for node in there if unwritten.isdisjoint((node.log, *node.state))}
+    written = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
+    return {node.id for node in written if unwritten.isdisjoint((node.log, *node.state))}
 
 
 def _has_no_rows(node: Node | None) -> bool:
@@ -170,8 +170,10 @@ def replayable(graph: Graph, new: set[int], old: Graph) -> set[int]:
     the current epoch, because a replay would run the nodes below them again, and with them
     functions whose results are memoised.
     """
-    had = {number for number, _ in old.logs()} - old.unwritten
-    heads = {i for i in new if graph.nodes[i].name is not None and graph.nodes[i].log not in had}
+    old_logs = {number for number, _ in old.logs()} - old.unwritten
+    heads = {
+        i for i in new if graph.nodes[i].name is not None and graph.nodes[i].log not in old_logs
+    }
     return below(graph, heads) & new
 
 
@@ -264,11 +266,11 @@ def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int)
 
     A stage is left out if its inputs begin no earlier than the stage, or have the same gaps.
     """
-    there = [name for name in names if name in snapshot.catalog]
-    begin = earliest_replay_epoch(snapshot, there)
+    existing = [name for name in names if name in snapshot.catalog]
+    begin = earliest_replay_epoch(snapshot, existing)
     return {
         name
-        for name in there
+        for name in existing
         if first < snapshot.catalog[name].begin > begin or _has_gaps(snapshot, name, first)
     }
 
@@ -337,7 +339,7 @@ def run_replay(
     Returns:
         a draft for each epoch in which something changed, and the new nodes' traces at the end.
     """
-    own, logs = span.traces, span.logs
+    wanted, logs = span.traces, span.logs
     sources = Graph(span.sources, span.graph.numbers)
     traces: dict[int, Trace] = {}
     for node in span.sources:
@@ -359,11 +361,11 @@ def run_replay(
                 compact_replayed(draft)
             replaying.step()
     past.skip(logs, first, steps)
-    return drafts, {n: t for n, t in draft.traces.items() if n in own}
+    return drafts, {n: t for n, t in draft.traces.items() if n in wanted}
 
 
 def with_previous_log(
-    past: HistoricalInputs, before: Node, after: Node, begin: int, ran: list[EpochResult]
+    past: HistoricalInputs, before: Node, after: Node, begin: int, replayed: list[EpochResult]
 ) -> list[EpochResult]:
     """Prepends the epochs from `begin` on in the previous log to the epochs that were run.
 
@@ -372,10 +374,10 @@ def with_previous_log(
         after: the node that replaces it.
     """
     assert after.log is not None
-    first = ran[0]
+    first = replayed[0]
     steps = [e for e in past.readable([before]) if begin <= e <= first.epoch]
     if not steps or steps[-1] <= begin:
-        return ran
+        return replayed
     drafts = []
     for last, epoch in pairwise([-1, *steps]):
         batch = past.state(before, epoch) if last < 0 else past.changes(before, last, epoch)
@@ -385,7 +387,7 @@ def with_previous_log(
         drafts.append(draft)
     first.unlog(after.log)
     past.skip([after.log], begin, steps)
-    return [*drafts, *ran]
+    return [*drafts, *replayed]
 
 
 def state_at(layout: Layout, batch: Batch, epoch: int) -> Trace:

@@ -155,17 +155,17 @@ class _Describer:
         self.behind = self.memory = False
         self.anew: set[str] = set()
 
-    def __call__(self, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
+    def __call__(self, written: WrittenCatalog, trust: CatalogTrust, epoch: int) -> Described:
         """Decodes a catalog; marks the stages with the signer if another key has signed it."""
-        signer, data = judged.origin.signer, said.catalog
+        signer, data = trust.origin.signer, written.catalog
         if signer is not None:
             data = payloads.foreign_json(data, signer)
 
         def unseal(text: str, context: str, identity: str) -> Any:
-            assert judged.key is not None  # it has signed the catalog
+            assert trust.key is not None  # it has signed the catalog
             sealed = base64.b64decode(text)
             return signing.load_signed_function(
-                sealed, key=judged.key, context=context, fingerprint=identity
+                sealed, key=trust.key, context=context, fingerprint=identity
             )
 
         catalog = payloads.catalog_from_json(data, self._log_id, unseal)
@@ -174,7 +174,7 @@ class _Describer:
                 catalog[name] = stage.forgotten("", epoch)
             if stage.definition is None or stage.frozen:
                 continue
-            why = held = _untrusted_reason(stage, judged.origin)
+            why = held = _untrusted_reason(stage, trust.origin)
             if why is None and stage.refused:
                 why = stage.reason
             elif why is None:
@@ -305,9 +305,9 @@ class RecoveryCompletion:
             return Compiled(old, replay.compile_catalog(stages, old, types, now=now, extended=none))
 
         memory = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
-        before = dict(catalog)
+        original = dict(catalog)
         _, graph = lost_memos.stop(catalog, compiled, version, anew | memory)
-        if catalog != before:
+        if catalog != original:
             hidden_columns(self._publisher.store.history, named_logs(old), catalog)
             self._recovery_report.restored(*_stage_statuses(catalog))
         return graph
@@ -364,12 +364,12 @@ def _limited_to_log(graph: Graph, old: Graph) -> Graph:
     parts = [node for node in old if node.name is None and node.id not in graph.nodes]
     nodes = [replace(node, plan=UNMADE) if node.state else node for node in parts]
     for node in graph:
-        before = old.nodes.get(node.id) if node.name is None else old.named[node.name]
-        if before is None:
+        old_node = old.nodes.get(node.id) if node.name is None else old.named[node.name]
+        if old_node is None:
             nodes.append(replace(node, plan=UNMADE))
             continue
-        plan = node.plan if node.id == before.id else UNMADE
-        log, layout, traces = before.log, before.log_layout, before.traces
+        plan = node.plan if node.id == old_node.id else UNMADE
+        log, layout, traces = old_node.log, old_node.log_layout, old_node.traces
         nodes.append(replace(node, log=log, log_layout=layout, traces=traces, plan=plan))
     memory, unwritten = graph.memory, graph.unwritten
     return Graph(nodes, graph.numbers, graph.made, memory=memory, unwritten=unwritten)

@@ -145,27 +145,32 @@ def repaired_files(
         DurabilityError: the log or its disk cannot be read, or written.
         FencedError: another process owns the log.
     """
-    whole: dict[str, list[RepairedFile]] = {}
-    left, before = [*names], -1
-    while left and len(whole) > before:  # because a repaired file may be a pack, which names others
-        before = len(whole)
-        known = _immutable_files(store)
-        for name in left:
-            if name in known:
-                _repair_one(store, settings, known[name], whole)
-        left = [name for name in left if name not in whole]
-    return whole
+    intact: dict[str, list[RepairedFile]] = {}
+    remaining, count = [*names], -1
+    while (
+        remaining and len(intact) > count
+    ):  # because a repaired file may be a pack, which names others
+        count = len(intact)
+        files = _immutable_files(store)
+        for name in remaining:
+            if name in files:
+                _repair_one(store, settings, files[name], intact)
+        remaining = [name for name in remaining if name not in intact]
+    return intact
 
 
 def _repair_one(
-    store: Store, settings: ReplicaConfig, item: ImmutableFile, whole: dict[str, list[RepairedFile]]
+    store: Store,
+    settings: ReplicaConfig,
+    item: ImmutableFile,
+    intact: dict[str, list[RepairedFile]],
 ) -> None:
-    """Repairs one file if it is damaged, and records it in `whole`."""
+    """Repairs one file if it is damaged, and records it in `intact`."""
     why = repair.damage_reason(store.files, store.path, item, _ignore_count)
     if not why:
-        whole[item.name] = []
+        intact[item.name] = []
         return
-    one = repair.repair_file(
+    repaired = repair.repair_file(
         store.files,
         store.path,
         item,
@@ -174,8 +179,8 @@ def _repair_one(
         store.log.id,
         check=store.log.check,
     )
-    if one is not None:
-        whole[item.name] = [one]
+    if repaired is not None:
+        intact[item.name] = [repaired]
 
 
 def _immutable_files(store: Store) -> dict[str, ImmutableFile]:

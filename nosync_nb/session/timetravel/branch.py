@@ -112,8 +112,8 @@ class BranchService:
             incarnation: of the epochs after the rewind.
         """
         store, number = self._publisher.store, incarnation
-        known = branches.branch_names(store.files, store.path)
-        while f"before-rewind-{number}" in known:
+        names = branches.branch_names(store.files, store.path)
+        while f"before-rewind-{number}" in names:
             number += 1
         name = f"before-rewind-{number}"
         replicas = ReplicaConfig()
@@ -135,10 +135,10 @@ class BranchService:
             else f"{each.url.rstrip('/')}/{branches.FOLDER}/{name}"
             for each in settings.replicas
         ]
-        asked = checked_config(
+        checked = checked_config(
             urls, settings.quorum, log=branches.branch_folder(store.path, name), look=False
         )
-        return asked._replace(unprepared=bool(urls))
+        return checked._replace(unprepared=bool(urls))
 
     def settle(self) -> None:
         """Publishes the backup branches of finished rewinds, and deletes those of failed ones."""
@@ -157,7 +157,7 @@ class BranchService:
             TrustError: the catalog of this log is unsigned, or signed with another key.
         """
         publisher = self._publisher
-        store, seen = publisher.store, publisher.snapshot
+        store, snapshot = publisher.store, publisher.snapshot
         if store.foreign or not self._signer.origin.own:
             raise TrustError(
                 f"'{store.path}' holds what another key has signed, or nobody:"
@@ -165,44 +165,44 @@ class BranchService:
                 hint="run the cells that define its stages, or bring the key with"
                 " `python -m nosync key import`",
             )
-        epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
-        reads = store.log.mode == "r" or epoch == seen.epoch
-        had = named_logs(seen.graph)
+        epoch = snapshot.epoch if at is None else publisher.ledger.resolve(at, snapshot.epoch)
+        reads = store.log.mode == "r" or epoch == snapshot.epoch
+        logs = named_logs(snapshot.graph)
         if then:
-            seen = with_historical_catalog(
-                seen, historical_catalog(store, epoch, seen.epoch), store.log.id
+            snapshot = with_historical_catalog(
+                snapshot, historical_catalog(store, epoch, snapshot.epoch), store.log.id
             )
         rewinds = publisher.ledger.rewinds
-        frames = [] if reads else undo.recent_frames(store, epoch, seen.epoch, rewinds)
-        made = plan_as_of(seen, epoch, frames=frames, moved=then)
-        catalog, graph = branch_catalog(seen, made)
+        frames = [] if reads else undo.recent_frames(store, epoch, snapshot.epoch, rewinds)
+        plan = plan_as_of(snapshot, epoch, frames=frames, moved=then)
+        catalog, graph = branch_catalog(snapshot, plan)
         past = store.history.copied(())
         past.truncate(epoch)
-        for number in had.keys() - named_logs(graph) if then else ():
+        for number in logs.keys() - named_logs(graph) if then else ():
             past.drop(number)
         recorded, times = publisher.ledger.saved(epoch)
 
-        def said(log_id: bytes) -> Mapping[str, Any]:
+        def record(log_id: bytes) -> Mapping[str, Any]:
             sealed = CatalogSigner(log_id).sealed(catalog, graph, epoch, publisher.retention)
             return {**sealed.meta, **recorded}
 
-        version = VersionState(epoch, made.traces)
-        return BranchStart(version, graph, past, seen.graph.unwritten, said, times)
+        version = VersionState(epoch, plan.traces)
+        return BranchStart(version, graph, past, snapshot.graph.unwritten, record, times)
 
     def open(self, name: str) -> Any:
         """Returns the session of a branch: the one of this process, or a new one."""
         store = self._publisher.store
-        known = branches.branch_names(store.files, store.path)
-        if name not in known:
-            raise branches.unknown_branch_error(name, known)
+        names = branches.branch_names(store.files, store.path)
+        if name not in names:
+            raise branches.unknown_branch_error(name, names)
         return self._opens(branches.branch_folder(store.path, name))
 
     @property
     def listed(self) -> Mapping[str, BranchInfo]:
         """The branches, by name, including those that are only at replicas."""
         store = self._publisher.store
-        here = branches.list_branches(store.files, store.path)
-        return {**remote_branches.remote_branch_list(store.files, store.path), **here}
+        local = branches.list_branches(store.files, store.path)
+        return {**remote_branches.remote_branch_list(store.files, store.path), **local}
 
     def drop(self, name: str) -> None:
         """Deletes a branch that no session has open, and its copies at replicas.

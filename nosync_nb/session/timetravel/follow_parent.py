@@ -94,12 +94,12 @@ class ParentFollower:
                 f"'{self._publisher.store.path}' is no branch of '{parent.store.path}'",
                 hint="follow the session that it was branched from",
             )
-        seen, ledger = parent.snapshot, parent.ledger
-        last = seen.epoch if upto is None else ledger.resolve(upto, seen.epoch)
+        snapshot, ledger = parent.snapshot, parent.ledger
+        last = snapshot.epoch if upto is None else ledger.resolve(upto, snapshot.epoch)
         recorded, _ = ledger.saved(last)
         common = self._common_epoch(fork, parent)
         todo = [e for e in range(common + 1, last + 1) if not self._is_taken(fork, e)]
-        pairs = [*self._input_pairs(seen, common, todo)]
+        pairs = [*self._input_pairs(snapshot, common, todo)]
         labels = {epoch: label for label, epoch in recorded["labels"].items()}
         once: dict[int, dict[str, str]] = {}
         for key, epoch in recorded["once"].items():
@@ -109,7 +109,7 @@ class ParentFollower:
             for epoch in todo:
                 at = _commit_time(ledger, epoch)
                 self._take_epoch(
-                    seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at)
+                    snapshot, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at)
                 )
                 taking.step()
         return self._publisher.now
@@ -124,22 +124,26 @@ class ParentFollower:
         Raises:
             StageError: the parent has undone an epoch that is here; the hint undoes it here, too.
         """
-        here, there = self._publisher.ledger, parent.ledger
-        recorded, _ = here.saved()
+        branch_index, parent_index = self._publisher.ledger, parent.ledger
+        recorded, _ = branch_index.saved()
         common: int = min([fork.at, *(epoch for _, epoch in recorded["rewinds"])])
-        ours, theirs = (each.saved(common)[1] for each in (here, there))
+        ours, theirs = (each.saved(common)[1] for each in (branch_index, parent_index))
         if ours != theirs:
-            same = (here.committed(e) == there.committed(e) for e in range(1, common + 1))
+            same = (
+                branch_index.committed(e) == parent_index.committed(e) for e in range(1, common + 1)
+            )
             epoch = 1 + len([*takewhile(bool, same)])
             raise _undone_error(parent, epoch, epoch - 1)
         prefix = _parent_key(fork, "")
         marks = {int(m[len(prefix) :]): m for m in recorded["once"] if m.startswith(prefix)}
         for epoch in sorted(marks):
-            if recorded["loads"].get(marks[epoch]) != _commit_time(there, epoch):
+            if recorded["loads"].get(marks[epoch]) != _commit_time(parent_index, epoch):
                 raise _undone_error(parent, epoch, recorded["once"][marks[epoch]] - 1)
         return common
 
-    def _input_pairs(self, seen: Snapshot, common: int, todo: list[int]) -> Iterator[_InputPair]:
+    def _input_pairs(
+        self, snapshot: Snapshot, common: int, todo: list[int]
+    ) -> Iterator[_InputPair]:
         """Yields the inputs that both logs have; raises if one cannot be followed.
 
         An input that both began with has the same log number in both logs: an input that took its
@@ -149,28 +153,31 @@ class ParentFollower:
             common: the last epoch that both have.
             todo: the epochs to take.
         """
-        there = {stage.uid: stage for stage in seen.catalog.values() if stage.is_input}
+        parent_inputs = {stage.uid: stage for stage in snapshot.catalog.values() if stage.is_input}
         own_graph, catalog = self._publisher.snapshot.graph, self._publisher.snapshot.catalog
-        for own in catalog.values() if todo else ():
-            if not own.is_input:
+        for local in catalog.values() if todo else ():
+            if not local.is_input:
                 continue
-            peer, log = there.get(own.uid), own_graph.named[own.name].log
-            if peer is None and own.begin >= common:
+            peer, log = parent_inputs.get(local.uid), own_graph.named[local.name].log
+            if peer is None and local.begin >= common:
                 continue  # only this branch has the input
-            if peer is not None and (peer.schema.types, peer.key) != (own.schema.types, own.key):
+            if peer is not None and (peer.schema.types, peer.key) != (
+                local.schema.types,
+                local.key,
+            ):
                 raise SchemaError(
-                    f"input '{own.name}' is {own.schema}, and in the parent {peer.schema}",
+                    f"input '{local.name}' is {local.schema}, and in the parent {peer.schema}",
                     hint="follow up to an epoch before it was declared anew",
                 )
-            other = peer is None or log != seen.graph.named[peer.name].log
-            if peer is None or (other and min(own.begin, peer.begin) < common):
+            different = peer is None or log != snapshot.graph.named[peer.name].log
+            if peer is None or (different and min(local.begin, peer.begin) < common):
                 raise SchemaError(
-                    f"the parent has dropped the input '{own.name}' that this branch began with",
+                    f"the parent has dropped the input '{local.name}' that this branch began with",
                     hint="follow no further, or drop it here as well and declare it anew",
                 )
-            yield self._input_pair(seen, own, peer, todo)
-        here = {stage.uid for stage in catalog.values() if stage.is_input}
-        for new in (stage for uid, stage in there.items() if uid not in here):
+            yield self._input_pair(snapshot, local, peer, todo)
+        branch_uids = {stage.uid for stage in catalog.values() if stage.is_input}
+        for new in (stage for uid, stage in parent_inputs.items() if uid not in branch_uids):
             if todo and common <= new.begin < todo[-1]:
                 raise SchemaError(
                     f"the parent has got an input '{new.name}', which is not here",
@@ -178,19 +185,21 @@ class ParentFollower:
                     f" '{new.schema.ddl}'); or follow up to the epoch before: upto={new.begin}",
                 )
 
-    def _input_pair(self, seen: Snapshot, own: Stage, other: Stage, todo: list[int]) -> _InputPair:
+    def _input_pair(
+        self, snapshot: Snapshot, local: Stage, peer: Stage, todo: list[int]
+    ) -> _InputPair:
         """Pairs an input with the parent's, if each epoch is retained separately there."""
-        log = seen.graph.named[other.name].log
+        log = snapshot.graph.named[peer.name].log
         assert log is not None
-        ranges = seen.history.epochs(log, seen.epoch)
-        readable = EpochRanges.of(*(r for r in ranges if r.step == 1), range(other.begin))
+        ranges = snapshot.history.epochs(log, snapshot.epoch)
+        readable = EpochRanges.of(*(r for r in ranges if r.step == 1), range(peer.begin))
         for epoch in (todo[0] - 1, *todo):
-            check_readable(other.name, epoch, readable)
-        return _InputPair(own, log)
+            check_readable(peer.name, epoch, readable)
+        return _InputPair(local, log)
 
     def _take_epoch(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         pairs: list[_InputPair],
         epoch: int,
         label: str | None,
@@ -198,24 +207,24 @@ class ParentFollower:
         mark: tuple[BranchOrigin, str],
     ) -> None:
         """Commits one epoch of the parent, completely or not at all."""
-        known = self._publisher.ledger
-        there = {key for key in once if known.loaded(key)}
-        if any(key.startswith(BLOCK) for key in there):
+        ledger = self._publisher.ledger
+        loaded = {key for key in once if ledger.loaded(key)}
+        if any(key.startswith(BLOCK) for key in loaded):
             return  # the whole epoch is one load
-        if label is not None and known.labelled(label) is not None:
+        if label is not None and ledger.labelled(label) is not None:
             label = None  # another epoch here has this label
         transaction = Transaction(label, keyed=True)
         try:
             with self._transactions.block(transaction):
-                for own, log in pairs:
-                    batches = seen.history.changes(log, epoch - 1, epoch)
+                for local, log in pairs:
+                    batches = snapshot.history.changes(log, epoch - 1, epoch)
                     updates = [batch.updates for batch in batches if len(batch)]
-                    changes = [*_calls(own, updates)]
-                    if not _is_loaded(own, changes, {k: once[k] for k in there}, epoch):
+                    changes = [*_calls(local, updates)]
+                    if not _is_loaded(local, changes, {k: once[k] for k in loaded}, epoch):
                         for change in changes:
-                            self._inputs.add(own.name, change)
+                            self._inputs.add(local.name, change)
                 fork, at = mark
-                fresh = {key: load for key, load in once.items() if key not in there}
+                fresh = {key: load for key, load in once.items() if key not in loaded}
                 transaction.record({**fresh, _parent_key(fork, epoch): at})
                 self._commits.commit(transaction, None, label)
         finally:
@@ -232,52 +241,55 @@ def _commit_time(ledger: EpochIndex, epoch: int) -> str:
     return repr(ledger.committed(epoch))
 
 
-def _undone_error(parent: Publisher, epoch: int, here: int) -> StageError:
+def _undone_error(parent: Publisher, epoch: int, last_common: int) -> StageError:
     """Returns the error of a parent that has undone an epoch which is here."""
     return StageError(
         f"'{parent.store.path}' went back behind epoch {epoch}, which this branch has of it",
-        hint=f"go back as well, session.rewind(to={here}), and follow then; or make a new branch",
+        hint=f"go back as well, session.rewind(to={last_common}), and follow then;"
+        " or make a new branch",
     )
 
 
 def _is_loaded(
-    own: Stage, changes: list[PendingCall], known: Mapping[str, str], epoch: int
+    input_stage: Stage, changes: list[PendingCall], loads: Mapping[str, str], epoch: int
 ) -> bool:
     """Returns True if an epoch's changes to an input were loaded here already, under its key.
 
     Raises:
         StageError: a part of them was: it is unknown which rows these are.
     """
-    prefix = json.dumps([own.uid])[:-1] + ","
-    keys = [key for key in known if key.startswith(prefix)]
+    prefix = json.dumps([input_stage.uid])[:-1] + ","
+    keys = [key for key in loads if key.startswith(prefix)]
     if not keys or not changes:
         return False
-    if any(known[key] == load_text(own, changes) for key in keys):
+    if any(loads[key] == load_text(input_stage, changes) for key in keys):
         return True
     raise StageError(
-        f"epoch {epoch} of the parent has rows for input '{own.name}' beside a load that is here"
-        f" already: {', '.join(keys)}",
+        f"epoch {epoch} of the parent has rows for input '{input_stage.name}' beside a load that is"
+        f" here already: {', '.join(keys)}",
         hint="go back behind that load, session.rewind(to=E), and follow; or follow up to the"
         f" epoch before: upto={epoch - 1}",
     )
 
 
-def _calls(own: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
+def _calls(input_stage: Stage, batches: list[Updates]) -> Iterator[PendingCall]:
     """Yields the changes of an epoch to an input, as calls of a user."""
     if not batches:
         return
-    updates = concat_updates(batches, own.schema.types)
-    gone = _select(updates, updates.diff < 0)
-    if len(gone.diff) and own.key is not None:
-        yield PendingCall("delete", Updates([gone.columns[i] for i in own.key], gone.diff))
-    elif len(gone.diff):
-        yield PendingCall("remove", gone)
-    came = _select(updates, updates.diff > 0)
-    if len(came.diff):
-        yield PendingCall("insert" if own.key is None else "upsert", came)
+    updates = concat_updates(batches, input_stage.schema.types)
+    deleted = _select(updates, updates.diff < 0)
+    if len(deleted.diff) and input_stage.key is not None:
+        yield PendingCall(
+            "delete", Updates([deleted.columns[i] for i in input_stage.key], deleted.diff)
+        )
+    elif len(deleted.diff):
+        yield PendingCall("remove", deleted)
+    inserted = _select(updates, updates.diff > 0)
+    if len(inserted.diff):
+        yield PendingCall("insert" if input_stage.key is None else "upsert", inserted)
 
 
-def _select(updates: Updates, some: npt.NDArray[np.bool_]) -> Updates:
-    """Returns some updates with positive counts."""
-    columns = [mask(c, some) for c in updates.columns]
-    return Updates(columns, np.abs(updates.diff[some]))
+def _select(updates: Updates, selected: npt.NDArray[np.bool_]) -> Updates:
+    """Returns the selected updates with their absolute counts."""
+    columns = [mask(c, selected) for c in updates.columns]
+    return Updates(columns, np.abs(updates.diff[selected]))

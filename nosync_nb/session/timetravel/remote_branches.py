@@ -34,23 +34,23 @@ class BranchCopies(NamedTuple):
 
 def remote_branch_list(files: Files, log: str) -> dict[str, BranchInfo]:
     """Returns the branches of a log that are only at replicas, by name."""
-    known = registry.logs_below(files, log)
+    registered = registry.logs_below(files, log)
     return {
         name: BranchInfo(name, branches.branch_folder(log, name), 0, 0, None, replicas=tuple(urls))
-        for name, (urls, _) in known.items()
+        for name, (urls, _) in registered.items()
     }
 
 
 def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
     """Returns the copies of a branch; none if nothing is known of it."""
     path = branches.branch_folder(log, name)
-    here = name in branches.branch_names(files, log)
-    if here:
+    is_local = name in branches.branch_names(files, log)
+    if is_local:
         with suppress(CorruptLogError, DurabilityError, TrustError):  # then the registry is used
             return _copies_in_log(files, path)
-    said = registry.registered_replicas(files, path)
-    addresses = [parse_address(url) for url in said[0]] if said is not None else []
-    return BranchCopies(path, addresses[0].log_id if addresses else None, addresses, here)
+    registered = registry.registered_replicas(files, path)
+    addresses = [parse_address(url) for url in registered[0]] if registered is not None else []
+    return BranchCopies(path, addresses[0].log_id if addresses else None, addresses, is_local)
 
 
 def _copies_in_log(files: Files, path: str) -> BranchCopies:
@@ -78,20 +78,20 @@ def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | Non
         left = drop_copies(
             files, copies.path, copies.log_id, copies.replicas, generation=generation
         )
-        kept = tuple(each for each in copies.replicas if each.url in left)
+        remaining = tuple(each for each in copies.replicas if each.url in left)
         with suppress(NosyncError):
             registry.register_replicas(
-                files, copies.path, copies.log_id, ReplicaConfig(kept, len(kept))
+                files, copies.path, copies.log_id, ReplicaConfig(remaining, len(remaining))
             )
     else:
         with suppress(NosyncError):
             registry.unregister_replicas(files, copies.path)
     if left:
         name = os.path.basename(copies.path)
-        told = "; ".join(f"{url}: {why}" for url, why in left.items())
+        reasons = "; ".join(f"{url}: {why}" for url, why in left.items())
         warn(
-            f"branch '{name}' is dropped here, and is still at {told}; drop it again when that can"
-            " be reached",
+            f"branch '{name}' is dropped here, and is still at {reasons}; drop it again when that"
+            " can be reached",
             stacklevel=4,
         )
 
@@ -101,21 +101,21 @@ def record_restored_branches(files: Files, log: str, replicas: ReplicaConfig) ->
 
     Cost: one request for each branch at each replica.
     """
-    told = []
-    for each in remote_branches(files, log, replicas.replicas):
-        path = branches.branch_folder(log, each.name)
+    messages = []
+    for branch in remote_branches(files, log, replicas.replicas):
+        path = branches.branch_folder(log, branch.name)
         if not files.exists(path):
-            _register(files, path, each)
-            told.append(
-                f"branch '{each.name}' is at its replicas: nosync.open({path!r},"
-                f" replicas={list(each.urls)!r}) brings it back"
+            _register(files, path, branch)
+            messages.append(
+                f"branch '{branch.name}' is at its replicas: nosync.open({path!r},"
+                f" replicas={list(branch.urls)!r}) brings it back"
             )
-    return told
+    return messages
 
 
-def _register(files: Files, path: str, each: RemoteBranch) -> None:
-    known = config.checked_config(each.urls, each.quorum, log=path, look=False)
-    (log_id,) = {address.log_id for address in known.replicas}
+def _register(files: Files, path: str, branch: RemoteBranch) -> None:
+    checked = config.checked_config(branch.urls, branch.quorum, log=path, look=False)
+    (log_id,) = {address.log_id for address in checked.replicas}
     assert log_id is not None
     with suppress(NosyncError):  # the home folder is read-only: the message is enough
-        registry.register_replicas(files, path, log_id, known)
+        registry.register_replicas(files, path, log_id, checked)

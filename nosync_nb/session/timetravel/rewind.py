@@ -164,19 +164,19 @@ class RewindService:
             with self._gate.lock:
                 self._gate.turn("rewind", rebuilt=False)
                 self._refuse_pending()
-                was = self._publisher.snapshot
-                before = was.epoch
-                epoch = self._resolve(to, before)
-                if epoch == before:
-                    return RewindReport(before, epoch)
-                report = self._perform(self._plan_at(was, epoch), outcome)
+                snapshot = self._publisher.snapshot
+                current = snapshot.epoch
+                epoch = self._resolve(to, current)
+                if epoch == current:
+                    return RewindReport(current, epoch)
+                report = self._perform(self._plan_at(snapshot, epoch), outcome)
                 self._repeats.back(epoch)
                 self._backups.settle()
             self._rebuilding.begin()
             self._maintenance.plan_checkpoint()
             self._link.follow()
             if self._listeners.heard:
-                self._gate.tell(self._listeners.tell_back, was, self._publisher.snapshot)
+                self._gate.tell(self._listeners.tell_back, snapshot, self._publisher.snapshot)
             return report
         except BaseException as error:
             self._gate.settle(error, outcome, "the session has gone back, and stands there")
@@ -205,39 +205,41 @@ class RewindService:
             raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
         return self._publisher.ledger.resolve(to, now)
 
-    def _plan_at(self, was: Snapshot, epoch: int) -> GraphAtEpoch:
+    def _plan_at(self, snapshot: Snapshot, epoch: int) -> GraphAtEpoch:
         """Plans the session at an epoch; subtracts the later changes if they are small."""
         store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
-        frames = recent.recent_frames(store, epoch, was.epoch, rewinds)
-        earlier = plan_as_of(was, epoch, frames=frames)
+        frames = recent.recent_frames(store, epoch, snapshot.epoch, rewinds)
+        earlier = plan_as_of(snapshot, epoch, frames=frames)
         sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
-        return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(was, epoch)
+        return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(snapshot, epoch)
 
     def _perform(self, earlier: GraphAtEpoch, outcome: DefinitionOutcome) -> RewindReport:
         """Prepares the values to assign, writes the frame, and assigns them."""
         publisher, now = self._publisher, self._publisher.snapshot
         catalog = catalog_at.rewound_catalog(now.catalog, earlier)
         computed = [n for n in earlier.unread if catalog[n].live]
-        there = publisher.numbered(catalog_at.rewound_graph(now.graph, catalog, earlier))
-        point = _StateAtEpoch(earlier.epoch, catalog, there, _traces_of(there, earlier.traces))
+        graph_at = publisher.numbered(catalog_at.rewound_graph(now.graph, catalog, earlier))
+        point = _StateAtEpoch(
+            earlier.epoch, catalog, graph_at, _traces_of(graph_at, earlier.traces)
+        )
         draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
-        graph, runner = there, publisher.runner
-        lacking = not computed and (self._gate.lacking or not earlier.whole)
+        new_graph, runner = graph_at, publisher.runner
+        incomplete = not computed and (self._gate.lacking or not earlier.whole)
         if computed:
-            point, graph, runner, draft = self._run_missing(earlier, catalog)
-        elif there.nodes is not now.graph.nodes and not lacking:
+            point, new_graph, runner, draft = self._run_missing(earlier, catalog)
+        elif graph_at.nodes is not now.graph.nodes and not incomplete:
             bulk = self._link.bulk()
-            runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
+            runner = Runner(new_graph, self._link.evaluate, bulk, spill=bulk.files)
         taken = undo.undo_entries(earlier.epoch, earlier.taken)
-        record, payload = self._redo_record(point, graph, runner, draft, taken, outcome)
+        record, payload = self._redo_record(point, new_graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
         self._backups.settle()
         branch = self._backups.leave(rewinds.incarnation)
-        again: Callable[[], None] | None = self._rebuild_state if lacking else None
-        publisher.rewind(RewindRedo(publisher, record, rewinds, again), payload)
+        rebuild: Callable[[], None] | None = self._rebuild_state if incomplete else None
+        publisher.rewind(RewindRedo(publisher, record, rewinds, rebuild), payload)
         path = os.path.join(publisher.store.path, branches.FOLDER, branch)
-        return _report(now, earlier, catalog, remade=lacking)._replace(branch=branch, path=path)
+        return _report(now, earlier, catalog, remade=incomplete)._replace(branch=branch, path=path)
 
     def _run_missing(
         self, earlier: GraphAtEpoch, catalog: dict[str, Stage]
@@ -245,13 +247,15 @@ class RewindService:
         """Runs stages that were defined later, and missing operator state, at that epoch."""
         link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
 
-        def over(stages: Mapping[str, Stage]) -> Compiled:
-            there = catalog_at.rewound_graph(now.graph, stages, earlier)
-            return self._compile(self._publisher.numbered(there), stages, earlier.epoch)
+        def compile_at(stages: Mapping[str, Stage]) -> Compiled:
+            graph_at = catalog_at.rewound_graph(now.graph, stages, earlier)
+            return self._compile(self._publisher.numbered(graph_at), stages, earlier.epoch)
 
         version = VersionState(earlier.epoch, earlier.traces)
-        there, compiled = lost_memos.stop(catalog, over, version, earlier.unread)
-        point = _StateAtEpoch(earlier.epoch, catalog, there, _traces_of(there, earlier.traces))
+        graph_at, compiled = lost_memos.stop(catalog, compile_at, version, earlier.unread)
+        point = _StateAtEpoch(
+            earlier.epoch, catalog, graph_at, _traces_of(graph_at, earlier.traces)
+        )
         self._publisher.take_numbers(compiled.numbers)
         runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
         version = VersionState(point.epoch, point.traces)
@@ -263,11 +267,11 @@ class RewindService:
         draft.keep(number for number, _ in compiled.layouts())
         return point, compiled, runner, draft
 
-    def _compile(self, there: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
+    def _compile(self, graph_at: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
         """Compiles the continuing stages over the graph at that epoch."""
         types, none = self._link.types, frozenset[str]()
-        graph = replay.compile_catalog(catalog, there, types, now=epoch, extended=none)
-        return Compiled(there, graph)
+        graph = replay.compile_catalog(catalog, graph_at, types, now=epoch, extended=none)
+        return Compiled(graph_at, graph)
 
     def _redo_record(
         self,
@@ -280,7 +284,7 @@ class RewindService:
     ) -> tuple[DefinitionRedo, bytes]:
         """Returns the values to assign, and the payload of the frame."""
         publisher, works = self._publisher, self._publisher.works
-        store, before = publisher.store, publisher.snapshot.version
+        store, previous = publisher.store, publisher.snapshot.version
         sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
         meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
         base = VersionState(point.epoch, point.traces)
@@ -288,8 +292,8 @@ class RewindService:
         logs = named_logs(graph)
         history = self._history_after(logs, point.catalog, draft)
         version = VersionState(point.epoch, draft.traces)
-        needed = files_of(before) | store.history.files()
-        made = {ref.path for _, _, held in draft.logged for ref in held.refs}
+        needed = files_of(previous) | store.history.files()
+        spilled = {ref.path for _, _, change in draft.logged for ref in change.refs}
         record = DefinitionRedo(
             publisher,
             publisher.next(),
@@ -300,7 +304,7 @@ class RewindService:
             sealed.catalog,
             sealed.digest,
             publisher.redefined(sealed.catalog),
-            frozenset(needed | made) - files_of(version) - history.files(),
+            frozenset(needed | spilled) - files_of(version) - history.files(),
             {**works.stages, **draft.work},
             works.after_runs(draft.work.values()),
             {},
@@ -354,12 +358,12 @@ def _report(
     now: Snapshot, earlier: GraphAtEpoch, catalog: Mapping[str, Stage], *, remade: bool
 ) -> RewindReport:
     """Returns the report of a rewind, by stages."""
-    again = {name for node in now.graph if (name := _stage_to_rerun(node, now, earlier)) and remade}
+    rerun = {name for node in now.graph if (name := _stage_to_rerun(node, now, earlier)) and remade}
     return RewindReport(
         now.epoch,
         earlier.epoch,
         cut=tuple(name for name in catalog if name not in earlier.unread),
         computed=tuple(n for n in catalog if n in earlier.unread and catalog[n].live),
-        remade=tuple(name for name in catalog if name in again),
+        remade=tuple(name for name in catalog if name in rerun),
         unknown=tuple(n for n in catalog if n in earlier.unread and not catalog[n].live),
     )

@@ -41,7 +41,7 @@ class Kernels:
         self.held = False
         self.reached, self.released = threading.Event(), threading.Event()
         self.inside: Callable[[], Any] = lambda: None
-        self._in_process = runner.in_process
+        self._in_process = runner.run_in_process
 
     def run(self, node: Node, deltas: list[Delta | None], step: Step) -> OperatorResult:
         behind = threading.current_thread() is not threading.main_thread()
@@ -72,7 +72,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     monkeypatch.setattr(undo, "recent_frames", lambda *_: [])
     monkeypatch.setattr(store, "FRAME_BYTES", 1 << 10)
     made = Kernels()
-    monkeypatch.setattr(runner, "in_process", made.run)
+    monkeypatch.setattr(runner, "run_in_process", made.run)
     yield made
     made.go_on()
 

@@ -15,7 +15,7 @@ from internals import files_of_log, inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError
-from nosync_nb.dataflow.runtime.runner import Draft
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.planning.definition_diff import DefinitionDecision
 from nosync_nb.session.planning.replay import RecomputedState
@@ -391,7 +391,7 @@ def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
 
     def once(
         installation: CatalogInstaller, decision: DefinitionDecision, *, afresh: RecomputedState
-    ) -> list[Draft]:
+    ) -> list[EpochResult]:
         if done:
             raise KeyboardInterrupt
         done.append(afresh.name)

@@ -467,7 +467,7 @@ def test_a_growing_segment_that_goes_bad_after_a_survey_is_no_fault_of_replicas(
     if after == 2:  # something differs at first, so that there is a second look
         there = copy_of(log, "a") / grows.name
         there.write_bytes(there.read_bytes()[:-30] + bytes(30))
-    monkeypatch.setattr(scrub, "survey", surveyed)
+    monkeypatch.setattr(scrub, "survey_log", surveyed)
     heard = Heard(session)
     heard.scrubber.round()
     assert count > after

@@ -346,7 +346,7 @@ def test_frames_that_say_nothing_of_an_epoch_are_not_read(
 
     with defined(tmp_path / "log") as session:
         checkpointed(session, was)
-        monkeypatch.setattr(undo, "kept", counted)
+        monkeypatch.setattr(undo, "retained_frames", counted)
         for to, told in ((31, True), (8, False), (8, False), (7, False), (6, False)):
             read.clear()
             session.rewind(to=to)
