@@ -65,8 +65,7 @@ class Maintenance:
     """Merges layers and writes checkpoints of the published version.
 
     Attributes:
-        patience: the first frame after which a failed checkpoint is retried; only the worker uses
-            it.
+        patience: the first frame after which a failed checkpoint is retried; the worker sets it.
     """
 
     def __init__(
@@ -305,8 +304,8 @@ class Maintenance:
         lock, so that the frames after the position are exactly the changes that neither contains.
         No checkpoint is written while operator state is missing, because it would omit that state.
         If the session is rewound meanwhile, the history of that position is gone, and the
-        checkpoint is repeated. The power may take the frame of the rewind; a checkpoint without the
-        history would be damage then.
+        checkpoint is repeated: if a power failure then takes the frame of the rewind, a checkpoint
+        without that history would be damage.
 
         Failure: 1. Two threads plan packs of the same history, up to two epochs. 2. The pack of the
         earlier epoch is adopted, the other one is not, and its checkpoint records that all is
