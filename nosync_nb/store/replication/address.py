@@ -1,7 +1,7 @@
-"""Address: the URL of a replica, taken apart and held against what is known.
+"""Parses the URLs of replicas, and checks them against each other and the log.
 
-A URL is written down with the log and shown in status lines. It holds no secret: one with a name
-or a password in it is refused.
+A URL is stored with the log and shown in status output. It must not contain a secret: a URL with a
+user or a password is refused.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,500}")
 
 
 class ReplicaAddress(NamedTuple):
-    """Where a replica is.
+    """The address of a replica.
 
     Attributes:
-        url: without what follows a `#`.
-        kind: of place; the URL's scheme.
-        host: which machine, with its port, or bucket; empty for this one.
-        path: within it; of a folder of this machine absolute.
-        log_id: the log that is meant, if the URL says so: `file:///folder#ID`.
+        url: the URL without its `#` part.
+        kind: the URL's scheme.
+        host: the host with its port, or the bucket; empty for a local folder.
+        path: the path in it; absolute for a local folder.
+        log_id: the log, if the URL names one: `file:///folder#ID`.
     """
 
     url: str
@@ -44,15 +44,15 @@ class ReplicaAddress(NamedTuple):
     log_id: bytes | None = None
 
     def site(self, real_of: Callable[[str], str]) -> tuple[str, str, str]:
-        """What two addresses of one place have in common."""
+        """Returns a key that is equal for two addresses of one site."""
         return self.kind, self.host, real_of(self.path) if self.kind == "file" else self.path
 
 
 def parse_address(url: Any) -> ReplicaAddress:
-    """Returns the address that a URL names.
+    """Parses a URL.
 
     Raises:
-        SchemaError: no replica can be there; tells the URL and what one looks like.
+        SchemaError: no replica can be there; the message has the URL, the hint its form.
     """
     if not isinstance(url, str):
         raise SchemaError(f"{url!r:.80} is no URL of a replica", hint=_FORM)
@@ -82,7 +82,7 @@ def parse_address(url: Any) -> ReplicaAddress:
 
 
 def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
-    """Host and path of a folder's URL."""
+    """Returns host and path of the URL of a folder."""
     path = unquote(parts.path)
     if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
         raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
@@ -93,7 +93,7 @@ def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
 
 
 def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
-    """Host with port, and no path, of a replica server's URL."""
+    """Returns host with port, and an empty path, of the URL of a replica server."""
     try:
         name, port = parts.hostname, parts.port
     except ValueError:
@@ -102,7 +102,7 @@ def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
         raise SchemaError(f"'{shown}' names no port of a host", hint=_FORM)
     if name == "localhost":
         name = "127.0.0.1"
-    with suppress(ValueError):  # else it is no number
+    with suppress(ValueError):  # a host name, not a number
         number = ip_address(name)
         name = str((number.version == 6 and number.ipv4_mapped) or number)
     host = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
@@ -115,7 +115,7 @@ def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether `host:port` is on this machine, and no network leads there."""
+    """Returns True if `host:port` is on this machine and no network leads there."""
     name = host.rpartition(":")[0].strip("[]")
     try:
         return name == "localhost" or ip_address(name).is_loopback
@@ -124,9 +124,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _bucket(parts: SplitResult, shown: str) -> tuple[str, str]:
-    """Bucket and prefix of an object store's URL."""
+    """Returns bucket and prefix of the URL of an object store."""
     path = unquote(parts.path).strip("/")
-    if parts.query:  # some put credentials there
+    if parts.query:  # some users put credentials there
         raise SchemaError(f"'{shown.partition('?')[0]}' has more behind a ?", hint="take it out")
     if not _BUCKET.fullmatch(parts.netloc):
         raise SchemaError(f"'{shown}' names no bucket", hint=_FORM)
@@ -149,14 +149,15 @@ _KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {
 
 
 def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaAddress, ...]:
-    """Returns the addresses of several replicas of a log.
+    """Parses the URLs of several replicas of a log.
 
     Args:
         log: the log's own folder.
-        look: follows links to compare them, unless their disk hangs; without it no disk is asked.
+        look: follows symbolic links before comparing, unless a disk hangs; False: reads no disk.
 
     Raises:
-        SchemaError: as `parse`; or two are one, one lies in the log or the log in it.
+        SchemaError: as `parse_address`; or two URLs are one site, or a replica and the log lie in
+            each other.
     """
     if isinstance(urls, str) or not isinstance(urls, Sequence):
         raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
@@ -187,7 +188,7 @@ def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaA
 
 
 def _followed(addresses: Iterable[ReplicaAddress]) -> dict[str, str]:
-    """Where the links lead that folders of this machine are reached by; not of those that hang."""
+    """Returns the real path of each local folder, except of those whose disk hangs."""
     folders = [(each.url, each.path) for each in addresses if each.kind == "file"]
     said = call_all([(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders])  # type: ignore[misc]
     return {
@@ -198,10 +199,10 @@ def _followed(addresses: Iterable[ReplicaAddress]) -> dict[str, str]:
 
 
 def checked_quorum(quorum: Any, count: int) -> int:
-    """Returns how many of `count` replicas make an epoch safe; None: more than half of them.
+    """Returns the quorum that makes an epoch safe; None means more than half of `count` replicas.
 
     Raises:
-        SchemaError: there are not so many.
+        SchemaError: there are fewer replicas.
     """
     if quorum is None:
         return count // 2 + 1

@@ -1,8 +1,8 @@
-"""Patience: a replica as who opens a log reads it: each call is made elsewhere, and given up.
+"""A replica wrapper for opening a log: every call is bounded by a timeout.
 
-Whoever opens a log waits in the thread of the user, with nothing of it open yet. What hangs there
-is left after some seconds (asking.py), and counts as a replica that does not answer: it is called
-no more, as the thread that was left has it.
+A log is opened in the thread of the user. A call that hangs there is abandoned after some seconds
+(see `remote_call`), and the replica counts as one that does not answer. It is not called again,
+because the abandoned thread still uses it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Answer = TypeVar("Answer")
 
 
 class BoundedReplica:
-    """A copy that is read; each call raises SilentError if it does not end. See `ReadableCopy`.
+    """A copy for reading; a call that hangs raises RemoteTimeoutError. See `ReadableCopy`.
 
     Attributes:
-        url: what it is asked by.
-        inner: the replica itself, for calls that are made elsewhere already.
+        url: the URL of the replica.
+        inner: the wrapped replica, for calls that run in another thread already.
     """
 
     def __init__(self, url: str, inner: Replica) -> None:
@@ -33,27 +33,27 @@ class BoundedReplica:
 
     @property
     def folder(self) -> str | None:
-        """Where its files lie on this machine."""
+        """The local folder of its files, if any."""
         return self.inner.folder
 
     def promised(self) -> OwnerTerm | None:
-        """The term it has promised itself to."""
+        """Returns the term that the copy accepts writes from."""
         return self._asked(lambda _: self.inner.promised())
 
     def held(self) -> ReplicaHoldings:
-        """What it holds."""
+        """Returns the files that the copy holds."""
         return self._asked(lambda _: self.inner.held())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
+        """Returns bytes of a file; fewer than `size` only at its end."""
         return self._asked(lambda _: self.inner.read(name, offset, size))
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
+        """Returns the last acknowledged frame; 0 if there was none."""
         return self._asked(lambda _: self.inner.acknowledged())
 
     def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> ReadableExtent:
-        """What can be read back of it; see `examining.examined`."""
+        """Returns how much of it can be read back; see `consistency.examine_copy`."""
         if self.folder is None:
             return examine_copy(files, self.url, self, others)
 
@@ -63,11 +63,11 @@ class BoundedReplica:
         return self._asked(look)._replace(replica=self)
 
     def leave(self, why: NosyncError) -> None:
-        """Calls it no more."""
+        """Makes every later call raise this error."""
         self._left = why
 
     def close(self) -> None:
-        """Gives back what it holds open, unless somebody who was left has it."""
+        """Closes the replica, unless an abandoned call still uses it."""
         if not isinstance(self._left, RemoteTimeoutError):
             self.inner.close()
 

@@ -1,9 +1,9 @@
-"""Comparing: what each replica holds, against the files of a log that were found whole.
+"""Compares what each replica holds with the undamaged files of a log.
 
-Digests are compared, file by file, and of segments the part that both have. A replica that lacks
-what was committed last is behind; one that lacks a file which frames that it has already name, or
-whose bytes are others, differs. What differs is looked at again after another survey: the owner,
-and who ships for him, go on meanwhile.
+Digests are compared file by file; of a segment, those of the bytes that both sides have. A replica
+that lacks the latest commits is behind. A replica differs if a file has other bytes, or if it lacks
+a file that its own frames name. A difference is checked a second time after another survey, because
+the owner and its keeper continue to write meanwhile.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _PIECE = 1 << 20
 
 
 class LocalFiles(NamedTuple):
-    """The log's own side: where it lies, what is there, and which files are damaged.
+    """The log's side of a comparison: its folder, its survey, and its damaged files.
 
-    `counted` is told of bytes that were read, and may rest.
+    `counted` receives the number of bytes that were read, and may sleep.
     """
 
     files: Files
@@ -62,11 +62,11 @@ def verified_local_files(
     files: Files | None = None,
     pause: Pause | None = None,
 ) -> VerificationReport:
-    """Reads a log, and what its replicas hold; tells what of either is not what was written.
+    """Verifies a log and its replicas, and reports what differs from what was written.
 
     Args:
-        replicas: of the log; None: those that are stored with it, if this user has named them.
-        pause: see `verify`, which also tells the errors.
+        replicas: of the log; None: those that are stored with it, if this user has signed them.
+        pause: see `verify`, which also lists the errors.
     """
     disk, began = files or Files(), time.monotonic()
     folder, tally, notes = admitted_files(disk, path), ReadTally(pause), []
@@ -94,7 +94,7 @@ def verified_local_files(
 def compare_replicas(
     own: LocalFiles, address: ReplicaAddress, again: Callable[[], LogSurvey]
 ) -> ReplicaFinding:
-    """What a replica holds of a log.
+    """Compares one replica with a log.
 
     Args:
         again: makes another survey, if something differs.
@@ -114,7 +114,7 @@ def compare_replicas(
 
 
 class _Look:
-    """One look at a replica, in the thread of whoever is asked."""
+    """One comparison with a replica; it runs in the thread of the remote call."""
 
     def __init__(self, own: LocalFiles, address: ReplicaAddress) -> None:
         self._own, self._address = own, address
@@ -158,7 +158,7 @@ class _Look:
         return ReplicaFinding(url, state, _epoch(surveyed, end), tuple(damage), why)
 
     def _differs(self, replica: Replica, name: str, size: int, beat: Beat) -> list[DamagedRange]:
-        """Compares the first bytes of a file, here and there."""
+        """Compares the first bytes of a file on both sides."""
         own = self._own
         theirs = replica.digest(name, size)
         beat()
@@ -168,7 +168,7 @@ class _Look:
                 own.counted(min(_PIECE, size - at))
                 beat()
         except NosyncError:
-            return []  # it is this disk's trouble, and told as that
+            return []  # a fault of the local disk, which the verification of the log reports
         beat()
         if ours == theirs or name in own.hurt:
             return []
@@ -180,7 +180,7 @@ def _none(segment: Segment) -> PresentFile:
 
 
 def _epoch(surveyed: LogSurvey, end: int) -> int | None:
-    """The last epoch before a place of the stream; None if that is before what is known."""
+    """Returns the last epoch before an offset in the stream; None if it is before the survey."""
     at = bisect_right(surveyed.ends, end, key=lambda each: each[0])
     if at:
         return surveyed.ends[at - 1][1]

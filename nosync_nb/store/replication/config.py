@@ -1,7 +1,7 @@
-"""Replicas: which replicas a log has, and how many of them make an epoch safe; kept with the log.
+"""The replicas of a log and the quorum that makes an epoch safe; stored with the log and signed.
 
-They are signed with this user's key. A log is data from a stranger until then: one that names
-replicas would otherwise have whoever opens it write its rows, or read, where the stranger wants.
+The signature is made with this user's key, because a log may come from an untrusted writer. Without
+a signature such a log could make its reader send rows to, or read rows from, any URL.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Said = TypeVar("Said")
 
 
 class FormerReplicas(NamedTuple):
-    """The replicas of a log as they were: their URLs, and how many of them made an epoch safe.
+    """The previous replicas of a log: their URLs, and the quorum that made an epoch safe.
 
     Attributes:
-        seq: the last frame of the log when that was changed.
+        seq: the last frame of the log at the change.
     """
 
     urls: tuple[str, ...]
@@ -38,13 +38,14 @@ class FormerReplicas(NamedTuple):
 
 
 class ReplicaConfig(NamedTuple):
-    """The replicas of a log, and how many of them make an epoch safe.
+    """The replicas of a log, and the quorum that makes an epoch safe.
 
     Attributes:
-        former: what they were when it took more of them, until so many know of the change; or when
-            it took fewer, until so many as it takes now have what was there then.
-        unprepared: they were taken from the log that this is a branch of, and what has to be there
-            before copies can be was not made yet.
+        former: the previous settings while the change is in progress. A higher quorum needs that
+            many replicas that hold all frames of before. A lower one needs the previous quorum of
+            replicas that know the change.
+        unprepared: True if a branch took the settings from its parent log, and the sites were not
+            prepared for copies yet.
     """
 
     replicas: tuple[ReplicaAddress, ...] = ()
@@ -54,12 +55,12 @@ class ReplicaConfig(NamedTuple):
 
     @property
     def settled(self) -> ReplicaConfig:
-        """The same when enough of them know it."""
+        """The same settings, with the change completed."""
         return self._replace(former=None)
 
     @property
     def promised(self) -> int:
-        """The quorum by which who reads replicas reckons; see `changed`."""
+        """The quorum that a reader of the replicas must assume; see `changed`."""
         return self.quorum if self.former is None else min(self.quorum, self.former.quorum)
 
     @property
@@ -67,17 +68,18 @@ class ReplicaConfig(NamedTuple):
         return self.former is not None and self.quorum < self.former.quorum
 
     def changed(self, asked: ReplicaConfig, seq: int) -> ReplicaConfig:
-        """What is asked for, as it follows this.
+        """Returns the requested settings as the successor of these.
 
-        Failure: 1. Of three replicas two made an epoch safe, and now one does. 2. An epoch on the
-        only one that answers is told to be safe. 3. The disk and that replica are gone, and the
-        other two come back: two of three were always enough to know what was safe. Hence a lower
-        quorum counts when as many know it as it took before.
+        Failure: 1. Two of three replicas made an epoch safe, and now one does. 2. An epoch on the
+        only replica that answers is reported as safe. 3. The disk and that replica are lost, and
+        the other two return. By the old rule two of three were always enough to know every safe
+        epoch. Hence a lower quorum counts only when as many replicas know it as the old quorum.
 
-        Failure: 1. Of three replicas one made an epoch safe, and now two do. 2. The two that lack
-        that epoch promise so, before they are level. 3. The disk and the first one are gone: what
-        was safe is with nobody who answers, and two of three are enough to say that all is there.
-        Hence replicas promise the quorum before until as many as it takes now are level.
+        Failure: 1. One of three replicas made an epoch safe, and now two do. 2. The two that lack
+        that epoch record the new quorum before they have caught up. 3. The disk and the first
+        replica are lost. No replica that answers has the safe epoch, and two of three seem enough
+        to say that all is present. Hence replicas record the previous quorum until as many as the
+        new one have caught up.
 
         Args:
             seq: the last frame of the log.
@@ -90,23 +92,23 @@ class ReplicaConfig(NamedTuple):
         return asked._replace(former=former._replace(seq=seq))
 
     def settles(self, promised: Iterable[bool], acknowledged: Iterable[int]) -> bool:
-        """Whether what they were before needs to be known no more.
+        """Returns True if the previous settings need not be known any more.
 
         Args:
             promised: see `owed`.
-            acknowledged: by each replica, the last frame.
+            acknowledged: the last acknowledged frame of each replica.
         """
         if self.former is None or self._lowered:
             return self.owed(promised) == 0
         return quorum_index(acknowledged, self.quorum) >= self.former.seq
 
     def counted(self, promised: Iterable[bool], acknowledged: Sequence[int], announced: int) -> int:
-        """How far the log is safe, in frames or in epochs; what was announced stays so.
+        """Returns the last safe frame or epoch; an announced one stays safe.
 
         Args:
             promised: see `owed`.
-            acknowledged: by each replica.
-            announced: before the settings were changed.
+            acknowledged: the last acknowledged frame or epoch of each replica.
+            announced: the last one that was announced before the change.
         """
         if self.former is None or (self._lowered and not self.owed(promised)):
             return quorum_index(acknowledged, self.quorum)
@@ -117,10 +119,10 @@ class ReplicaConfig(NamedTuple):
         return max(there, quorum_index(both, self.former.quorum))
 
     def owed(self, promised: Iterable[bool]) -> int:
-        """How many more replicas have to know the quorum before it counts.
+        """Returns how many more replicas must know the quorum before it counts.
 
         Args:
-            promised: of each replica, whether it has promised itself under these settings.
+            promised: for each replica, True if it has recorded these settings.
         """
         if self.former is None or not self._lowered:
             return 0
@@ -132,20 +134,20 @@ class ReplicaConfig(NamedTuple):
 
 
 def quorum_index(acknowledged: Iterable[int], quorum: int) -> int:
-    """The greatest number that at least `quorum` replicas have acknowledged; 0 if there is none."""
+    """Returns the greatest number that `quorum` replicas have acknowledged; 0: none."""
     ranked = sorted(acknowledged, reverse=True)
     return ranked[quorum - 1] if 0 < quorum <= len(ranked) else 0
 
 
 def read_quorum(replicas: int, quorum: int) -> int:
-    """How many of the replicas must answer so that one of them has all that was ever safe."""
+    """Returns how many replicas must answer so that one of them has every safe frame."""
     return replicas - quorum + 1
 
 
 def checked_config(
     urls: Sequence[str], quorum: int | None, *, log: str, look: bool = True
 ) -> ReplicaConfig:
-    """Returns the settings that somebody asks for; see `parse_all` and `checked_quorum`."""
+    """Returns validated settings; see `parse_addresses` and `checked_quorum`."""
     replicas = parse_addresses(urls, log=log, look=look)
     if not replicas and not quorum:
         return ReplicaConfig()
@@ -156,8 +158,8 @@ def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
     """Returns the settings of a log.
 
     Raises:
-        TrustError: somebody else wrote them, or they were moved from another log.
-        CorruptLogError: they make no sense.
+        TrustError: another user wrote them, or they were moved from another log.
+        CorruptLogError: they are malformed.
     """
     path = os.path.join(folder, FILE)
     if not files.exists(path):
@@ -191,13 +193,13 @@ def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
 
 
 def config_signer(files: Files) -> str:
-    """The id of this user's key; empty if there is none."""
+    """Returns the id of this user's key; empty if there is no key."""
     key = signing.existing_user_key(files)
     return "" if key is None else signing.key_id(key)
 
 
 def write_config(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
-    """Writes the settings of a log, durably."""
+    """Writes the settings of a log durably."""
     said: dict[str, Any] = {
         "replicas": [each.url for each in settings.replicas],
         "quorum": settings.quorum,
@@ -212,7 +214,7 @@ def write_config(files: Files, folder: str, log_id: bytes, settings: ReplicaConf
 
 
 def _identity(files: Files, folder: str, log_id: bytes) -> bytes:
-    """What the log is and a copy of its folder is not: that would take the replicas from it."""
+    """Returns what a copy of the folder does not share, so that a copy cannot take the replicas."""
     path = os.path.join(folder, "generation")
     number = files.status(path).st_ino if files.exists(path) else 0
     return log_id + number.to_bytes(16, "big")

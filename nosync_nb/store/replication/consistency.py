@@ -1,20 +1,22 @@
-"""Examining: how much of a copy of a log can be read back, by what its frames and checkpoints say.
+"""Determines how much of a copy of a log can be read back, from its frames and checkpoints.
 
-A copy that is being filled has segments or a checkpoint of which the rest is missing; one of an
-earlier owner may have torn frames at its end. What is told here is a state that was acknowledged,
-or a later one. Of files of rows it is only looked whether somebody has them, in their size: they
-are verified when they are brought (bringing.py).
+A copy that is being filled has segments or a checkpoint without the files that belong to them. A
+copy of an earlier owner may end in torn frames. The result is a state that was acknowledged, or a
+later one. Files of rows are only checked for presence and size. Their content is verified when they
+are fetched (lazy_fetch.py).
 
-Failure: 1. A replica gets the frames before a checkpoint, and the first ones of the latest owner,
-and who ships dies before the checkpoint is sent. 2. The disk is lost. What can be read back ends
-before that owner begins, and is shorter than what others acknowledged of the one before him. Hence
-a copy counts as the latest owner's if all that he began with can be read back of it.
+Failure: 1. A replica receives the frames before a checkpoint and the first frames of the latest
+owner, and the keeper dies before it sends the checkpoint. 2. The disk is lost. The readable part of
+this copy ends before the latest owner's first frame, and before frames of the previous owner that
+other replicas acknowledged. Hence a copy counts as the latest owner's only if everything that this
+owner began with can be read from it.
 
-Failure: 1. An owner begins after the power was lost, and writes again, in his own segment, what is
-not known to be synced. 2. A replica gets it, and a byte of it changes there. 3. The disk is lost.
-What can be read back of that copy is the latest owner's, and ends before what others acknowledged
-of the one before him. It is a part of what they have. Hence a copy can tell whether another one is
-part of it (`Copy.continues`), and who chooses takes what goes on from it (restoring.py).
+Failure: 1. After a power loss an owner begins, and writes those frames that may not have been
+synced again, into its own segment. 2. A replica receives this segment, and a byte of it changes
+there. 3. The disk is lost. The readable part of this copy is the latest owner's, but it ends before
+frames of the previous owner that other replicas acknowledged. It is a prefix of their copies. Hence
+a copy can tell if another one is its prefix (`ReadableExtent.continues`), and a restore prefers the
+longer copy (restore.py).
 """
 
 from __future__ import annotations
@@ -40,15 +42,15 @@ from nosync_nb.store.safe_decoding import guarded_decoding
 
 
 class ReadableExtent(NamedTuple):
-    """What of a replica can be read back: files with their sizes, and the last frame.
+    """The readable part of a copy: its files with their sizes, and its last frame.
 
     Attributes:
-        sizes: how many bytes of each file of frames are part of it.
-        rows: the files of rows that it names, here, at another replica, or nowhere if they are
-            owed last; see `owed`.
-        generation: of the last owner who had all of it, and shipped to it.
-        end: after the last frame.
-        heads: of its segments up to there, ascending, with those before its checkpoint.
+        sizes: the number of readable bytes of each file of frames.
+        rows: the files of rows that it names. Each is at this replica or at another one. Only a
+            local file may be missing; see `file_references`.
+        generation: of the last owner that had all of it, and shipped to this replica.
+        end: the mark after the last frame.
+        heads: the segments up to there, ascending, with those before its checkpoint.
     """
 
     url: str
@@ -60,10 +62,10 @@ class ReadableExtent(NamedTuple):
     heads: tuple[Segment, ...]
 
     def continues(self, other: ReadableExtent) -> bool:
-        """Whether it is the other copy and more, as far as it holds what the other ends with.
+        """Returns True if the other copy is a prefix of this one, as far as this copy can tell.
 
         Raises:
-            CorruptLogError, DurabilityError: it cannot be read any more.
+            CorruptLogError, DurabilityError: the copy cannot be read any more.
 
         Cost: one short read.
         """
@@ -78,7 +80,7 @@ class ReadableExtent(NamedTuple):
 
 
 class SegmentRun(NamedTuple):
-    """Segments of a replica that follow each other, and the folder that they can be read in."""
+    """Consecutive segments of a replica, and the local folder that holds their bytes."""
 
     url: str
     replica: ReadableCopy
@@ -119,19 +121,19 @@ def examine_copy(
     others: Sequence[Mapping[str, int]] = (),
     beat: Beat = lambda *_: None,
 ) -> ReadableExtent:
-    """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
+    """Returns the readable part of a copy: its newest complete checkpoint and the frames after it.
 
-    In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
-    they are left out, and what was acknowledged before is found. It ends before the first frame
-    that names a file which was owed to it and is nowhere. Frames are brought here if they lie
-    elsewhere.
+    A copy that is catching up has segments or a checkpoint without their files. These are ignored,
+    and the state that was acknowledged before is used. The result ends before the first frame that
+    names a required file which no replica holds. Frames are downloaded if the copy is not in a
+    local folder.
 
     Args:
-        others: what other replicas hold that files of rows can be read from as well.
-        beat: called when it has come further.
+        others: the holdings of other replicas that files of rows can be read from as well.
+        beat: called on every progress.
 
     Raises:
-        CorruptLogError: there is nothing that can be read back.
+        CorruptLogError: nothing can be read back.
     """
     held = replica.held().files
     there = (held, *others)
@@ -155,7 +157,7 @@ def examine_folder(
     there: Sequence[Mapping[str, int]],
     beat: Beat = lambda *_: None,
 ) -> ReadableExtent:
-    """As `examined`; the frames lie in `folder`, and what `held` says of them is so."""
+    """As `examine_copy`, for frames that are in `folder`; `held` must match it."""
     names = list(held)
     states = _states(files, folder, names, beat)
     why = ""
@@ -183,7 +185,7 @@ def examine_folder(
 def _states(
     files: Files, folder: str, names: Iterable[str], beat: Beat
 ) -> list[tuple[str, Checkpoint]]:
-    """The checkpoints that can be read, the newest first."""
+    """Returns the readable checkpoints, the newest first."""
     states = []
     for name in checkpoint.checkpoint_names([*names]):
         state = checkpoint.read_checkpoint(files, folder, name)
@@ -200,7 +202,7 @@ def _fits(
     state: Checkpoint,
     there: Sequence[Mapping[str, int]],
 ) -> bool:
-    """Whether a checkpoint belongs to a chain, and all that its state lies in is somewhere."""
+    """Returns True if a checkpoint belongs to a chain, and every file that it requires exists."""
     if state.mark.offset < chain.live[0].start.offset:
         return False
     if not tail.tail_holds(files, folder, chain, state.mark):
@@ -209,24 +211,25 @@ def _fits(
 
 
 def _ends(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
-    """Whether a copy has all bytes up to a mark of a chain.
+    """Returns True if a copy has every byte up to a mark of a chain.
 
-    Failure: 1. A replica's copy is cut short in the end of a frame, after its digest. 2. It has the
-    checkpoint of that frame. 3. The disk is lost, and as that frame cannot be copied, nothing can.
+    Failure: 1. A replica's copy is truncated within the end of a frame, after its digest. 2. It has
+    the checkpoint of that frame. 3. The disk is lost. That frame cannot be copied, so the whole
+    copy cannot be used.
     """
     last = [one for one in chain.live if one.start.offset < mark.offset][-1:]
     return all(held[one.name] >= one.local(mark.offset) for one in last)
 
 
 class _Named:
-    """The files that a copy names up to a frame, and whether all are somewhere that are owed.
+    """The files that a copy names up to a frame, and which required ones are missing.
 
     Args:
-        there: who may have them, each in its size.
-        state: the checkpoint that it begins with.
+        there: the holdings of all replicas, as sizes by name.
+        state: the checkpoint that the copy begins with.
 
     Attributes:
-        rows: all of them.
+        rows: all named files.
     """
 
     def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
@@ -240,7 +243,7 @@ class _Named:
                 self._take(kept.files, kept.namers, kept.said)
 
     def follow(self, frame: Frame) -> None:
-        """Takes in the next frame."""
+        """Adds the files of the next frame."""
         with guarded_decoding(f"frame {frame.position.seq}"):
             _, files, namers, said = file_references.files_of_frame(frame.payload)
             self._take(files, namers, said)
@@ -259,14 +262,14 @@ class _Named:
 
     @property
     def had(self) -> bool:
-        """Whether somebody has each file that is owed."""
+        """True if a replica holds each required file."""
         return all(some <= self._numbers for some in self._missing.values())
 
 
 def _cut(
     files: Files, stretch: SegmentRun, name: str | None, state: Checkpoint | None
 ) -> ReadableExtent:
-    """The part of a copy from a checkpoint to the last frame that counts."""
+    """Returns the part of a copy from a checkpoint to the last usable frame."""
     held = stretch.held
     start = state.mark if state else stretch.live[0].start
     first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
@@ -298,10 +301,10 @@ def _cut(
 def _frames(
     files: Files, stretch: SegmentRun, live: Sequence[Segment], start: Mark
 ) -> Iterator[Frame]:
-    """The frames of segments after a mark, up to the first that does not follow.
+    """Yields the frames of segments after a mark, up to the first that does not follow.
 
-    What stands behind that was not synced here: how far frames say that the log was on disk is
-    about the log's own.
+    Frames record how far the log was synced on its own disk. That says nothing about this copy,
+    whose later bytes were not synced.
     """
     end = start
     for index, segment in enumerate(live):

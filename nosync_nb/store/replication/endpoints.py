@@ -1,6 +1,6 @@
-"""Site: what a replica's URL names, where copies of several logs may be.
+"""The site that a replica's URL names; it may hold the copies of several logs.
 
-A new kind of place is a line in `_KINDS`, and one in `address` for what its URL looks like.
+A new kind of site needs a line in `_KINDS`, and one in `address` for the form of its URL.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from nosync_nb.store.replication.remote_call import Beat, RemoteTimeoutError, ca
 
 
 class ReplicaSite(Protocol):
-    """One place, not asked anything before it is called.
+    """One site; creating the object contacts nothing.
 
-    Each call raises DurabilityError if the place cannot be reached or refuses.
+    Each call raises DurabilityError if the site cannot be reached or refuses.
     """
 
     def prepare(self) -> bool:
-        """Makes what has to be there before copies can be, since the user has named it.
+        """Creates what copies need there, because the user has named the site.
 
         Returns:
-            whether that is there now, as far as it can be told.
+            True if it exists now, as far as that can be known.
         """
 
     def logs(self, beat: Beat = lambda: None) -> Mapping[bytes, FencingGrant]:
-        """The logs of which it holds something, by their ids.
+        """Returns the grants of the logs that the site holds copies of, by log id.
 
         Args:
-            beat: called when it has come further.
+            beat: called on every progress.
 
         Raises:
-            CorruptLogError: it cannot be told of one of them whom it obeys.
-            TrustError: others may write there.
+            CorruptLogError: the grant of one of them is damaged.
+            TrustError: other users may write there.
         """
 
     def replica(self, log_id: bytes) -> Replica:
-        """The copy of one log, whether there is one yet or not."""
+        """Returns the copy of one log, which need not exist yet."""
 
 
 _KINDS: dict[str, Callable[[ReplicaAddress, Files], ReplicaSite]] = {
@@ -63,15 +63,15 @@ def _in_bucket(address: ReplicaAddress) -> ObjectSite:
 
 
 def connect_site(address: ReplicaAddress, files: Files) -> ReplicaSite:
-    """Returns the place that an address names."""
+    """Returns the site that an address names."""
     return _KINDS[address.kind](address, files)
 
 
 def prepare_copy(addresses: Iterable[ReplicaAddress], files: Files) -> None:
-    """Makes what has to be there at several places; one that does not answer is gone on without.
+    """Prepares several sites for copies, and skips those that do not answer.
 
     Raises:
-        DurabilityError: a place refuses.
+        DurabilityError: a site refuses.
     """
     for answer in _prepared(addresses, files):
         if isinstance(answer, NosyncError) and not isinstance(answer, RemoteTimeoutError):
@@ -79,7 +79,7 @@ def prepare_copy(addresses: Iterable[ReplicaAddress], files: Files) -> None:
 
 
 def is_prepared(addresses: Iterable[ReplicaAddress], files: Files) -> bool:
-    """As `prepare` of what nobody named just now; whether all of it is there, without an error."""
+    """Prepares sites that a log has stored; returns True if all are ready, and never raises."""
     return all(answer is True for answer in _prepared(addresses, files))
 
 

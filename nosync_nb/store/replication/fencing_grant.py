@@ -1,7 +1,7 @@
-"""Promise: the word that a replica gives, as it is kept with its copy of a log.
+"""The fencing grant of a replica: the record of the only owner term that may write to its copy.
 
-It says whom the copy obeys, and what people call the log. It is a replica's own and is never
-shipped: a line of JSON and a line with its checksum.
+The grant also holds the name of the log. It belongs to the copy and is never shipped. It is one
+line of JSON, and one line with its checksum.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _REPLICAS_MAX = 64
 
 
 class FencingGrant(NamedTuple):
-    """To which term a copy has promised itself; `incarnation` is made with the copy."""
+    """The term that a copy accepts; `incarnation` is the id of the copy."""
 
     term: OwnerTerm
     incarnation: str
     name: LogName
 
 
-@lru_cache(_REPLICAS_MAX)  # it is read with every message, and changes with an owner
+@lru_cache(_REPLICAS_MAX)  # every message reads it, and only a new owner changes it
 def decode_grant(data: bytes, where: str) -> FencingGrant:
-    """Returns what a promise says.
+    """Decodes a grant.
 
     Args:
-        where: what people call the copy, for the error.
+        where: what users call the copy, for the error.
 
     Raises:
         CorruptLogError: it is damaged.
@@ -63,7 +63,7 @@ def decode_grant(data: bytes, where: str) -> FencingGrant:
 
 
 def encode_grant(promise: FencingGrant) -> bytes:
-    """Returns a promise as it is kept."""
+    """Encodes a grant as it is stored."""
     generation, owner = promise.term
     said = {
         "generation": generation,
@@ -76,14 +76,14 @@ def encode_grant(promise: FencingGrant) -> bytes:
 
 
 def conflicts(said: OwnerTerm, asked: OwnerTerm) -> bool:
-    """Whether a promise forbids another one: it is of a later owner, or of an equal one."""
+    """Returns True if a recorded term forbids another: it is later, or equal with another owner."""
     if said.generation != asked.generation:
         return said.generation > asked.generation
     return said.owner != asked.owner
 
 
 def grant_conflict_error(where: str, said: OwnerTerm) -> FencedError:
-    """The error of who asks something of a copy that has promised itself to somebody else."""
+    """Returns the error of a call to a copy that accepts another owner's term."""
     return FencedError(
         f"'{where}' has promised itself to generation {said.generation} of the log, of another"
         " owner",

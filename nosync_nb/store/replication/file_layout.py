@@ -1,6 +1,6 @@
-"""Layout: where a file of a log lies in its folder, by its name alone; the same at every replica.
+"""The path of a file of a log, derived from its name alone; it is the same at every replica.
 
-Control files (`generation`, `owner`, `lock`) are no files of the log: each copy has its own.
+Control files (`generation`, `owner`, `lock`) are not files of the log: each copy has its own.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from nosync_nb.files.safe_names import PACK, PART, checked_file_name, is_safe_fi
 from nosync_nb.store.log import checkpoint, segments
 
 FOLDERS = safe_names.FOLDERS
-"""The inner folders of a log, by the ending of what lies there."""
+"""The inner folders of a log, by the extension of the files in them."""
 
 BRANCHES = "branches"
-"""Below a log, and below each of its copies, the folder of its branches."""
+"""The folder of the branches, in a log and in each of its copies."""
 
-_KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
+_KNOWN_MAX = 1 << 12  # each listing of a folder asks for the same names
 
 
 def is_file(name: object) -> bool:
-    """Tells whether a name is one of a file of a log."""
+    """Returns True for the name of a file of a log."""
     return isinstance(name, str) and branch_part(name) is not None
 
 
 def is_frames(name: object) -> bool:
-    """Tells whether it is the name of a segment or of a checkpoint: without one there is no log."""
+    """Returns True for a segment or a checkpoint; a copy without any holds no log."""
     return isinstance(name, str) and branch_part(name) == ""
 
 
 def is_rows(name: object) -> bool:
-    """Tells whether it is the name of a file of rows, which says nothing by itself."""
+    """Returns True for a file of rows, which means nothing without the frames that name it."""
     return isinstance(name, str) and bool(branch_part(name))
 
 
 def is_segment(name: object) -> bool:
-    """Tells whether it is the name of a segment, which grows; all others are written once."""
+    """Returns True for a segment; segments grow, all other files are written once."""
     return isinstance(name, str) and segments.is_name(name)
 
 
 def is_checkpoint(name: object) -> bool:
-    """Tells whether it is the name of a checkpoint."""
+    """Returns True for the name of a checkpoint."""
     return isinstance(name, str) and checkpoint.is_name(name)
 
 
 @lru_cache(_KNOWN_MAX)
 def branch_part(name: str) -> str | None:
-    """Returns the inner folder of a file, empty for the log's own; None: no file has the name."""
+    """Returns the inner folder of a file, empty for the log's own; None: not a file name."""
     if is_safe_file_name(name, PART, PACK):
         return FOLDERS[os.path.splitext(name)[1]]
     return "" if is_segment(name) or is_checkpoint(name) else None

@@ -1,7 +1,8 @@
-"""Replica: what every kind of it can do, and the values that pass between it and who ships.
+"""The protocol of a replica, and the values that a shipper and a replica exchange.
 
-A replica is told a term before anything else, and keeps it: from then on it takes nothing from an
-earlier one. That is the only coordination there is, once for each opening of a log.
+A replica first receives an owner term and records it. From then on it rejects writes of every
+earlier term. This is the only coordination between owners. It happens once for each opening of a
+log.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import NamedTuple, Protocol
 
 
 class OwnerTerm(NamedTuple):
-    """Under which owner something is written: a generation, and what tells two of it apart."""
+    """The owner that a write belongs to: its generation, and a token that is unique to it."""
 
     generation: int
     owner: str
 
 
 class LogName(NamedTuple):
-    """What people call a log: where it lies, the id of the key that signs it, its quorum."""
+    """A log as users know it: its path, the id of the key that signs it, its quorum."""
 
     path: str
     signer: str
@@ -27,10 +28,11 @@ class LogName(NamedTuple):
 
 
 class ReplicaHoldings(NamedTuple):
-    """What a replica holds, by its own account.
+    """The files that a replica reports to hold.
 
     Attributes:
-        incarnation: made with the copy; another one means that the copy was begun anew.
+        incarnation: id of the copy, drawn when it is created; it differs if the copy was created
+            again.
         files: the size in bytes of each file of the log, by its name.
     """
 
@@ -39,55 +41,55 @@ class ReplicaHoldings(NamedTuple):
 
 
 class ReadableCopy(Protocol):
-    """A copy as who reads it has it; errors as those of `Replica`."""
+    """The reading half of a replica; it raises the errors of `Replica`."""
 
     @property
     def folder(self) -> str | None:
-        """Where its files lie on this machine, to be read in place; None if they do not."""
+        """The local folder whose files can be read in place; None if there is none."""
 
     def promised(self) -> OwnerTerm | None:
-        """The term it has promised itself to; None if it holds nothing of the log."""
+        """Returns the term that the copy accepts writes from; None if it has no grant."""
 
     def held(self) -> ReplicaHoldings:
-        """What it holds."""
+        """Returns the files that the copy holds."""
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
+        """Returns the last acknowledged frame; 0 if there was none."""
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
+        """Returns bytes of a file; fewer than `size` only at its end."""
 
 
 class Replica(ReadableCopy, Protocol):
     """One copy of one log. All calls come from one thread.
 
-    Each raises DurabilityError if the place cannot be reached or refuses, and FencedError if it has
-    promised itself to a later term. None waits for longer than some seconds, but on a mount that
-    hangs for ever (see `asking`).
+    Each call raises DurabilityError if the site cannot be reached or refuses. It raises FencedError
+    if the copy has accepted a later term. No call waits for longer than some seconds, except on a
+    mount that hangs (see `remote_call`).
     """
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Takes nothing of an earlier term from now on."""
+        """Rejects all writes of earlier terms from now on."""
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
+        """Writes the next piece of a new file; the last piece makes the file appear, durably."""
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Goes on with a segment from its end; on disk with the next `sync`."""
+        """Appends to a segment at its end; the next `sync` makes that durable."""
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
-        """Brings to disk what was appended; then it is known that the term still holds.
+        """Makes appended bytes durable, then checks that the term is still accepted.
 
         Args:
-            seq: the frame up to which the log can be read from here now, which is kept: what
-                ends before it is damaged. None: as it was.
+            seq: the frame up to which the log can be read from here; it is recorded, so that a copy
+                which ends earlier is known to be damaged. None: it stays as it was.
         """
 
     def digest(self, name: str, size: int) -> bytes:
-        """The digest of the first bytes of a file."""
+        """Returns the digest of the first bytes of a file."""
 
     def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
 
     def close(self) -> None:
-        """Gives back what it holds open."""
+        """Closes the files and connections that it has open."""

@@ -1,8 +1,8 @@
-"""Remembered: which replicas this user's logs have, by their folders, in a file beside his key.
+"""The registry of this user's replicated logs, by folder, in a file beside the user's key.
 
-What a log says of its replicas is gone with its folder. A notebook whose log is gone asks here, and
-nobody else: `nosync.open` asks the replicas that it is given. The file is this user's alone; one
-that others can write, or that makes no sense, says nothing.
+The settings of a log are lost with its folder. Only a notebook whose log is lost reads the
+registry: `nosync.open` uses the replicas that it is given. The file belongs to this user. It is
+ignored if other users can write it, or if it is malformed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _LOCK_WAIT_S = 2.0
 
 
 def registry_path() -> str:
-    """Where the file is."""
+    """Returns the path of the registry."""
     return os.path.join(os.path.dirname(signing.key_path()), "replicas.json")
 
 
 def registered_replicas(files: Files, folder: str) -> tuple[list[str], int] | None:
-    """The URLs of the replicas of the log that lay in a folder, and its quorum; None: none."""
+    """Returns the replica URLs and the quorum of the log that was in a folder; None: none."""
     return _told(_read(files), folder)
 
 
 def is_log_gone(files: Files, parent: str) -> list[str]:
-    """The folders in `parent` of logs that had replicas, and are not there any more."""
+    """Returns the folders in `parent` of replicated logs that do not exist any more."""
     known = _read(files)
     return [
         folder
@@ -48,9 +48,9 @@ def is_log_gone(files: Files, parent: str) -> list[str]:
 
 
 def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
-    """By name, the branches of the log in a folder that had replicas and are not there any more.
+    """Returns the replicated branches of a log whose folders do not exist any more, by name.
 
-    Cost: as `forget`.
+    Cost: as `unregister_replicas`.
     """
     where = os.path.join(folder, BRANCHES)
     if json.dumps(where).encode()[:-1] not in _text(files):
@@ -66,12 +66,12 @@ def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
 
 
 def register_replicas(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
-    """Notes the replicas of a log, if they are not noted; of none, forgets it.
+    """Records the replicas of a log if they are new; unregisters a log without replicas.
 
     Raises:
-        NosyncError: it cannot be written.
+        NosyncError: the registry cannot be written.
 
-    Cost: to parse the file, for a log that is noted; so it is whenever it is opened again.
+    Cost: it parses the file, if the log is recorded already; so does every later opening.
     """
     if not settings.replicas:
         unregister_replicas(files, folder)
@@ -85,14 +85,14 @@ def register_replicas(files: Files, folder: str, log_id: bytes, settings: Replic
 
 
 def unregister_replicas(files: Files, folder: str) -> bool:
-    """Forgets the replicas of a log; returns whether any were known.
+    """Removes the replicas of a log; returns True if there were any.
 
     Raises:
-        NosyncError: it cannot be written.
+        NosyncError: the registry cannot be written.
 
-    Cost: some 50 us if none are known, as whenever a log without replicas is opened.
+    Cost: some 50 us if there are none, as at every opening of a log without replicas.
     """
-    # Nothing of other logs is looked into before the text of this one stands there.
+    # A search in the text is cheaper than parsing the entries of all logs.
     if json.dumps(folder).encode() not in _text(files) or folder not in _read(files):
         return False
     with _changing(files) as known:
@@ -101,12 +101,12 @@ def unregister_replicas(files: Files, folder: str) -> bool:
 
 
 def moved(files: Files, old: str, new: str) -> None:
-    """Notes that the folder of a log was renamed; its branches, which lie in it, were too.
+    """Records that the folder of a log was renamed, with the branches in it.
 
     Raises:
-        NosyncError: it cannot be written.
+        NosyncError: the registry cannot be written.
 
-    Cost: some 50 us if no replicas are known of any of them.
+    Cost: some 50 us if the registry has no replicas of any of them.
     """
     if json.dumps(old).encode()[:-1] not in _text(files):
         return
@@ -117,12 +117,12 @@ def moved(files: Files, old: str, new: str) -> None:
 
 
 _Known = dict[str, object]
-"""What the file says by folder: not believed before it is asked for, see `_told`."""
+"""The content of the registry by folder; `_told` validates an entry when it is used."""
 
 
 @contextmanager
 def _changing(files: Files) -> Iterator[_Known]:
-    """A block that changes what is known, once among processes; the oldest make room."""
+    """A block that changes the registry under a lock among processes; the oldest entries go."""
     where = registry_path()
     files.make_folder(os.path.dirname(where))
     lock = files.lock(f"{where}.lock", wait_s=_LOCK_WAIT_S)
@@ -138,7 +138,7 @@ def _changing(files: Files) -> Iterator[_Known]:
 
 
 def _read(files: Files) -> _Known:
-    """What is known, which costs no more than to parse it."""
+    """Reads the registry without validating its entries."""
     text = _text(files)
     try:
         said = json.loads(text) if text else {}
@@ -148,7 +148,7 @@ def _read(files: Files) -> _Known:
 
 
 def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
-    """What is known of a log; nothing is believed that could not have been written here."""
+    """Returns the validated entry of a log; None if this code could not have written it."""
     said: Any = known.get(folder)
     try:
         urls, quorum = said
@@ -159,7 +159,7 @@ def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
 
 
 def _text(files: Files) -> bytes:
-    """The file; empty if it is not there, cannot be read, or others can write it."""
+    """Reads the file; empty if it is missing, unreadable, or writable by other users."""
     where = registry_path()
     try:
         if not files.exists(where):

@@ -1,18 +1,20 @@
-"""Below: the branches of a log of which replicas hold copies, whether they are on this disk or not.
+"""Finds the branches of a log that replicas hold, and drops the copies of a deleted log.
 
-A replica keeps a branch below its copy of the log, in `branches/NAME`; a server beside it, by its
-id. What a copy says of where its log lay tells whose branch it is.
+A folder or bucket keeps a branch below the copy of its parent, in `branches/NAME`. A server keeps
+it beside the parent's copy, by its id. Each copy records the original path of its log. That path
+identifies the parent of a branch, whether the branch is on this disk or not.
 
-Dropping: the copies of a log that was deleted, or is to be, go from its replicas as well.
+Dropping takes two steps:
 
-    promise: each copy obeys whoever drops it from now on, so nobody ships to it any more
-    discard: its files are deleted; the promise stays
+    promise: each copy accepts only the term of the caller, so that no keeper ships to it any more
+    discard: its files are deleted; the grant remains
 
 Failure: 1. A log is deleted, and then its copies. 2. Its keeper, which outlives the kernel, ships
-what is gone anew. Hence the promise first, and it stays: a copy without frames is nobody's log.
+the deleted files again. Hence the promise is first, and the grant remains: a copy without frames is
+not listed as a log.
 
-A copy that has promised itself to a later owner than the log had is of somebody who has made it
-anew elsewhere: it is left alone.
+A copy with a grant of a later owner than the dropped log had belongs to a log that was restored
+elsewhere. It is left alone.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from nosync_nb.store.replication.remote_call import call_all
 
 
 class RemoteBranch(NamedTuple):
-    """A branch that replicas have copies of.
+    """A branch that replicas hold copies of.
 
     Attributes:
-        urls: where, each with the id of its log.
+        urls: of the copies, each with the id of its log.
         quorum: how many of them make an epoch safe.
     """
 
@@ -50,9 +52,9 @@ class RemoteBranch(NamedTuple):
 def remote_branches(
     files: Files, log: str, replicas: Iterable[ReplicaAddress]
 ) -> list[RemoteBranch]:
-    """The branches of the log that lay in a folder, at those of its replicas that answer.
+    """Returns the branches of the log at a path that the answering replicas hold.
 
-    Where two logs have been of one name, each is told.
+    If two logs had the same name, both are listed.
     """
     calls = [(each.url, lambda _, each=each: _copies(files, log, each)) for each in replicas]
     held: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
@@ -72,7 +74,7 @@ _Copy = tuple[str, str, bytes, int]
 
 
 def _copies(files: Files, log: str, address: ReplicaAddress) -> list[_Copy]:
-    """The copies of branches at one replica of their parent."""
+    """Returns the copies of branches at one replica of their parent."""
     if address.kind.startswith("grpc"):
         return [*_of(log, address.url, connect_site(address, files).logs())]
     copies: list[_Copy] = []
@@ -84,7 +86,7 @@ def _copies(files: Files, log: str, address: ReplicaAddress) -> list[_Copy]:
 
 
 def _names(files: Files, address: ReplicaAddress) -> list[str]:
-    """What lies below a copy of a log."""
+    """Returns the names of the folders below a copy of a log."""
     where = f"{address.path.rstrip('/')}/{BRANCHES}"
     if address.kind != "file":
         return ObjectStoreClient(address.kind, address.host, where).folders()
@@ -92,7 +94,7 @@ def _names(files: Files, address: ReplicaAddress) -> list[str]:
 
 
 def _of(log: str, url: str, logs: Mapping[bytes, FencingGrant]) -> Iterable[_Copy]:
-    """Those of the copies at a place that are of branches of a log."""
+    """Yields the copies at a site that are branches of a log."""
     for log_id, said in logs.items():
         above, name = os.path.split(said.name.path)
         if above == os.path.join(log, BRANCHES):
@@ -110,13 +112,13 @@ def drop_copies(
     """Deletes the copies of a log at those replicas that can be reached.
 
     Args:
-        path: where the log lay, as its copies call it.
-        generation: whoever drops it is of this one; None: of one after any that a copy has.
+        path: original path of the log, as its copies record it.
+        generation: the generation of the caller; None: one after that of every copy.
 
     Returns:
-        why copies are still there, by URL.
+        why copies still exist, by URL.
 
-    Cost: two rounds of questions; one who does not answer is waited for as long as any is.
+    Cost: two rounds of requests; each waits for the slowest replica, up to the timeout.
     """
     name = LogName(path, config_signer(files), max(1, len(replicas)), max(1, len(replicas)))
     sites = {each.url: connect_site(each, files) for each in replicas}
@@ -126,11 +128,11 @@ def drop_copies(
     def promise(url: str, copy: Replica) -> None:
         said = copy.promised()
         if said is None:
-            sites[url].logs()  # raises if nothing is known of it, as it cannot be reached
+            sites[url].logs()  # raises if there is no grant only because the site is unreachable
             return
         if generation is not None and said.generation > generation:
             raise FencedError(f"its copy obeys generation {said.generation}, of a later owner")
-        # One more: to the log's own generation it may have promised itself, under another name.
+        # One more, because the copy may hold a grant of the log's generation under another name.
         term = OwnerTerm(1 + max(said.generation, generation or 0), secrets.token_hex(16))
         copy.promise(term, name)
         term_of[url] = term
@@ -155,7 +157,7 @@ def _each(
     step: Callable[[str, Replica], None],
     left: dict[str, str],
 ) -> dict[str, str]:
-    """Takes a step at all copies that are not left yet; why some did not, by URL."""
+    """Runs a step at all copies that have not failed; returns the failures by URL."""
     asked = [(url, copy) for url, copy in copies if url not in left]
     calls = [(url, lambda _, url=url, copy=copy: step(url, copy)) for url, copy in asked]
     said = zip(asked, call_all(calls), strict=True)

@@ -1,10 +1,9 @@
-"""Asking: a call that may hang for ever, made where nobody waits for ever.
+"""Calls to replicas that may hang: each runs in its own thread and is abandoned after a timeout.
 
-A mounted volume that is gone answers nothing, and no call of the system says so. Whoever asks a
-replica while somebody waits does it in a thread of its own, and goes on without an answer when
-nothing has come for some seconds. The thread is left; it ends with the call, or with the process.
-As long as it hangs the same one is not asked again, but once a minute, as it may have come back
-elsewhere: so who asks for ever does not leave a thread each time.
+A mounted volume that is gone answers nothing, and no system call reports that. So the caller
+continues without an answer if there was no progress for some seconds. The abandoned thread ends
+with its call or with the process. While it hangs, the same replica is called at most once a minute:
+it may have returned under another mount, and repeated calls must not leave a thread each time.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from nosync_nb.errors import DurabilityError, NosyncError, warn
 from nosync_nb.store import interruptible_wait
 
 SILENT_S = 10.0
-"""After how long without any progress somebody is taken for gone."""
+"""Seconds without progress after which a call is abandoned."""
 
 TOLD_S = 3.0
-"""After how long the user is told for whom an opening waits."""
+"""Seconds after which the user is told which replicas an opening waits for."""
 
 _AGAIN_S = 60.0
 
@@ -31,25 +30,25 @@ Call = Callable[[Beat], Answer]
 
 
 class RemoteTimeoutError(DurabilityError):
-    """Somebody was asked and has said nothing for long."""
+    """A call to a replica made no progress for too long."""
 
     kind = "silent"
 
 
 class _Hanging:
-    """Calls that were left: who was asked, in which thread, and when that was given up."""
+    """The abandoned calls: the thread and the time of abandonment, by the name of the replica."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: dict[str, tuple[threading.Thread, float]] = {}
 
     def add(self, what: str, thread: threading.Thread) -> None:
-        """Notes a call that was left."""
+        """Notes an abandoned call."""
         with self._lock:
             self._left[what] = thread, time.monotonic()
 
     def holds(self, what: str) -> bool:
-        """Whether somebody hangs, and is not to be asked again yet."""
+        """Returns True if a call to the replica hangs and it is too early for another one."""
         with self._lock:
             self._left = {each: left for each, left in self._left.items() if left[0].is_alive()}
             left = self._left.get(what)
@@ -65,14 +64,14 @@ class _Waited(Generic[Answer]):
     def __init__(self, what: str, call: Call[Answer]) -> None:
         self._what, self._call = what, call
         self._news = threading.Condition()
-        self._moved = time.monotonic()  # when it has come further last
+        self._moved = time.monotonic()  # time of the last progress
         self._ended = False
         self._answer: Answer | None = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins the call, unless the last one still hangs."""
+        """Starts the call, unless the previous call to the same replica still hangs."""
         if _hanging.holds(self._what):
             self._ended = True
             self._error = RemoteTimeoutError(
@@ -85,7 +84,6 @@ class _Waited(Generic[Answer]):
             self._thread.start()
 
     def _run(self) -> None:
-        """The thread."""
         try:
             self._answer = self._call(self._beat)
         except BaseException as error:
@@ -99,7 +97,7 @@ class _Waited(Generic[Answer]):
             self._moved = time.monotonic()
 
     def ended(self, wait_s: float) -> bool:
-        """Waits for the end; returns whether it has come."""
+        """Waits for the end of the call; returns True if it has ended."""
         until = time.monotonic() + wait_s
         with self._news:
             while not self._ended and (left := until - time.monotonic()) > 0:
@@ -107,7 +105,7 @@ class _Waited(Generic[Answer]):
             return self._ended
 
     def wait(self, silent_s: float) -> Answer:
-        """Waits as long as there is progress."""
+        """Waits for the result as long as there is progress."""
         with self._news:
             while not self._ended:
                 left = self._moved + silent_s - time.monotonic()
@@ -125,15 +123,15 @@ class _Waited(Generic[Answer]):
 
 
 def call_remote(what: str, call: Call[Answer], *, silent_s: float | None = None) -> Answer:
-    """Returns what a call gives, which is made in another thread.
+    """Runs a call in another thread and returns its result.
 
     Args:
-        what: is asked, in words.
-        call: is given a function to call when it has come further.
-        silent_s: after how long without that nobody waits any more; default `SILENT_S`.
+        what: name of the called replica, for messages.
+        call: receives a function that it calls whenever it has made progress.
+        silent_s: seconds without progress after which it is abandoned; default `SILENT_S`.
 
     Raises:
-        SilentError: it does not answer. What the call does then comes to nothing.
+        RemoteTimeoutError: the call was abandoned. Whatever it does later has no effect.
     """
     asked = _Waited(what, call)
     asked.start()
@@ -143,9 +141,9 @@ def call_remote(what: str, call: Call[Answer], *, silent_s: float | None = None)
 def call_all(
     calls: Iterable[tuple[str, Call[Answer]]], *, silent_s: float | None = None
 ) -> list[Answer | NosyncError]:
-    """Returns what calls give, or their errors, in order; as `ask`, of all of them at once.
+    """Runs several calls at once; returns their results or errors, in order. See `call_remote`.
 
-    The user is told for whom he waits, if it takes longer than `TOLD_S`; he can interrupt it.
+    After `TOLD_S` the user is told which replicas the call waits for, and can interrupt it.
     """
     asked = [(what, _Waited(what, call)) for what, call in calls]
     for _, each in asked:

@@ -1,1 +1,1 @@
-"""The keeper: ships the log, counts acknowledgements, scrubs."""
+"""The keeper: it ships the log, counts acknowledgements, and scrubs."""

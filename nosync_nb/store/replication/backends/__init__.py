@@ -1,1 +1,1 @@
-"""One kind of replica each: folder, object store, Flight server."""
+"""The kinds of replica: a folder, an object store, a Flight server."""

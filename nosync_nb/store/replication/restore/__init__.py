@@ -1,1 +1,1 @@
-"""Reading back from replicas: lost logs, missing files, repair."""
+"""Reads back from replicas: lost logs, missing files, and repairs."""
