@@ -49,7 +49,7 @@ class BoundedReplica:
         return self._asked(lambda _: self.inner.read(name, offset, size))
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 0 if there was none."""
+        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
         return self._asked(lambda _: self.inner.acknowledged())
 
     def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> ReadableExtent:

@@ -62,7 +62,7 @@ def verified_local_files(
     files: Files | None = None,
     pause: Pause | None = None,
 ) -> VerificationReport:
-    """Verifies a log and its replicas, and reports what differs from what was written.
+    """Verifies a log and its replicas, and reports the files with other bytes than were written.
 
     Args:
         replicas: of the log; None: those that are stored with it, if this user has signed them.

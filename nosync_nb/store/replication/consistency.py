@@ -11,12 +11,12 @@ this copy ends before the latest owner's first frame, and before frames of the p
 other replicas acknowledged. Hence a copy counts as the latest owner's only if everything that this
 owner began with can be read from it.
 
-Failure: 1. After a power loss an owner begins, and writes those frames that may not have been
-synced again, into its own segment. 2. A replica receives this segment, and a byte of it changes
-there. 3. The disk is lost. The readable part of this copy is the latest owner's, but it ends before
-frames of the previous owner that other replicas acknowledged. It is a prefix of their copies. Hence
-a copy can tell if another one is its prefix (`ReadableExtent.continues`), and a restore prefers the
-longer copy (restore.py).
+Failure: 1. After a power loss an owner begins, and rewrites in its own segment the frames that may
+not have been synced. 2. A replica receives this segment, and a byte of it changes there. 3. The
+disk is lost. The readable part of this copy is the latest owner's, but it ends before frames of the
+previous owner that other replicas acknowledged. It is a prefix of their copies. Hence a copy can
+tell if another one is its prefix (`ReadableExtent.continues`), and a restore prefers the longer
+copy (restore.py).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class ReplicaSite(Protocol):
         """Creates what copies need there, because the user has named the site.
 
         Returns:
-            True if it exists now, as far as that can be known.
+            True if it is known to exist now.
         """
 
     def logs(self, beat: Beat = lambda: None) -> Mapping[bytes, FencingGrant]:

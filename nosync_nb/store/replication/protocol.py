@@ -45,7 +45,7 @@ class ReadableCopy(Protocol):
 
     @property
     def folder(self) -> str | None:
-        """The local folder whose files can be read in place; None if there is none."""
+        """The local folder whose files can be read in place; None for a remote copy."""
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
@@ -54,7 +54,7 @@ class ReadableCopy(Protocol):
         """Returns the files that the copy holds."""
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 0 if there was none."""
+        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""

@@ -90,7 +90,7 @@ def unregister_replicas(files: Files, folder: str) -> bool:
     Raises:
         NosyncError: the registry cannot be written.
 
-    Cost: some 50 us if there are none, as at every opening of a log without replicas.
+    Cost: some 50 us if the registry has no entry, as at every opening of a log without replicas.
     """
     # A search in the text is cheaper than parsing the entries of all logs.
     if json.dumps(folder).encode() not in _text(files) or folder not in _read(files):

@@ -143,7 +143,8 @@ def call_all(
 ) -> list[Answer | NosyncError]:
     """Runs several calls at once; returns their results or errors, in order. See `call_remote`.
 
-    After `TOLD_S` the user is told which replicas the call waits for, and can interrupt it.
+    After `TOLD_S` a warning lists the replicas that have not answered; the user can interrupt the
+    call.
     """
     asked = [(what, _Waited(what, call)) for what, call in calls]
     for _, each in asked:

@@ -1,16 +1,16 @@
-"""Keeper: ships a log to its replicas, in a process of its own that outlives its owner's.
+"""The keeper: ships a log to its replicas, in a process that outlives the process of the owner.
 
     python -m nosync_nb.keeper FOLDER GENERATION
 
-The owner writes a byte to its standard input when frames have reached the disk, and reads from its
-standard output a line of JSON whenever a replica's state changes. The end of the input is the end
-of the owner: what he has published is shipped, and the keeper ends. It ends as well when another
-owner has taken over, who has a keeper of his own. It writes nothing in the log's folder but
-a proven copy in the place of a file that is damaged (scrubbing.py), and files of rows that its
-owner has asked for and nobody knows of but him (proposals.py).
+The owner writes a byte to the keeper's standard input when frames have reached the disk. It reads a
+line of JSON from the keeper's standard output whenever the state of a replica changes. The end of
+the input means that the owner has ended: the keeper ships the published frames and ends. It also
+ends when another owner has taken over, because that owner has its own keeper. In the log's folder
+the keeper writes only verified copies in the place of damaged files (scrub.py), and files of rows
+that its owner has requested and that nothing references yet (offloaded_merges.py).
 
-Each replica has a thread and reads for itself, so that a slow one, one that is full and one that
-is gone keep nobody waiting, and memory holds a piece of a file for each.
+Each replica has its own thread and reads the log for itself. So a replica that is slow, full or
+unreachable delays no other one. Memory holds one piece of a file for each.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from nosync_nb.store.replication.protocol import LogName, Replica
 from nosync_nb.store.replication.remote_call import SILENT_S
 
 LINGER_S = 600.0
-"""How long a keeper without an owner tries to reach a replica, or waits for one that hangs."""
+"""How long a keeper without an owner retries a replica, or waits for one that hangs, in seconds."""
 
 _GRACE_S = 10.0
 _RETRY_S = 0.1, 5.0
 NICE = 10
-"""What an owner does comes before."""
+"""Nice value of the keeper, because the work of the owner has priority."""
 _LOOK_S = 2.0
 
 
 class ReplicaWorker:
-    """One replica's thread: ships when there is news, tries again after a failure.
+    """The thread of one replica: ships when there are new frames, and retries after a failure.
 
-    Owns, under `_news`, whether there is any and whether the owner has ended.
+    Owns, under `_news`, whether there are new frames and whether the owner has ended.
     """
 
     def __init__(
@@ -90,31 +90,31 @@ class ReplicaWorker:
         self._said = ReplicaProgress(number, "starting")
         self._shipper: Shipper | None = None
         self._busy = False
-        self._failing = ""  # since when; empty: it is not
-        self._moved = 0, time.monotonic()  # what was sent when it was looked, since when
+        self._failing = ""  # time of the first failure in a row; empty: none
+        self._moved = 0, time.monotonic()  # bytes that were sent at the last check, and since when
         self._thread = threading.Thread(
             target=self._run, name=f"ship to {address.url}", daemon=True
         )
 
     def start(self) -> None:
-        """Begins to ship."""
+        """Starts the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Says that there is something to ship."""
+        """Notifies the thread of new frames."""
         with self._news:
             self._waiting = True
             self._news.notify()
 
     def doubt(self, names: Iterable[str]) -> None:
-        """Says that the replica has files that are not what was sent."""
+        """Reports files of the replica that are not as they were sent."""
         with self._news:
             self._doubted.update(names)
             self._waiting = True
             self._news.notify()
 
     def end(self) -> None:
-        """Says that the owner has ended: what is written is shipped, then the thread ends."""
+        """Reports that the owner has ended: the thread ships what is written, then ends."""
         with self._news:
             self._ended = time.monotonic()
             self._waiting = True
@@ -122,9 +122,9 @@ class ReplicaWorker:
         self._moved = self._sent(), self._ended
 
     def watch(self) -> None:
-        """Tells if the replica has kept the thread for long, and nothing was sent meanwhile.
+        """Reports a call to the replica that has lasted for long without sending anything.
 
-        Failure: a mount hangs, and the call that was made never returns: the thread tells nothing.
+        Failure: a mount hangs, and a call never returns. The thread itself cannot report that.
         """
         sent, now = self._sent(), time.monotonic()
         with self._news:
@@ -134,9 +134,10 @@ class ReplicaWorker:
                 self._say("failing", f"it has not answered for {SILENT_S:g} s, and is waited for")
 
     def works(self, wait_s: float) -> bool:
-        """Waits for the thread's end; returns whether it has still to be waited for.
+        """Waits for the thread's end; returns True if the keeper must wait longer.
 
-        It has not when nothing was sent for `LINGER_S`: on a mount that hangs a call never returns.
+        It need not if nothing was sent for `LINGER_S`, because a call on a hanging mount never
+        returns.
         """
         self._thread.join(wait_s)
         sent, now = self._sent(), time.monotonic()
@@ -180,14 +181,14 @@ class ReplicaWorker:
             except FencedError as error:
                 self._say("fenced", _with_remedy(error), _obeyed(replica))
                 break
-            except Exception as error:  # one lane's trouble is never another's, and is told
+            except Exception as error:  # reported: it must not stop the other replicas
                 self._say("failing", _with_remedy(error))
                 if not self._later(delay):
                     break
                 delay = min(2 * delay, _RETRY_S[1])
                 continue
             with self._news:
-                # The word in the log's map is looked at now and then: a new owner says nothing.
+                # The control block is checked now and then, because a new owner sends no message.
                 if not self._waiting:
                     self._news.wait(_RETRY_S[1])
         if replica is not None:
@@ -197,7 +198,7 @@ class ReplicaWorker:
 
     @contextmanager
     def _busily(self) -> Iterator[None]:
-        """A block in which the replica is asked."""
+        """A block in which the replica is called."""
         with self._news:
             self._busy, self._moved = True, (self._sent(), time.monotonic())
         try:
@@ -207,9 +208,9 @@ class ReplicaWorker:
                 self._busy = False
 
     def _later(self, delay: float) -> bool:
-        """Waits before the next try; returns whether there is to be one."""
+        """Waits before the next attempt; returns False to give up."""
         gone = False
-        with suppress(DurabilityError):  # it may come back
+        with suppress(DurabilityError):  # the disk may come back
             gone = not self._files.exists(self._folder)
         with self._news:
             since = time.monotonic() - self._ended if self._ended is not None else 0.0
@@ -239,7 +240,7 @@ class ReplicaWorker:
     def _tell_of(
         self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0
     ) -> None:
-        """Tells of the replica, if there is anything new; any thread may."""
+        """Reports the state of the replica if it has changed; any thread may call."""
         said = ReplicaProgress(self._number, condition, seq, epoch, why, obeys=obeys)
         shipper = self._shipper
         if shipper is not None:
@@ -258,7 +259,7 @@ class ReplicaWorker:
 
 
 def _obeyed(replica: Replica | None) -> int:
-    """The generation that a replica has promised itself to; 0 if it does not tell."""
+    """Returns the generation of a replica's grant; 0 if it cannot be read."""
     with suppress(NosyncError):
         said = None if replica is None else replica.promised()
         return 0 if said is None else said.generation
@@ -266,7 +267,7 @@ def _obeyed(replica: Replica | None) -> int:
 
 
 def _with_remedy(error: Exception) -> str:
-    """What went wrong, and what can be done, in one line."""
+    """Returns an error and its hint in one line."""
     hint = error.hint if isinstance(error, NosyncError) else None
     return "; ".join(filter(None, (str(error) or type(error).__name__, hint)))
 
@@ -276,7 +277,7 @@ def run_keeper(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
 
     Args:
         generation: the owner's.
-        news: a byte for each time that there is something to ship; its end is the owner's.
+        news: receives a byte whenever there are new frames; its end means that the owner has ended.
     """
     disk = Files()
     settings = config.read_config(disk, folder, log_id(disk, folder))
@@ -319,12 +320,13 @@ def owner_is_alive(
     lanes: Sequence[ReplicaWorker] = (),
     hear: Callable[[bytes], object] = len,
 ) -> bool:
-    """Waits for news of an owner, and watches lanes; returns whether he is there to give more.
+    """Waits for news of an owner, and watches the workers; returns False if the owner has ended.
 
-    A child that he forked has the other end of the pipe as well; so it is seen whether he lives.
+    A forked child of the owner also holds the other end of the pipe, so the owner's process is
+    checked as well.
 
     Args:
-        hear: is given what he has written.
+        hear: receives the bytes that the owner has written.
     """
     while not select.select([news], [], [], _LOOK_S)[0]:
         for lane in lanes:
@@ -340,19 +342,20 @@ def owner_is_alive(
 
 
 def lower_priority() -> None:
-    """Lets an owner go before this process, which is in a session of its own.
+    """Gives the owner priority over this process, which is in a session of its own.
 
-    Linux may share its processors among sessions first and among their processes then
-    (`autogroup`): how nice a process is counts for nothing beyond its session, whose own weight is
-    set here as well. Even so it hands them on at its ticks only, some milliseconds apart: the first
-    half of the processors is not used, so that who commits need not wait for one.
+    Linux may divide its processors among sessions first, and then among the processes of each
+    (`autogroup`). The nice value has no effect beyond the session, so the weight of the session is
+    set here as well. Even then processors change hands only at scheduler ticks, some milliseconds
+    apart. So the first half of the processors is left to the owner, whose commits need not wait for
+    one.
     """
     os.nice(NICE)
     if hasattr(os, "sched_setaffinity"):
         usable = sorted(os.sched_getaffinity(0))
-        with suppress(OSError):  # a processor has just been taken away
+        with suppress(OSError):  # a processor has just gone offline
             os.sched_setaffinity(0, usable[len(usable) // 2 :])
-    with suppress(DurabilityError):  # where there is none
+    with suppress(DurabilityError):  # there may be no autogroup
         group = Files().open(f"/proc/{os.getpid()}/autogroup", write=True)
         try:
             group.append(str(NICE).encode())
@@ -361,7 +364,7 @@ def lower_priority() -> None:
 
 
 def main(arguments: Sequence[str]) -> Any:
-    """Runs a keeper; returns what the process exits with."""
+    """Runs a keeper; returns the exit code of the process."""
     folder, generation = arguments
     lower_priority()
     run_keeper(

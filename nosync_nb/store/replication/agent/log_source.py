@@ -1,8 +1,8 @@
-"""Source: a log's folder as who ships it reads it, while its owner goes on writing.
+"""Reads a log's folder for shipping, while its owner continues to write.
 
-Nothing is changed here, and nobody is asked: how far the log is on disk stands in its mapped words,
-the rest is read from its files. What a look returns is a consistent state: the newest checkpoint,
-the frames after it as far as they are on disk, and every file that those name.
+It changes nothing and asks no one. The mapped control block says how far the log is durable, and
+the rest is read from files. A look returns a consistent state: the newest checkpoint, the durable
+frames after it, and every file that these name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _READ_BYTES = 1 << 20
 
 
 class ShippedFrame(NamedTuple):
-    """A frame: where it ends, the last epoch then, the files that it names, and for whom.
+    """A frame: its end, the last epoch at that point, the files that it names, and who names each.
 
-    `said` is what it says of what is owed last; None if nothing.
+    `said` is its replication requirement; None if it has none.
     """
 
     end: Mark
@@ -48,9 +48,9 @@ class ShippedFrame(NamedTuple):
 
 
 class ShippedCheckpoint(NamedTuple):
-    """A checkpoint: its file, what it was made after, the files that its state lies in, owners.
+    """A checkpoint: its file, its mark, the files of its state, and the ownership history.
 
-    Another one may take its name, if it is made after the same frame: then `stamp` differs.
+    Another checkpoint of the same frame may replace it under its name; then `stamp` differs.
     """
 
     name: str
@@ -64,21 +64,21 @@ class ShippedCheckpoint(NamedTuple):
 
 
 class SegmentExtent(NamedTuple):
-    """A segment, and how many bytes of its file are part of the log as far as it is on disk."""
+    """A segment, and the number of its bytes that are durable parts of the log."""
 
     segment: Segment
     size: int
 
 
 class LogView(NamedTuple):
-    """A log as of one moment.
+    """A log at one moment.
 
     Attributes:
-        state: the newest checkpoint; None if there is none.
+        state: the newest checkpoint; None if the log has none.
         extents: the segments that hold the frames after it, ascending.
-        files: all that the checkpoint and those frames name, with what they have of it.
-        last: those of them that are owed when all else is there; see `owed`.
-        end, epoch: the last frame that is on disk, and the last epoch then.
+        files: the references of all files that the checkpoint and those frames name.
+        last: the local files among them, which ship last; see `file_references`.
+        end, epoch: the last durable frame, and the last epoch at that point.
     """
 
     state: ShippedCheckpoint | None
@@ -90,7 +90,7 @@ class LogView(NamedTuple):
 
 
 class LogSource:
-    """The files of one log under one owner, who has begun.
+    """The files of one log under its current owner.
 
     Args:
         generation: the owner's.
@@ -103,7 +103,7 @@ class LogSource:
         self._files = files or Files()
         self.folder = folder
         self.generation = generation
-        self._word = os.path.join(folder, "generation")  # who owns the log that lies here
+        self._word = os.path.join(folder, "generation")  # names the owner of the log at this path
         self._place = self._found()
         self._words = ControlBlock(self._files.mapped(self._word))
         try:
@@ -122,7 +122,7 @@ class LogSource:
         self._steps: list[ShippedFrame] = []
         self._end: Mark | None = None
         self._epoch = 0
-        self._view: LogView | None = None  # of all that was read, unless more was since
+        self._view: LogView | None = None  # None if frames were read since
 
     @property
     def files(self) -> Files:
@@ -130,28 +130,30 @@ class LogSource:
         return self._files
 
     def close(self) -> None:
-        """Unmaps the words."""
+        """Unmaps the control block."""
         self._words.close()
 
     def check(self) -> None:
-        """Raises FencedError when another owner has taken over.
+        """Raises FencedError if another owner has taken over.
 
-        Failure: the folder is put aside for another copy of the log while its keeper ships. What he
-        has mapped says that his owner is the last one, and what he reads is of another history.
+        Failure: the folder is replaced by another copy of the log while its keeper ships. The
+        control block that the keeper has mapped still names its owner, and the files that it reads
+        are of another history.
         """
         if self._words.generation != self.generation or self._found() != self._place:
             raise _fenced(self.folder)
 
     def _found(self) -> tuple[int, int]:
-        """Which file it is that says who owns the log that lies here now."""
+        """Returns the identity of the control file that is at the log's path now."""
         status = self._files.status(self._word)
         return status.st_dev, status.st_ino
 
     def look(self, *, written: bool = False) -> LogView | None:
-        """What there is to ship now; None before the owner has begun.
+        """Returns what there is to ship now; None before the owner has begun.
 
         Args:
-            written: all that the owner has published, though it may not be on disk: he is dead.
+            written: includes frames that are published but may not be durable, because the owner is
+                dead.
         """
         self.check()
         durable = self._words.durable(self.generation)
@@ -173,7 +175,7 @@ class LogSource:
         return self._view
 
     def _last(self) -> frozenset[str]:
-        """The files that come last, by the newest word on that."""
+        """Returns the local files, by the newest replication requirement."""
         every = (*((self._state,) if self._state else ()), *self._steps)
         word = next(
             (each.said for each in reversed(every) if each.said is not None),
@@ -182,16 +184,16 @@ class LogSource:
         return file_references.ships_last(word.numbers, (each.namers for each in every))
 
     def size(self, name: str) -> int | None:
-        """The size of a file; None if it is not there any more."""
+        """Returns the size of a file; None if it does not exist any more."""
         status = suppress_missing(self._files.status, file_layout.file_path(self.folder, name))
         return None if status is None else status.st_size
 
     def open(self, name: str) -> File:
-        """A file of the log, for reading; who closes it is the caller."""
+        """Opens a file of the log for reading; the caller closes it."""
         return self._files.open(file_layout.file_path(self.folder, name))
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
+        """Returns bytes of a file; fewer than `size` only at its end."""
         file = self.open(name)
         try:
             return file.read_at(offset, size)
@@ -199,7 +201,7 @@ class LogSource:
             file.close()
 
     def stamp(self, name: str) -> tuple[int, int, int]:
-        """The stamp of a file, which is another one if another file has its name; see `File`."""
+        """Returns the stamp of a file, which changes if another file takes its name; see `File`."""
         file = self.open(name)
         try:
             return file.stamp()
@@ -207,22 +209,23 @@ class LogSource:
             file.close()
 
     def digest(self, name: str, size: int) -> bytes:
-        """The digest of the first bytes of a file, as a replica gives it."""
+        """Returns the digest of the first bytes of a file, computed as a replica does."""
         return folders.digest(self._files, file_layout.file_path(self.folder, name), size)
 
     def holds(self, mark: Mark, head: Segment | None) -> bool:
-        """Whether the log has come to a mark.
+        """Returns True if the log contains a mark.
 
-        Failure: 1. A log is made anew from a copy that ends at frame 10, and its owner writes these
-        frames a second time to a replica. 2. His disk is lost as well; another replica holds the
-        same frames and more, of an earlier owner, and the log is made anew from it. 3. Nothing here
-        tells of the owner between. The first replica is ahead of this log, and of each that is made
-        anew as that says. Hence frames that are kept behind the checkpoint are looked at first.
+        Failure: 1. A log is restored from a copy that ends at frame 10, and its owner writes these
+        frames a second time to a replica. 2. That owner's disk is lost as well. Another replica
+        holds the same frames and more, of an earlier owner, and the log is restored from it. 3. Its
+        history does not mention the owner in between. The first replica is ahead of this log, and
+        of each one that is restored as that suggests. Hence frames that are retained before the
+        checkpoint are compared first.
 
         Args:
-            head: of the segment elsewhere that it is in; None: it is not known. What the log's
-                checkpoint has made useless, and is not here any more, is told by who wrote it, as
-                far as that is known.
+            head: the segment elsewhere that contains the mark; None: unknown. If the log's
+                checkpoint has made those frames obsolete, and they are not retained, the ownership
+                history decides, as far as it goes.
         """
         if not self._chain or mark.offset < self._chain[0].start.offset:
             if self._state is None or self._keeps(mark):
@@ -234,7 +237,7 @@ class LogSource:
         return tail.tail_holds(self._files, self.folder, Chain(self._chain, [], None), mark)
 
     def _keeps(self, mark: Mark) -> bool:
-        """Whether a mark lies in segments that lead to those which count."""
+        """Returns True if a mark is in retained segments that precede the current ones."""
         if not self._chain:
             return False
         start, before = self._chain[0].start, self._chain[0].before
@@ -244,7 +247,7 @@ class LogSource:
         return all(tail.tail_holds(self._files, self.folder, older, each) for each in (mark, start))
 
     def mark(self, segment: Segment, size: int) -> Mark:
-        """The last mark that is known in the first bytes of a segment."""
+        """Returns the last known mark in the first bytes of a segment."""
         offset = segment.start.offset + size - HEADER_BYTES
         at = bisect_right(self._steps, offset, key=lambda step: step.end.offset)
         marks = [step.end for step in self._steps[max(0, at - 1) : at]]
@@ -283,7 +286,7 @@ class LogSource:
         self._names = listed
 
     def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
-        """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
+        """Starts from a new checkpoint; if it was replaced meanwhile, the next look sees it."""
         kept, packs = (
             file_references.files_of_checkpoint(state.payload),
             os.path.join(self.folder, "history"),
@@ -295,7 +298,7 @@ class LogSource:
         self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
 
     def _scan(self, durable: int, published: int | None) -> None:
-        """Reads the frames after the last one that was read, as far as they count."""
+        """Reads the new frames, up to the last durable or published one."""
         size = _READ_BYTES
         while (end := self._end) is not None:
             if published is None and end.seq >= durable:
@@ -320,8 +323,8 @@ class LogSource:
                         f"'{segment.name}' lacks frame {end.seq + 1}, which was on disk"
                     )
                 if damage is None or len(data) < size:
-                    return  # the owner died of it
-                size *= 2  # a frame larger than a piece
+                    return  # the owner died while it wrote this frame
+                size *= 2  # the frame is larger than one read
 
     def _note(self, frame: frames.Frame) -> None:
         self._view = None
@@ -332,7 +335,7 @@ class LogSource:
         self._end = frame.end
 
     def _extents(self, end: Mark) -> list[SegmentExtent]:
-        """The segments from the checkpoint to a mark."""
+        """Returns the segments from the checkpoint to a mark."""
         extents = []
         for index, segment in enumerate(self._chain):
             after = self._chain[index + 1 : index + 2]
@@ -345,7 +348,7 @@ class LogSource:
 
 
 def log_id(files: Files, folder: str) -> bytes:
-    """What tells a log from every other; empty if no segment is there, or none can be read."""
+    """Returns the id of a log; empty if no segment of it can be read."""
     for key in reversed(segments.segment_names(files.names(folder))):
         segment = segments.read_header(files, folder, key)
         if segment is not None:
@@ -358,6 +361,6 @@ def _fenced(folder: str) -> FencedError:
 
 
 def _token(said: LogOwner) -> str:
-    """What tells an owner from another one that calls himself of the same generation."""
+    """Returns a value that is unique to an owner, even among owners of one generation."""
     identity = "\0".join(map(str, (*said.identity, said.since_ms, said.generation)))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -1,17 +1,18 @@
-"""Proposals: large layers that a keeper merges for its owner, who takes the files or leaves them.
+"""Merges large layers in the keeper; the owner of the log then adopts the files or ignores them.
 
-A merge of many rows in the process that commits takes turns of the interpreter and of memory away
-from epochs. So the owner asks his keeper for it, in a line of the pipe that wakes it; the keeper
-reads the files of the layers, writes others that add up to the same, and says in a line of its
-output which they are. It is asked by nobody else: what lies in a log makes no keeper merge.
+A merge of many rows in the committing process takes turns of the interpreter and memory bandwidth
+away from epochs. So the owner requests it from its keeper, with a line in the pipe that wakes the
+keeper. The keeper reads the files of the layers, writes files with the same sums, and lists these
+in a line of its output. It accepts requests from its owner only: the content of a log cannot start
+a merge.
 
-IMPORTANT: nothing of the log is changed by it: no frame, no frontier, no file that anybody knows
-of. Its files have names that nobody else gives, and are on the disk before he hears of them; they
-count when a checkpoint of the owner names them, and until then whoever opens the log next sweeps
-them as he does those of any merge that came to nothing. What it does not finish, since it cannot,
-or its owner has ended, or another one has taken over, it takes back itself.
+IMPORTANT: a merge changes nothing in the log: no frame, no frontier, no file that is referenced.
+Its files have unique names and are durable before the owner receives the list. They become part of
+the log when a checkpoint of the owner names them. Until then the next opening deletes them, like
+those of any unfinished merge. The keeper deletes the files of a merge that failed, whose owner has
+ended, or whose log has another owner.
 
-Memory: the rows of one range of key hashes; see `merging`.
+Memory: the rows of one range of key hashes; see `nosync_nb.trace.merge`.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from nosync_nb.trace.merge import each_range
 from nosync_nb.trace.parts.part_file import PartRef, open_part, refs_from_json, write_parts
 
 LINE_MAX = 1 << 15
-"""The most bytes of a line in which a merge is asked for: a pipe takes them at once."""
+"""The most bytes in the line of a request, because a pipe accepts so many at once."""
 
 _NEWS = b"."
 
 
 class MergeRequest(NamedTuple):
-    """A merge that an owner asks for.
+    """A merge that an owner requests.
 
     Attributes:
-        merge: tells it from others that he asks for.
-        stem: how the names of its files begin.
-        layers: the files of each, oldest first.
+        merge: number that identifies the request.
+        stem: prefix of the names of its files.
+        layers: the files of each layer, the oldest first.
     """
 
     merge: int
@@ -55,15 +56,15 @@ class MergeRequest(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """What is written to a keeper; before it ends what was cut short."""
+        """The line for the keeper; its first newline ends a line that was cut short before."""
         return b"\n" + json.dumps(self).encode() + b"\n"
 
     @classmethod
     def told_in(cls, line: bytes) -> MergeRequest:
-        """What stands in a line of an owner.
+        """Parses a line of an owner.
 
         Raises:
-            ValueError, TypeError, CorruptLogError: it is none.
+            ValueError, TypeError, CorruptLogError: it is not a request.
         """
         merge, stem, layout, layers = json.loads(line)
         every = tuple(refs_from_json(refs) for refs in layers)
@@ -71,13 +72,13 @@ class MergeRequest(NamedTuple):
 
 
 class MergeProposal(NamedTuple):
-    """What a keeper says of a merge.
+    """The answer of a keeper to a request.
 
     Attributes:
-        merge: as it was asked for.
-        done: it says nothing more of it.
-        files: those that it has written, ascending in key hash; none if it could not.
-        why: it could not, in words.
+        merge: number of the request.
+        done: True if no further answer follows.
+        files: the written files, ascending in key hash; empty if the merge failed.
+        why: the reason of a failure.
     """
 
     merge: int
@@ -87,40 +88,40 @@ class MergeProposal(NamedTuple):
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> MergeProposal:
-        """A proposal as JSON has it.
+        """Decodes a proposal from JSON.
 
         Raises:
-            TypeError, CorruptLogError: it is none.
+            TypeError, CorruptLogError: it is malformed.
         """
         made = cls(**said)
         return made._replace(files=refs_from_json(made.files))
 
 
 class MergeRequests:
-    """What an owner writes to his keeper, taken apart: lines are merges, all else is only news."""
+    """Splits the input of a keeper: lines are merge requests, other bytes only wake it."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> list[MergeRequest]:
-        """Takes bytes as they come; returns the merges that have been asked for in full."""
+        """Takes the next bytes; returns the requests that are complete now."""
         *lines, rest = (self._rest + data).split(b"\n")
         rest = rest.lstrip(_NEWS)
         self._rest = rest if len(rest) <= LINE_MAX else b""
         asked = []
         for line in (each.strip(_NEWS) for each in lines):
-            # What was cut short is no merge: who asked for it knows, and does it himself.
+            # A line that was cut short is ignored, because its sender knows and merges itself.
             with suppress(ValueError, TypeError, CorruptLogError):
                 asked += [MergeRequest.told_in(line)] if line else []
         return asked
 
 
 class KeeperMerger:
-    """Merges for the owner of a log, in a thread that begins when he asks for the first time.
+    """Merges for the owner of a log, in a thread that starts with the first request.
 
     Args:
         generation: the owner's.
-        tell: called with what is to be said to him.
+        tell: called with each answer.
     """
 
     def __init__(
@@ -130,12 +131,12 @@ class KeeperMerger:
         self._parts = os.path.join(folder, FOLDERS[PART])
         self._tell, self._files = tell, files
         self._news = threading.Condition()
-        self._asked: deque[MergeRequest] = deque()  # with `_news`, as what follows
+        self._asked: deque[MergeRequest] = deque()  # guarded by `_news`, with the next two
         self._ended = False
         self._thread: threading.Thread | None = None
 
     def ask(self, asked: Iterable[MergeRequest]) -> None:
-        """Has merges done, one after the other."""
+        """Queues merges; they run one after the other."""
         with self._news:
             self._asked.extend(asked)
             if self._asked and self._thread is None and not self._ended:
@@ -144,7 +145,7 @@ class KeeperMerger:
             self._news.notify_all()
 
     def end(self, wait_s: float) -> None:
-        """Ends it after the range that it merges; what it has not told of goes."""
+        """Ends the thread after the current range; an unreported result is deleted."""
         with self._news:
             self._ended = True
             self._news.notify_all()
@@ -152,7 +153,7 @@ class KeeperMerger:
             self._thread.join(wait_s)
 
     def _run(self) -> None:
-        parallel.single_threaded()  # the other ones are for who commits
+        parallel.single_threaded()  # the other cores are for the committing process
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._asked or self._ended)
@@ -162,9 +163,9 @@ class KeeperMerger:
             self._tell(self.merged(asked))
 
     def merged(self, asked: MergeRequest) -> MergeProposal:
-        """Merges files, and says which hold the result, or why there is none.
+        """Merges files; returns the list of the results, or the reason of a failure.
 
-        Nothing that it meets is raised: the owner does without.
+        It raises nothing, because the owner can do without the merge.
         """
         written: list[PartRef] = []
         try:
@@ -174,16 +175,17 @@ class KeeperMerger:
             finally:
                 source.close()
         except Exception as error:
-            for ref in written:  # he was never told of them
+            for ref in written:  # the owner never heard of them
                 with suppress(DurabilityError):
                     self._files.unlink(checked_path_within(self._parts, ref.path, PART))
             return MergeProposal(asked.merge, done=True, why=str(error) or type(error).__name__)
         return MergeProposal(asked.merge, done=True, files=tuple(written))
 
     def _merge(self, asked: MergeRequest, source: LogSource, written: list[PartRef]) -> None:
-        """Adds to what was written range by range, while the owner is one and wants it.
+        """Writes the result range by range, while the owner is the current one and has not ended.
 
-        The files are compared with their checksums: what went bad would be proven good for ever.
+        Checksums are verified, because otherwise the merge would give damaged rows a valid
+        checksum.
         """
         layers = [
             [

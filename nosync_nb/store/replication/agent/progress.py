@@ -1,7 +1,7 @@
-"""Progress: what a keeper says to the owner of its log, line by line, and what it says of replicas.
+"""The messages from a keeper to the owner of its log: one line of JSON each.
 
-Whoever says it and whoever hears it are two processes: nothing is believed of a line but that it is
-one of these values. What the owner does not hear any more is dropped.
+Writer and reader are two processes. A line is accepted only if it parses to one of these values.
+Messages are dropped if the owner does not read them any more.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ Condition = Literal["starting", "level", "failing", "fenced", "ahead"]
 
 
 class ReplicaProgress(NamedTuple):
-    """What a keeper says of a replica.
+    """The state of a replica, as its keeper reports it.
 
     Attributes:
-        replica: its place in the settings.
-        condition: `failing` is tried again, `fenced` and `ahead` are not.
-        seq, epoch: how far the log can be read back from it alone; 0: nothing is known.
-        why: what is wrong, in words, with the remedy and since when (local time).
-        bytes_sent: what it was sent by this keeper.
-        offset: up to where in the stream of frames, in bytes, it was seen what it lacks; -1 before.
-        backlog_bytes: what it lacks of all that is to be shipped, up to there.
-        last_bytes: what it lacks of files of rows that are owed last.
-        obeys: the generation that it has promised itself to, if that is why it refuses.
-        incarnation: of its copy; empty before this keeper has reached it.
-        void: what it has acknowledged before counts no more: it is bad, or of another history.
+        replica: its index in the settings.
+        condition: the keeper retries after `failing`, but not after `fenced` and `ahead`.
+        seq, epoch: how far the log can be read back from this replica alone; 0: unknown.
+        why: what is wrong, with the remedy and since when (local time).
+        bytes_sent: bytes that this keeper has sent to it.
+        offset: offset in the stream of frames, in bytes, that `backlog_bytes` refers to; -1:
+            unknown.
+        backlog_bytes: bytes that it misses up to there, of everything that must be shipped.
+        last_bytes: bytes that it misses of local files, which ship last.
+        obeys: the generation of its grant, if that is why it refuses.
+        incarnation: id of its copy; empty before this keeper has reached it.
+        void: True if its earlier acknowledgements are void: the copy is damaged, or has another
+            history.
     """
 
     replica: int
@@ -53,10 +55,10 @@ Tell = Callable[[Told], None]
 
 
 def parse_progress(line: bytes) -> Told:
-    """What stands in a line of a keeper.
+    """Parses a line of a keeper.
 
     Raises:
-        ValueError, TypeError, CorruptLogError: it is none.
+        ValueError, TypeError, CorruptLogError: it is malformed.
     """
     said = json.loads(line)
     if "merge" in said:
@@ -65,7 +67,7 @@ def parse_progress(line: bytes) -> Told:
 
 
 class ProgressWriter:
-    """Writes lines to an owner; what he does not hear any more is dropped."""
+    """Writes messages to an owner, and drops them once the owner has ended."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -78,4 +80,4 @@ class ProgressWriter:
                 self._out.write(line)
                 self._out.flush()
             except OSError:
-                pass  # he is dead, which the end of the news tells as well
+                pass  # the owner is dead; the keeper also sees that at the end of its input

@@ -1,13 +1,13 @@
-"""Scrubbing: the keeper reads what nobody has read for long, here and at replicas, and mends it.
+"""Scrubbing: the keeper verifies files of the log and of replicas, and repairs them.
 
-Bytes on a disk go bad in silence, and the last good copy may be lost before somebody reads them. So
-all files of a log that do not change any more are held against what the log knows of them, one
-after the other, slowly, over and over. One that is bad here is replaced by a proven copy; one that
-is bad at a replica is doubted there: what the replica has acknowledged counts no more, and who
-ships to it sends it anew, when it is whole here.
+Bytes on a disk decay silently, and the last good copy may be lost before anyone reads the bad one.
+So the scrubber compares every immutable file of a log with the log's records of it, slowly and in
+rounds. A file that is damaged here is replaced by a verified copy. A file that is damaged at a
+replica is marked as doubtful there. Earlier acknowledgements of that replica are then void, and its
+shipper sends the file a second time if it is intact here.
 
-IMPORTANT: the scrubber acknowledges nothing. It makes way for its owner: after news of him it
-waits for a moment of quiet before each piece, and it never reads faster than `BYTES_PER_S`.
+IMPORTANT: the scrubber acknowledges nothing. It yields to the owner: after each message of the
+owner it waits for a quiet moment before the next piece. It never reads faster than `BYTES_PER_S`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from nosync_nb.store.verification.verify import completed_report
 
 BYTES_PER_S = 8 << 20
 FIRST_S = 60.0
-"""How long after it began a keeper scrubs for the first time."""
+"""Seconds from the start of a keeper to its first round."""
 ROUND_S = 6 * 3600.0
-"""How long it rests when it has read all."""
+"""Seconds of rest between two rounds."""
 QUIET_S = 1.0
-"""How long the owner has to say nothing; no longer is waited for that before each piece."""
+"""Seconds without a message of the owner that count as quiet; also the longest wait per piece."""
 
 
 class ScrubReport(NamedTuple):
-    """What a keeper says of its scrubbing.
+    """The progress of scrubbing, as a keeper reports it.
 
     Attributes:
-        rounds: how often all was read.
+        rounds: completed rounds.
         files, bytes: what was read in all rounds.
-        repaired: how many files were replaced here, or doubted at a replica.
-        event: what was done just now, in words; empty: nothing.
+        repaired: files that were replaced here, or doubted at a replica.
+        event: the latest action, in words; empty: none.
     """
 
     rounds: int = 0
@@ -55,13 +55,13 @@ class ScrubReport(NamedTuple):
 
 
 class Scrubber:
-    """Scrubs one log and its replicas, in a thread of its own.
+    """Scrubs one log and its replicas in a thread of its own.
 
     Args:
-        generation: of the owner for whom this is done.
-        doubt: for each replica, who is told of files that are bad there.
-        tell: called with what was done.
-        rate: how many bytes it reads in a second at most; None: as many as it can.
+        generation: of the owner that the keeper serves.
+        replicas: each with the function that receives the names of its damaged files.
+        tell: called with each report.
+        rate: bytes read per second at most; None: no limit.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class Scrubber:
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
 
     def start(self) -> None:
-        """Begins, after a while."""
+        """Starts the thread, which begins after `FIRST_S`."""
         self._thread.start()
 
     def news(self) -> None:
-        """Says that the owner has something to do."""
+        """Notes that the owner has work to do."""
         self._heard = time.monotonic()
 
     def end(self) -> None:
-        """Ends it after the piece that it is reading."""
+        """Ends the thread after the piece that it is reading."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -101,11 +101,11 @@ class Scrubber:
                 self.round()
             except (_EndedError, FencedError):
                 return
-            except NosyncError as error:  # of this disk: it is tried again, and told
+            except NosyncError as error:  # a disk fault: the next round retries
                 self._note(f"the log cannot be scrubbed: {error}")
 
     def round(self) -> None:
-        """Reads all once, and mends what is bad.
+        """Reads everything once, and repairs what is damaged.
 
         Raises:
             FencedError: the log has another owner.
@@ -137,7 +137,7 @@ class Scrubber:
         return repair.damage_reason(self._files, self._folder, item, self._pace)
 
     def _mend(self, item: ImmutableFile, source: LogSource) -> None:
-        """Replaces a file that is still bad, after another look at the log."""
+        """Replaces a file that is still damaged after another survey of the log."""
         why = repair.damage_reason(self._files, self._folder, item, self._pace)
         if not why:
             return
@@ -160,13 +160,13 @@ class Scrubber:
     def _compare(
         self, surveyed: LogSurvey, address: ReplicaAddress, doubt: Callable[[Iterable[str]], None]
     ) -> None:
-        """Has files sent anew to a replica that are other there, if they are whole here."""
+        """Marks files as doubtful that differ at a replica and are intact here."""
         hurt = frozenset(each.file for each in surveyed.damage)
         own = LocalFiles(self._files, self._folder, surveyed, hurt, self._pace)
         copy = compare_replicas(own, address, self._survey)
         if not copy.damage:
             return
-        fresh = self._survey()  # what has gone bad here meanwhile is no fault of the replica
+        fresh = self._survey()  # because files may have been damaged here meanwhile
         known, hurt = immutable_files(fresh), frozenset(each.file for each in fresh.damage)
         names = [
             name
@@ -186,7 +186,7 @@ class Scrubber:
         self._tell(self._said)
 
     def _pace(self, count: int) -> None:
-        """After some bytes: lets the owner go first, and rests as long as they may take."""
+        """Sleeps after some bytes, for the rate limit and to let the owner go first."""
         self._said = self._said._replace(bytes=self._said.bytes + count)
         quiet = self._heard + QUIET_S - time.monotonic()
         rest = max(count / self._rate if self._rate else 0.0, min(quiet, QUIET_S))
@@ -195,4 +195,4 @@ class Scrubber:
 
 
 class _EndedError(Exception):
-    """Whoever it scrubs for has ended."""
+    """The keeper that this thread belongs to has ended."""

@@ -1,29 +1,27 @@
-"""Shipping: what one replica lacks of a log, and in which order it gets it.
+"""Ships a log to one replica: determines what the replica misses, and sends it in a safe order.
 
     files that frames name -> the frames -> the checkpoint after them -> sync: acknowledged
-    -> what no checkpoint and no frame names any more is dropped
-    -> files that are owed last (owed.py), one at a time, while nothing else is lacking
+    -> files that no checkpoint and no frame names any more are deleted
+    -> local files, which ship last, one at a time, while nothing else is missing
 
-An acknowledgement says that the log up to a frame can be read back from this replica alone. In the
-middle of catching up the one before still holds: what it rests on is dropped last, and a new
-segment appears with all that is on disk by then, never with less than the one before it had.
+An acknowledgement says that the log up to a frame can be read back from this replica alone. While
+the replica catches up, its previous acknowledgement still holds. The files that it needs are
+deleted last. A new segment appears with all bytes that are durable at that time, never with fewer
+than the previous segment had.
 
-Whatever is sent proves itself while it is read (vouching.py): what is damaged here takes nobody's
-place, and is not acknowledged.
+Everything is verified while it is read (`verified_rows` and the functions below it), because the
+disk of the log can decay silently like any other. Otherwise damaged bytes could replace a good copy
+and be acknowledged. Bytes of frames are sent when the frames match each other. Of any other file,
+the last piece is sent only when the whole file has been verified; that piece makes it a file at the
+replica.
 
-What a replica holds of a segment is compared by digest when it is promised, then only sizes count.
+After a promise, the bytes that the replica holds of each segment are compared by digest. Later
+passes compare sizes only.
 
-Failure: the log's disk comes back from an old copy, and its owner goes on from there. Replicas hold
-later frames, of which people were told. What he ships is of a later generation, and would be taken
-for the better copy. Hence nothing of an owner is shipped until it is known that he lacks nothing
-(see `TakeoverPoll` and voting.py); but for the first of all, before whom there was nothing.
-
-Vouching: the bytes of a log's own file for who ships them, as far as they prove themselves.
-
-The disk of the log goes bad in silence, like any other. What was shipped from it then would take
-the place of a good copy, and be acknowledged. So each file proves itself while it is read: bytes
-of frames are given away when the frames that they are of fit each other; of any other file all but
-the last piece, which makes it a file at the replica, and that one when all of it has been proven.
+Failure: the log's disk is restored from an old copy, and its owner continues from there. Replicas
+hold later frames, which were reported as safe. The owner ships frames of a later generation, and
+its copy would be taken for the better one. Hence nothing is shipped for an owner until it is known
+that its log lacks no safe frame (takeover.py). The first owner of a new log is exempt.
 
 Memory: a piece of a file of rows, the largest frame, or a checkpoint.
 """
@@ -59,11 +57,11 @@ _TOLD_BYTES = 8 << 20
 PIECE_BYTES = 1 << 20
 
 Put = Callable[[int, bytes, bool], None]
-"""Takes a piece: where it begins, its bytes, whether it is the last one."""
+"""Receives a piece: its offset, its bytes, and True for the last one."""
 
 
 class Acknowledgement(NamedTuple):
-    """How far the log can be read back from a replica: a frame, the last epoch then, its end."""
+    """How far the log can be read back from a replica: frame, last epoch, end offset."""
 
     seq: int = 0
     epoch: int = 0
@@ -71,27 +69,28 @@ class Acknowledgement(NamedTuple):
 
 
 class _GoneError(Exception):
-    """A file is not there any more that a frame names: a checkpoint has made it useless."""
+    """A file that a frame names does not exist any more, because a checkpoint made it obsolete."""
 
 
 class Shipper:
-    """Brings one replica level with a log, again and again; all calls from one thread.
+    """Keeps one replica up to date with a log; all calls come from one thread.
 
     Args:
-        name: what people call the log.
-        ask: is told what the replica says of the log, and raises if it may not be shipped to; see
+        name: the log as users know it.
+        ask: receives the replica's vote, and raises if the replica must not be shipped to; see
             `TakeoverPoll.ask`.
-        tell: called when anything is known anew that the attributes say.
-        claim: is told which copy the replica keeps, and raises if another one keeps it; see
-            `CopyClaims.claim`.
+        tell: called whenever an attribute has changed.
+        claim: receives the id of the replica's copy, and raises if another replica has the same
+            copy; see `CopyClaims.claim`.
 
     Attributes:
-        incarnation: of its copy; empty before it was reached.
-        acknowledged: how far it holds the log; None before the first pass; 0: what it held is bad.
-        bytes_sent: what it was sent.
-        counted: where the stream of frames ended, in bytes, at the last look; -1 before.
-        backlog_bytes: what it lacks of all that is to be shipped up to there, as far as is known.
-        last_bytes: the same of files of rows that are owed last.
+        incarnation: id of its copy; empty before it was reached.
+        acknowledged: how far it holds the log; None before the first pass; all 0: its copy is
+            damaged.
+        bytes_sent: bytes that were sent to it.
+        counted: the end of the stream of frames, in bytes, at the last look; -1 before.
+        backlog_bytes: bytes that it misses of everything to be shipped up to there, if known.
+        last_bytes: the same of local files, which ship last.
     """
 
     def __init__(
@@ -106,33 +105,34 @@ class Shipper:
         self._source, self._replica, self._name = source, replica, name
         self._ask, self._tell, self._claim = ask, tell, claim
         self.incarnation = ""
-        self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
+        self._stamp: tuple[int, int, int] | None = None  # stamp of the checkpoint at the replica
         self._held: dict[str, int] | None = None
-        self._known: dict[str, int] = {}  # what it held when it was last reached
-        self._said = 0  # of what was sent, when it was last told
-        self._doubted: set[str] = set()  # files of the replica that are not what was sent
+        self._known: dict[str, int] = {}  # its files and sizes at the last contact
+        self._said = 0  # bytes sent at the last report
+        self._doubted: set[str] = set()  # files of the replica that are damaged
         self.acknowledged: Acknowledgement | None = None
         self.bytes_sent = 0
         self.counted, self.backlog_bytes, self.last_bytes = -1, 0, 0
 
     def doubt(self, names: Iterable[str]) -> None:
-        """Sends files anew that are bad at the replica, which has nothing for sure until then."""
+        """Sends files again that are damaged at the replica; until then nothing is acknowledged."""
         self._doubted.update(names)
         if self._doubted:
             self._held, self.acknowledged = None, Acknowledgement()
             self._tell(self)
 
     def ship(self, *, written: bool = False) -> bool:
-        """Sends what is missing; returns whether the replica was behind.
+        """Sends what is missing; returns True if the replica was behind.
 
         Args:
             written: see `LogSource.look`.
 
         Raises:
-            FencedError: somebody else has taken over, here or there.
-            AheadError: the replica holds frames that the log does not, and a quorum may.
+            FencedError: another owner has taken over, here or there.
+            ReplicaAheadError: the replica holds frames that the log lacks, and a quorum may have
+                them.
             DurabilityError: the replica cannot be reached or refuses, or a file cannot be read or
-                is not here yet.
+                has not been fetched yet.
             CorruptLogError: a file that the log names is damaged.
         """
         for _ in range(_ROUNDS_MAX):
@@ -147,7 +147,7 @@ class Shipper:
             except _GoneError as gone:
                 missing = gone
             except BaseException:
-                self._held = None  # asked anew at the next try
+                self._held = None  # the next attempt begins with a promise
                 raise
         raise DurabilityError(
             f"'{missing}' is not here, and the log names it",
@@ -162,7 +162,7 @@ class Shipper:
         elif self.acknowledged == goal and self._checkpointed(view):
             if self._send_last(view):
                 return True
-            self._replica.sync(self._source.term, goal.seq)  # that it is there still
+            self._replica.sync(self._source.term, goal.seq)  # raises if the copy is gone
             return False
         held = self._held
         assert held is not None
@@ -194,7 +194,7 @@ class Shipper:
         return True
 
     def _send_last(self, view: LogView) -> bool:
-        """Sends one of the files that are owed last; whether there was one."""
+        """Sends one local file; returns False if none is missing."""
         assert self._held is not None
         lacks = sorted(view.last - self._held.keys())
         if lacks:
@@ -203,13 +203,12 @@ class Shipper:
         return bool(lacks)
 
     def _send(self, view: LogView, name: str) -> None:
-        """Sends a file of rows."""
         assert self._held is not None
         with closing(self._opened(name)) as file:
             self._held[name] = verified_rows(file, view.files[name], self._storing(name))
 
     def _count(self, view: LogView) -> None:
-        """Sees what there is to send: of one that was never reached, all that the log has now."""
+        """Counts the bytes to send; for a replica that was never reached, all bytes of the log."""
         known = self._known
         lacks = [name for name in view.files if name not in known or name in self._doubted]
         self.last_bytes = sum(view.files[name].size or 0 for name in lacks if name in view.last)
@@ -221,7 +220,7 @@ class Shipper:
         self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in lacks)
 
     def _has(self, state: ShippedCheckpoint) -> bool:
-        """Whether the checkpoint that it has of this name is the one that is here."""
+        """Returns True if the replica's checkpoint of this name may be the current one."""
         return self._stamp is None or self._stamp == state.stamp
 
     def _checkpointed(self, view: LogView) -> bool:
@@ -235,27 +234,27 @@ class Shipper:
             kept.add(view.state.name)
         return kept
 
-    # -- the first look at a replica ---------------------------------------------------------
+    # -- the first pass at a replica ---------------------------------------------------------
 
     def _begin(self, view: LogView) -> None:
-        """Has it promise itself, and sees how much of what it holds is this log's."""
+        """Makes the replica accept the term, and determines which of its files are this log's."""
         promised = self._replica.promise(self._source.term, self._name)
         held = dict(promised.files)
         if promised.incarnation != self.incarnation:
             self.incarnation, self.acknowledged = promised.incarnation, None
-            self._tell(self)  # what another copy acknowledged in its place is gone
+            self._tell(self)  # another copy, whose acknowledgements are unknown
         elif self.acknowledged is not None and self._replica.acknowledged() < self.acknowledged.seq:
-            self.acknowledged = Acknowledgement()  # an old version of the copy was put back
+            self.acknowledged = Acknowledgement()  # the copy was restored to an old version
             self._tell(self)
         self._claim(promised.incarnation)
         begun = view.extents[0].segment if view.extents else None
-        # Only a log that its first owner has just made cannot lack anything: also one that is empty
-        # may be an old copy.
+        # Only a log that its first owner has just created cannot lack frames: an empty log may be
+        # an old copy.
         if begun is None or begun.before is not None or self._source.generation > 1:
             vote = takeover.vote_of_replica(self._source, self._replica, view, held)
             self._ask(vote)
             if vote.ahead:
-                # What it acknowledged of another history counts no more, but that it ever did.
+                # Its acknowledgement is of another history and void; only its existence counts.
                 self._replica.sync(self._source.term, min(1, self._replica.acknowledged()))
                 self.acknowledged = Acknowledgement()
         self._stamp = None
@@ -264,13 +263,13 @@ class Shipper:
                 continue
             known = view.files[name].size if name in view.files else None
             if (self._source.size(name) if known is None else known) not in (None, size):
-                del held[name]  # half of it, or another file: it is stored over
+                del held[name]  # incomplete, or another file: it will be overwritten
         for segment, size in view.extents:
             has = held.get(segment.name)
             if has is None:
                 continue
-            # What stands behind the beginning of the next segment is no part of the log, here as
-            # there; behind the last one, which grows, it would be.
+            # Bytes after the start of the next segment are no part of the log, on both sides. The
+            # last segment grows, so there they would be.
             grows = segment is view.extents[-1].segment
             same = min(has, size)
             if (grows and has > size) or self._differs(segment.name, same):
@@ -282,7 +281,7 @@ class Shipper:
         self._held = self._known = held
 
     def _level_with(self, state: ShippedCheckpoint, held: Mapping[str, int]) -> bool:
-        """Whether the replica has a checkpoint as it is here: it may be larger than all since."""
+        """Returns True if the replica has the same checkpoint, which may be large to send."""
         size = held.get(state.name)
         return (
             size is not None
@@ -297,7 +296,7 @@ class Shipper:
     # -- sending -----------------------------------------------------------------------------
 
     def _storing(self, name: str) -> Put:
-        """Who sends the pieces of a whole file."""
+        """Returns the function that sends the pieces of a whole file."""
 
         def put(offset: int, data: bytes, last: bool) -> None:
             self._replica.store(self._source.term, name, offset, data, last=last)
@@ -306,7 +305,7 @@ class Shipper:
         return put
 
     def _store_state(self, state: ShippedCheckpoint) -> None:
-        """Sends a checkpoint, if it is still the one that was looked at."""
+        """Sends a checkpoint, unless it was replaced since the look."""
         assert self._held is not None
         with closing(self._opened(state.name)) as file:
             if file.stamp() != state.stamp:
@@ -317,15 +316,15 @@ class Shipper:
         self._stamp = state.stamp
 
     def _extend(self, extent: SegmentExtent) -> None:
-        """Sends what is missing of a segment."""
+        """Sends the missing bytes of a segment."""
         assert self._held is not None
         held, (segment, size) = self._held, extent
         name, has = segment.name, held.get(segment.name)
         if has is not None and has >= size:
             return
         if has is None:
-            # A segment is there as a whole at once; what is appended to those before it must not
-            # be lost behind it.
+            # The new segment appears at once, so the bytes appended to earlier segments must be
+            # durable first.
             self._replica.sync(self._source.term, None)
             with closing(self._opened(name)) as file:
                 whole_segment(file, segment, size, self._storing(name))
@@ -350,10 +349,10 @@ class Shipper:
 
 
 def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
-    """Gives away a file of rows; returns its size.
+    """Passes on the bytes of a file of rows; returns its size.
 
     Raises:
-        CorruptLogError: it is not the one that the log names; the last piece is not given away.
+        CorruptLogError: it is not the file that the log names; its last piece was not passed on.
     """
     size = file.size()
     if wanted.size is not None and size != wanted.size:
@@ -366,10 +365,10 @@ def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
 
 
 def verified_checkpoint(file: File, name: str, put: Put) -> int:
-    """Gives away a checkpoint; returns its size.
+    """Passes on the bytes of a checkpoint; returns its size.
 
     Raises:
-        CorruptLogError: it is damaged; nothing is given away.
+        CorruptLogError: it is damaged; nothing was passed on.
     """
     data = file.read_at(0, file.size())
     said = checkpoint.decode_checkpoint(data, name, file.path)
@@ -382,10 +381,10 @@ def verified_checkpoint(file: File, name: str, put: Put) -> int:
 
 
 def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
-    """Gives away the first bytes of a segment, which end with a frame.
+    """Passes on the first bytes of a segment, which end with a frame.
 
     Raises:
-        CorruptLogError: they are damaged; the last piece is not given away.
+        CorruptLogError: they are damaged; the last piece was not passed on.
     """
     header = file.read_at(0, HEADER_BYTES)
     if header != encode_header(segment):
@@ -400,13 +399,13 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
 def verified_growth(
     file: File, segment: Segment, known: Mark, has: int, size: int, put: Put
 ) -> None:
-    """Gives away the bytes of a segment from `has` to `size`, where a frame ends.
+    """Passes on the bytes of a segment from `has` to `size`, where a frame ends.
 
     Args:
         known: the mark of a frame of the segment that ends at `has` or before.
 
     Raises:
-        CorruptLogError: they are damaged; what is before the damaged frame is given away.
+        CorruptLogError: they are damaged; the bytes before the damaged frame were passed on.
     """
     at = segment.local(known.offset)
     for data in _proven(file, segment, known, size):
@@ -420,7 +419,7 @@ def verified_growth(
 
 
 class _Pieces:
-    """Puts a file piece by piece, each when it is known whether there is another one."""
+    """Puts a file piece by piece, each when it is known if another one follows."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
@@ -428,13 +427,13 @@ class _Pieces:
         self._next = bytearray()
 
     def take(self, data: bytes) -> None:
-        """Takes the next bytes."""
+        """Adds the next bytes."""
         self._next += data
         while len(self._next) > PIECE_BYTES:
             self._give(bytes(self._next[:PIECE_BYTES]), last=False)
 
     def end(self) -> None:
-        """Puts what is left: the file is whole."""
+        """Puts the rest as the last piece."""
         self._give(bytes(self._next), last=True)
 
     def _give(self, data: bytes, *, last: bool) -> None:
@@ -444,7 +443,7 @@ class _Pieces:
 
 
 def _proven(file: File, segment: Segment, known: Mark, size: int) -> Iterator[bytes]:
-    """The bytes of the frames after a mark, up to where one ends in the file."""
+    """Yields the verified bytes of the frames after a mark, up to `size`."""
     end, most = known, PIECE_BYTES
     while (at := segment.local(end.offset)) < size:
         data = file.read_at(at, min(most, size - at))

@@ -1,22 +1,24 @@
-"""Polling: what replicas say to an owner who begins, and whether he may ship then.
+"""Decides if an owner may ship: collects the votes of the replicas on frames that its log lacks.
 
-A log's disk may have come back from an old copy. What its owner ships is of a later generation than
-what replicas hold of the log that was lost, and would be taken for the better copy.
+A log's disk may have been restored from an old copy. What its owner ships is of a later generation
+than the replicas' frames of the lost log, and would be taken for the better copy. So each replica
+votes: it compares its frames with the log (`vote_of_replica`). `TakeoverPoll` decides from the
+votes.
 
-Voting: what one replica has of a log and beyond it, as its owner is told (polling.py).
+Failure: a disk is restored from an old copy, and its owner writes as many frames as the replica has
+beyond it. The owner is refused. The next owner begins after all of these frames, where nothing
+differs. Hence all frames of earlier owners at the replica are compared with the log.
 
-Failure: a disk comes back from an old copy, and its owner writes as much as the replica has beyond
-it. He is refused; the next owner begins behind all of that, where nothing differs. Hence all that
-the replica has of earlier owners is held against the log.
+Failure: 1. A replica receives the frames before a checkpoint that made files obsolete which these
+frames name, and the keeper dies before it sends the checkpoint. 2. The disk is lost, and the log is
+restored from its readable part, which ends before those frames. 3. The replica holds frames that
+the log lacks forever, because they cannot be read by anyone. Hence a replica counts as ahead only
+with frames that can be read back from it alone. It has acknowledged no others, and the owner that
+shipped them had everything that was acknowledged before.
 
-Failure: 1. A replica gets the frames before a checkpoint, which has made files useless that these
-name, and who ships dies before the checkpoint is sent. 2. The disk is lost, and the log is made
-anew of what can be read back, which ends before those frames. 3. The replica holds frames that the
-log lacks, for ever: nobody can read them. Hence it is ahead with what can be read back from it
-alone: it has acknowledged no more, and what it acknowledged was shipped by an owner who had that.
-
-Failure: a replica comes back empty, and who fills it dies. It holds little, and held more. Hence it
-is no witness that nothing is lacking before it has acknowledged anything, as if it was empty still.
+Failure: a replica is emptied, and the keeper that fills it dies. It holds few frames, and held
+more. Hence it does not testify that nothing is lacking before it has acknowledged a frame, as if it
+were still empty.
 """
 
 from __future__ import annotations
@@ -36,32 +38,32 @@ from nosync_nb.store.replication.consistency import examine_copy, foreign_frames
 from nosync_nb.store.replication.protocol import Replica
 
 Own = Sequence[tuple[Segment, int]]
-"""Segments of a replica, and how much of each counts."""
+"""Segments of a replica, and how many bytes of each count."""
 
 
 class ReplicaAheadError(FencedError):
-    """Replicas hold frames that this log does not, and that may have been told to be safe."""
+    """Replicas hold frames that this log lacks, and that may have been reported as safe."""
 
     kind = "ahead"
 
 
 class QuorumPendingError(DurabilityError):
-    """Too few replicas have told yet whether they hold frames that this log does not."""
+    """Too few replicas have voted on frames that this log may lack."""
 
     kind = "undecided"
 
 
 class DuplicateReplicaError(DurabilityError):
-    """Two URLs lead to one copy, which is one replica and not two."""
+    """Two URLs lead to one copy, which counts as one replica."""
 
     kind = "twice"
 
 
 class CopyClaims:
-    """To which copy each replica's URL leads. Any thread may ask.
+    """The copy that each replica's URL leads to. Any thread may call.
 
-    Failure: a folder is named as one replica, and a server that keeps its copies there as another.
-    Both acknowledge, and an epoch on one disk counts as one on two.
+    Failure: a folder is configured as one replica, and a server with its copies in that folder as
+    another. Both acknowledge, and an epoch on one disk counts as one on two.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -70,10 +72,10 @@ class CopyClaims:
         self._known: dict[int, str] = {}
 
     def claim(self, replica: int, incarnation: str) -> None:
-        """Takes a copy for one of the replicas.
+        """Assigns a copy to a replica.
 
         Raises:
-            TwiceError: it is that of another one.
+            DuplicateReplicaError: another replica has that copy.
         """
         with self._lock:
             self._known.pop(replica, None)
@@ -90,14 +92,14 @@ class CopyClaims:
 
 
 class TakeoverVote(NamedTuple):
-    """What a replica says to an owner who begins.
+    """The vote of a replica on a new owner.
 
     Attributes:
-        ahead: what it has that his log lacks, in words; empty if nothing.
+        ahead: the frames that it has and the owner's log lacks, in words; empty if none.
         generation: of the last owner whose frames it has; 0: it holds nothing.
-        damage: why nothing of that can be had from it; empty if it can.
-        torn: it holds bytes after what can be read of it: the rest of a frame that it never
-            acknowledged, or one that it did, and that is damaged.
+        damage: why those frames cannot be read from it; empty if they can.
+        torn: True if unreadable bytes follow its readable part: the rest of a frame that it never
+            acknowledged, or a damaged frame that it did.
     """
 
     ahead: str
@@ -107,29 +109,31 @@ class TakeoverVote(NamedTuple):
 
 
 class TakeoverPoll:
-    """Whether an owner has all that was ever on a quorum of replicas. Any thread may ask.
+    """Decides if an owner has all frames that were ever on a quorum of replicas; thread-safe.
 
-    He has if so many replicas hold nothing that he lacks that a quorum cannot be among the others;
-    what those hold was never safe, and the log goes on over it. He lacks something if a quorum
-    holds such, or may have held it. Until either is known it is waited for more of them.
+    The owner has them if enough replicas hold nothing beyond its log, so that the others cannot
+    form a quorum. Frames of those others were never safe, and the log overwrites them. The owner
+    lacks frames if a quorum holds such frames or may have held them. Until either is known, the
+    poll waits for more votes.
 
-    Failure: a disk comes back from an old copy, and one of two replicas is empty. It holds nothing
-    that the owner lacks, and did once. So what is empty tells nothing, unless all have been asked
-    and none is ahead.
+    Failure: a disk is restored from an old copy, and one of two replicas is empty. It holds nothing
+    beyond the log, but once did. So an empty replica does not testify, unless all have voted and
+    none is ahead.
 
-    Nor is it shipped to before, though it was made for this owner and nothing in it could be lost,
-    whatever the quorum. Failure: 1. It gets what the old copy has, of a later generation than what
-    the silent ones hold. 2. The disk is gone, and all answer. 3. The copy of the latest owner is
-    taken, as every owner had all that was safe before he shipped anything. A log that has never
-    had replicas cannot be told from a copy of before it had; who knows that it is none removes
-    those that do not answer, and adds them again when they do.
+    An empty replica is not shipped to before that, although nothing in it could be lost. Failure:
+    1. It receives the frames of the old copy, in a later generation than the frames of the silent
+    replicas. 2. The disk is lost, and all replicas answer. 3. The copy of the latest owner is
+    taken, because every owner had all safe frames before it shipped. A log that has never had
+    replicas looks like an older copy of a log that has. If the user knows that it is not a copy,
+    they remove the silent replicas, and add them again when they answer.
 
-    A replica that is ahead with frames of an earlier owner than another one has is behind: that
-    owner had all that was safe before he shipped anything.
+    A replica that is ahead with frames of an earlier owner than those of another replica counts as
+    behind. The later owner had all safe frames before it shipped anything.
 
-    Failure: a byte changes in what a replica has, which ends before what was safe then; a disk
-    comes back from a copy that ends there too. This replica holds nothing that the log lacks, and
-    maybe that of the latest owner. Hence one that is torn is no witness against one that is ahead.
+    Failure: a byte changes in a replica's copy, so that its readable part ends before the last safe
+    frame. A disk is restored from a copy that ends there too. This replica holds nothing that the
+    log lacks, and maybe its frames are the latest owner's. Hence a torn replica does not testify
+    against one that is ahead.
     """
 
     def __init__(self, replicas: int, needed: int) -> None:
@@ -138,11 +142,11 @@ class TakeoverPoll:
         self._votes: dict[int, TakeoverVote] = {}
 
     def ask(self, replica: int, vote: TakeoverVote) -> None:
-        """Takes the vote of a replica; returns if it may be shipped to.
+        """Adds the vote of a replica; returns if it may be shipped to.
 
         Raises:
-            AheadError: the log must not go on.
-            UndecidedError: it is not known yet.
+            ReplicaAheadError: the log must not continue.
+            QuorumPendingError: more votes are needed.
         """
         with self._lock:
             self._votes[replica] = vote
@@ -169,7 +173,7 @@ class TakeoverPoll:
 
 
 def _remedy(ahead: Sequence[TakeoverVote]) -> str:
-    """What people can do whose log lacks what replicas have."""
+    """Returns the hint for a log that lacks frames of replicas."""
     if all(each.damage for each in ahead):
         return (
             f"its copy cannot be read back ({ahead[-1].damage}): bring back a replica that has it"
@@ -185,17 +189,17 @@ def _remedy(ahead: Sequence[TakeoverVote]) -> str:
 def vote_of_replica(
     source: LogSource, replica: Replica, view: LogView, held: Mapping[str, int]
 ) -> TakeoverVote:
-    """What the replica has of a log, and beyond it.
+    """Compares the frames of a replica with a log.
 
-    What lies before the log's checkpoint is told by who wrote it (succession.py).
+    For frames before the log's checkpoint the ownership history decides (ownership_history.py).
 
     Args:
-        held: what the replica holds, with the sizes.
+        held: the files of the replica with their sizes.
 
     Raises:
         CorruptLogError: it holds frames of another log.
 
-    Cost: the headers of its segments and digests of them; if these differ, its frames are read.
+    Cost: the headers and the digests of its segments; where these differ, its frames are read.
     """
     own = _own(source, replica, held)
     begun = any(e.segment.generation == source.generation for e in view.extents)
@@ -205,7 +209,7 @@ def vote_of_replica(
         try:
             copy = examine_copy(source.files, "the replica", replica)
         except CorruptLogError as error:
-            # Damaged below what was acknowledged it cannot tell how much that was: it is ahead.
+            # Damaged before its last acknowledged frame, it counts as ahead to be safe.
             damage = str(error)
         else:
             heads = (one for one, _ in own if one.generation == copy.generation)
@@ -215,7 +219,7 @@ def vote_of_replica(
 
 
 def _ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
-    """What a replica's own log has that this one lacks, in words, empty if nothing; and if torn."""
+    """Returns which frames the log lacks, in words, empty if none; and if the copy is torn."""
     torn = False
     for segment, size in own:
         if segment.generation >= source.generation:
@@ -243,10 +247,10 @@ def _differs(source: LogSource, replica: Replica, name: str, size: int) -> bool:
 
 
 def _own(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
-    """The segments of the newest log that the replica has whole.
+    """Returns the segments of the newest complete log of the replica.
 
-    What it got in the middle of catching up it never acknowledged: of segments that lead back
-    neither to the first one nor to a checkpoint nothing can be read.
+    Files that it received while it caught up were never acknowledged. Segments that lead neither to
+    the first one nor to a checkpoint cannot be read.
     """
     heads = (
         replica.read(name, 0, checkpoint.HEADER_BYTES)
@@ -271,7 +275,7 @@ def _own(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
 
 
 def _between(mark: Mark, chain: Own) -> bool:
-    """Whether a mark lies in segments that follow each other, the newest of which is the first."""
+    """Returns True if a mark is in consecutive segments, given with the newest first."""
     (last, size), (first, _) = chain[0], chain[-1]
     end = last.start.offset + size - HEADER_BYTES
     return first.start.offset <= mark.offset <= end
@@ -280,7 +284,7 @@ def _between(mark: Mark, chain: Own) -> bool:
 def _headers(
     source: LogSource, replica: Replica, held: Mapping[str, int]
 ) -> dict[tuple[int, int], Segment]:
-    """The segments of a replica by their keys, as far as their headers can be read."""
+    """Returns the segments of a replica whose headers can be read, by their keys."""
     headers = {}
     for name in filter(file_layout.is_segment, held):
         segment = segments.decode_header(replica.read(name, 0, HEADER_BYTES))
