@@ -1,10 +1,10 @@
-"""Served replica: the copy of a log at a replica server (`server`), another process or machine.
+"""Client of a replica server (flight_server.py): the copy of a log in another process or machine.
 
-No call waits for longer than some seconds, and as long as its bytes take. Whatever goes wrong with
-one ends the connection; the next call begins another, and the copy has to be promised again before
-it is written.
+No call waits for longer than some seconds, plus the time to transfer its bytes. Any failure of a
+call closes the connection. The next call opens another one, and the copy must be promised again
+before it is written.
 
-What is appended is sent with the `sync` after it, if it is little: an epoch is one round trip.
+Appended bytes are sent with the next `sync`, if they are few. So an epoch is one round trip.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHold
 from nosync_nb.store.replication.remote_call import Beat
 
 CALL_S = 5.0
-"""How long a server may take to answer, beside the time that bytes take on the way."""
+"""Seconds that a server may take to answer, plus the time to transfer the bytes."""
 
 SLOWEST_BYTES_PER_S = 32e3
-"""A link that is slower counts as one that is gone."""
+"""A slower link counts as disconnected."""
 
 _NAMES_BYTES = 1 << 20
 _DIGEST_BYTES_PER_S = 10e6
@@ -59,7 +59,7 @@ _TLS = "grpc+tls"
 
 
 class ServerConnection:
-    """A connection to a server, made by the first call; all calls come from one thread."""
+    """A connection to a server, opened by the first call; all calls come from one thread."""
 
     def __init__(self, address: ReplicaAddress, files: Files) -> None:
         self._address, self._files = address, files
@@ -67,14 +67,14 @@ class ServerConnection:
         self._greeting: ClientHandshake | None = None
 
     def call(self, header: dict[str, Any], data: bytes = b"", *, more_s: float = 0.0) -> bytes:
-        """Returns what the server answers.
+        """Returns the server's answer.
 
         Args:
-            more_s: how much longer than usual it may take.
+            more_s: additional seconds that it may take.
 
         Raises:
-            DurabilityError: it cannot be reached, is slow, or has another token.
-            NosyncError: the error that the server gives.
+            DurabilityError: the server cannot be reached, is slow, or has another token.
+            NosyncError: the error that the server reports.
         """
         import pyarrow as pa
         import pyarrow.flight as flight
@@ -89,14 +89,14 @@ class ServerConnection:
             raise self._failure(error, seconds) from error
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Closes the connection."""
         client, self._client, self._greeting = self._client, None, None
         if client is not None:
             with suppress(Exception):
                 client.close()
 
     def _opened(self) -> ClientHandshake:
-        """Connects, and sees that the server has the token."""
+        """Connects, and verifies that the server has the token."""
         import pyarrow.flight as flight
 
         kind, host = self._address.kind, self._address.host
@@ -130,7 +130,7 @@ class ServerConnection:
         return joined_bytes(each.body.to_pybytes() for each in found)
 
     def _failure(self, error: Exception, seconds: float) -> DurabilityError:
-        """What a broken call is to people."""
+        """Returns the error that a failed call raises."""
         import pyarrow.flight as flight
 
         url = self._address.url
@@ -163,11 +163,11 @@ class FlightSite:
         self._address, self._files = address, files
 
     def prepare(self) -> bool:
-        """Does nothing: the server made its folder when it was started."""
+        """Does nothing: the server created its folder when it was started."""
         return True
 
     def logs(self, _beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
-        """The logs of which it holds something, by their ids."""
+        """Returns the grants of the logs that the site holds copies of, by log id."""
         line = ServerConnection(self._address, self._files)
         try:
             said = decoded(line.call({"do": "logs"}), self._address.url)
@@ -182,7 +182,7 @@ class FlightSite:
             raise malformed_reply_error(self._address.url) from error
 
     def replica(self, log_id: bytes) -> FlightReplica:
-        """The copy of one log, whether there is one yet or not."""
+        """Returns the copy of one log, which need not exist yet."""
         return FlightReplica(
             ServerConnection(self._address, self._files), self._address.url, log_id
         )
@@ -192,43 +192,43 @@ class FlightReplica:
     """The copy of one log at a server; see `Replica`.
 
     Args:
-        line: to the server, of this copy alone.
+        line: a connection to the server for this copy alone.
         url: of the server, for errors.
     """
 
     def __init__(self, line: ServerConnection, url: str, log_id: bytes) -> None:
         self._line, self._url, self._log = line, url, log_id.hex()
-        self._late: tuple[OwnerTerm, str, int, bytes] | None = None  # to be appended
+        self._late: tuple[OwnerTerm, str, int, bytes] | None = None  # buffered bytes to append
 
     @property
     def folder(self) -> None:
-        """Its files do not lie on this machine, or are another's all the same."""
+        """None: the files belong to the server, even if it is on this machine."""
         return None
 
     def promised(self) -> OwnerTerm | None:
-        """The term it has promised itself to; None if it holds nothing of the log."""
+        """Returns the term that the copy accepts writes from; None if it has no grant."""
         said = self._ask("promised")
         return fencing_grant.decode_grant(said, self._url).term if said else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Takes nothing of an earlier term from now on, which is on its disk."""
+        """Rejects all writes of earlier terms from now on, durably."""
         self._late = None
         made = fencing_grant.encode_grant(FencingGrant(term, "", name))
-        more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # what it holds is told as well
+        more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # the answer lists the files that it holds
         return self._holdings(self._ask("promise", made, more_s=more_s))
 
     def held(self) -> ReplicaHoldings:
-        """What it holds."""
+        """Returns the files that the copy holds."""
         self._flush()
         return self._holdings(self._ask("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
+        """Writes the next piece of a new file; the last piece makes the file appear, durably."""
         self._flush()
         self._ask("store", data, term=term, name=name, offset=offset, last=last)
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Goes on with a segment from its end; on disk with the next `sync`."""
+        """Appends to a segment at its end; the next `sync` makes that durable."""
         late = self._late
         if late is not None and late[:2] == (term, name):
             begun = late[3]
@@ -239,7 +239,7 @@ class FlightReplica:
         self._late = term, name, offset, data
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
-        """Brings to disk what was appended; then it is known that the term still holds."""
+        """Makes appended bytes durable, then checks that the term is still accepted."""
         if self._late is not None and self._late[0] == term:
             _, name, offset, data = self._late
             self._late = None
@@ -249,19 +249,19 @@ class FlightReplica:
             self._ask("sync", term=term, seq=seq)
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
+        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
         said = decoded(self._ask("acknowledged"), self._url)
         if type(said) is not int or said < 0:
             raise malformed_reply_error(self._url)
         return said
 
     def digest(self, name: str, size: int) -> bytes:
-        """The digest of the first bytes of a file."""
+        """Returns the digest of the first bytes of a file."""
         self._flush()
         return self._ask("digest", name=name, size=size, more_s=size / _DIGEST_BYTES_PER_S)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
+        """Returns bytes of a file; fewer than `size` only at its end."""
         self._flush()
         whole = bytearray()
         while len(whole) < size:
@@ -284,12 +284,12 @@ class FlightReplica:
             self._ask("discard", term=term, names=all_[at : at + _NAMES_MAX])
 
     def close(self) -> None:
-        """Gives back what it holds open."""
+        """Closes the connection; buffered bytes are dropped."""
         self._late = None
         self._line.close()
 
     def _flush(self) -> None:
-        """Sends what was to be appended."""
+        """Sends buffered bytes."""
         if self._late is not None:
             (term, name, offset, data), self._late = self._late, None
             self._ask("append", data, term=term, name=name, offset=offset)
@@ -298,7 +298,7 @@ class FlightReplica:
         try:
             return self._line.call({"do": what, "log": self._log, **said}, data, more_s=more_s)
         except BaseException:
-            self._late = None  # whoever appended it begins anew
+            self._late = None  # the shipper starts over
             raise
 
     def _holdings(self, said: bytes) -> ReplicaHoldings:
@@ -310,7 +310,7 @@ class FlightReplica:
 
 
 def plain(message: str) -> str:
-    """What the transport says of a call that failed, in plain words; else without its jargon."""
+    """Returns a transport error in plain words if it is known; else without its jargon."""
     for sign, words in _PLAIN:
         if sign in message:
             return words
@@ -319,10 +319,10 @@ def plain(message: str) -> str:
 
 
 def decoded(said: bytes, url: str) -> Any:
-    """Returns JSON that a server sent.
+    """Decodes JSON that a server sent.
 
     Raises:
-        CorruptLogError: it is none.
+        CorruptLogError: it is malformed.
     """
     try:
         return json.loads(said)
@@ -331,5 +331,5 @@ def decoded(said: bytes, url: str) -> Any:
 
 
 def malformed_reply_error(url: str) -> CorruptLogError:
-    """The error of an answer that makes no sense."""
+    """Returns the error of a malformed answer."""
     return CorruptLogError(f"'{url}' answers what makes no sense", hint="update the server")

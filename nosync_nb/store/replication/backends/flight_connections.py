@@ -1,11 +1,12 @@
-"""Connections of a replica server: clients that do not prove that they have the token are cut off.
+"""Connections of a replica server: closes those of clients that do not prove they have the token.
 
-Flight accepts every connection and has no option for idle ones. It does not say which descriptor
+Flight accepts every connection and has no option for idle ones. It does not tell which descriptor
 belongs to which client, so the descriptors of the process are compared with the peers of calls.
 
-Failure: 1. A client without the token opens a thousand connections and says nothing. 2. The server
-has no descriptors left, and accepts no client. 3. Replication stops. Hence, of many connections,
-those without a signed call are shut down after a second; a client needs less for its first call.
+Failure: 1. A client without the token opens a thousand connections and sends nothing. 2. The server
+has no descriptors left, and accepts no client. 3. Replication stops. Hence, if there are many
+connections, those without a signed call are shut down after a second. A client needs less for its
+first call.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 
 UNPROVED_MAX = 64
-"""So many connections without a signed call may stay."""
+"""So many connections without a signed call may stay open."""
 
 PROOF_S = 1.0
-"""How long a connection may take for its first signed call if there are more."""
+"""Seconds within which a connection must make its first signed call if there are more."""
 
 _FEW = 128
-"""With so few descriptors in use no connection is looked at."""
+"""With so few descriptors in use, connections are not checked."""
 _PEERS_MAX = 4096
 _MAPPED = "::ffff:"
 
@@ -38,7 +39,8 @@ _MAPPED = "::ffff:"
 class Connections:
     """The connections to one port of this process. Any thread may call.
 
-    Owns, under `_lock`, the peers that have made a signed call, and since when others are known.
+    Owns, under `_lock`, the peers that have made a signed call, and the first sighting of the
+    others.
     """
 
     def __init__(self, port: int, files: Files | None = None) -> None:
@@ -48,17 +50,17 @@ class Connections:
         self._since: dict[str, float] = {}
 
     def prove(self, peer: str) -> None:
-        """Notes that a client has made a signed call.
+        """Records that a client has made a signed call.
 
         Args:
-            peer: as Flight has it: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`.
+            peer: in Flight's form: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`.
         """
         _, _, address = unquote(peer).partition(":")
         with self._lock:
             self._proved.add(address.replace("[", "").replace("]", ""))
 
     def limit(self, now: float | None = None) -> int:
-        """Shuts connections down that prove nothing, if there are many; returns how many.
+        """Shuts unproved connections down if there are many; returns their number.
 
         Args:
             now: the time in seconds, by default the clock's.
@@ -82,7 +84,7 @@ class Connections:
         return len(old)
 
     def _descriptors(self) -> range | list[int]:
-        """The descriptors in use; all that there can be if none is left to list them."""
+        """Returns the descriptors in use; all possible ones if none is left to list them."""
         try:
             return [int(name) for name in self._files.names(f"/proc/{os.getpid()}/fd")]
         except DurabilityError:
@@ -90,10 +92,10 @@ class Connections:
 
 
 def _peers(descriptors: Iterable[int], port: int) -> Mapping[str, int]:
-    """The descriptors of connections to a port, by the address of the client."""
+    """Returns the descriptors of the connections to a port, by the address of the client."""
     peers = {}
     for fd in descriptors:
-        with suppress(OSError):  # it was closed meanwhile, or listens
+        with suppress(OSError):  # closed meanwhile, or a listening socket
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 peer = _peer(fd, port)
                 if peer is not None:
@@ -102,7 +104,7 @@ def _peers(descriptors: Iterable[int], port: int) -> Mapping[str, int]:
 
 
 def _peer(fd: int, port: int) -> str | None:
-    """The address of the client of a connection; None if it is not to the port."""
+    """Returns the address of the client of a connection; None if it is not to the port."""
     held = socket.socket(fileno=fd)
     try:
         if held.family not in (socket.AF_INET, socket.AF_INET6) or held.getsockname()[1] != port:

@@ -1,24 +1,22 @@
-"""Tokens: the secrets by which a replica server and who ships to it know each other.
+"""The protocol between a replica server and its clients: tokens, handshake, and messages.
 
-    replica-token       of this user's servers and sessions on this machine; made at first use
+    replica-token       of this user's servers and sessions on this machine; created at first use
     replica-tokens      of servers elsewhere: a line `host:port TOKEN` for each
-    replica-roots.pem   certificates that sign those of such servers; without it the system's
+    replica-roots.pem   certificates that sign those of such servers; by default the system's
 
-They lie beside the user's key. A token is written in hex, 64 digits or more, and is never sent: who
-has it proves so (see `wire`).
-
-Wire: what a replica server and its clients say to each other, as bytes.
+These files are beside the user's key. A token is written in hex, 64 digits or more, and is never
+sent. Both sides prove that they have it:
 
     hello     the client's nonce -> the server's nonce and its proof
     call      mac, nonce, length of the header, header (JSON), data
-    answer    mac, 0 and what was asked for; or 1 and an error: kind, message, remedy (JSON)
+    answer    mac, 0 and the result; or 1 and an error: kind, message, remedy (JSON)
 
-Both have a token, which is never sent. A key for the session is made of it and of both nonces; the
-server proves at once that it has the token, and each call and each answer carries a keyed digest.
-So no session begins with a process that only took the server's port, and nothing is believed of it.
-What is said can be read on the way: beyond this machine it goes through TLS.
+The session key is derived from the token and both nonces. The server proves at once that it has the
+token, and each call and answer carries a keyed digest. So a process that only took the server's
+port cannot start a session, and its bytes are rejected. Messages are not encrypted; beyond this
+machine they are sent through TLS.
 
-Bytes of the other side are data: sizes are checked before anything is made of them, a digest before
+Received bytes are untrusted: sizes are checked before anything is built from them, digests before
 anything is decoded, and nothing is ever unpickled.
 """
 
@@ -52,12 +50,12 @@ _REMEDY = "set NOSYNC_KEY_FILE to a file of yours: tokens lie beside it"
 
 NONCE_BYTES = MAC_BYTES = 32
 PIECE_BYTES = 1 << 20
-"""The most data of a file in a call or an answer."""
+"""The most bytes of a file in one call or answer."""
 
 HEADER_BYTES_MAX = 1 << 16
 CALL_BYTES_MAX = MAC_BYTES + NONCE_BYTES + 4 + HEADER_BYTES_MAX + PIECE_BYTES
 ANSWER_BYTES_MAX = 64 << 20
-"""The most that a server says: what it holds of a log, by name."""
+"""The largest answer of a server: the names of all files that it holds of a log."""
 
 _ERROR_CHARACTERS_MAX = 2000
 _DONE, _FAILED = b"\0", b"\1"
@@ -68,10 +66,10 @@ _ERRORS: dict[str, type[NosyncError]] = {
 
 
 def server_token(files: Files) -> bytes:
-    """Returns the token of this user on this machine; the first call ever makes it.
+    """Returns the token of this user on this machine; the first call creates it.
 
     Raises:
-        TrustError: others can read it, or it is damaged.
+        TrustError: other users can read it, or it is damaged.
     """
     path = _beside(OWN)
     if not files.exists(path):
@@ -81,10 +79,10 @@ def server_token(files: Files) -> bytes:
 
 
 def client_token(files: Files, path: str) -> bytes:
-    """Returns the token in a file that holds nothing else.
+    """Returns the token in a file that contains nothing else.
 
     Raises:
-        TrustError: others can read it, or it is none.
+        TrustError: other users can read it, or it is not a token.
         DurabilityError: it cannot be read.
     """
     return secret_files.read_secret(
@@ -96,8 +94,8 @@ def token_for(files: Files, address: ReplicaAddress) -> bytes:
     """Returns the token of a server.
 
     Raises:
-        TrustError: others can read the file, or what it says of the server is no token.
-        DurabilityError: none is known.
+        TrustError: other users can read the file, or its entry for the server is not a token.
+        DurabilityError: the file has no entry for the server.
     """
     path = _beside(KNOWN)
     if files.exists(path):
@@ -121,10 +119,10 @@ def token_for(files: Files, address: ReplicaAddress) -> bytes:
 
 
 def root_certificates(files: Files) -> bytes:
-    """Returns the certificates, as PEM, by one of which a server's must be signed.
+    """Returns the trusted root certificates for servers, as PEM.
 
     Raises:
-        DurabilityError: there are none, or they cannot be read.
+        DurabilityError: no file with certificates exists, or it cannot be read.
     """
     path = _beside(ROOTS)
     if files.exists(path):
@@ -143,11 +141,11 @@ def _beside(name: str) -> str:
 
 
 class UnauthenticatedError(Exception):
-    """Bytes that were not made by who has the token, for this session."""
+    """Bytes that were not made with the token, or not for this session."""
 
 
 class ClientCall(NamedTuple):
-    """What a client asks, after its digest was found right."""
+    """A call of a client whose digest is valid."""
 
     nonce: bytes
     key: bytes
@@ -157,7 +155,7 @@ class ClientCall(NamedTuple):
 
 
 class ServerHandshake:
-    """The server's part in a session's beginning. It remembers nothing of any client."""
+    """The server's side of the handshake; it has no state for each client."""
 
     def __init__(self, token: bytes) -> None:
         self._token, self._start = token, secrets.token_bytes(NONCE_BYTES)
@@ -166,7 +164,7 @@ class ServerHandshake:
         """Answers a client's nonce.
 
         Raises:
-            ForeignError: it is none.
+            UnauthenticatedError: it is not a nonce.
         """
         if len(nonce) != NONCE_BYTES:
             raise UnauthenticatedError("no nonce")
@@ -174,11 +172,11 @@ class ServerHandshake:
         return own + _proof(self._token, nonce, own)
 
     def opened(self, body: bytes) -> ClientCall:
-        """Takes a call apart.
+        """Verifies and decodes a call.
 
         Raises:
-            ForeignError: it was made with another token, before the server was started again, or
-                is no call.
+            UnauthenticatedError: it was made with another token, or before the server was
+                restarted, or is malformed.
         """
         if not MAC_BYTES + NONCE_BYTES + 4 <= len(body) <= CALL_BYTES_MAX:
             raise UnauthenticatedError("a call of no size of one")
@@ -200,12 +198,12 @@ class ServerHandshake:
         return ClientCall(nonce, key, mac, header, bytes(rest[start + size :]))
 
     def _nonce(self, theirs: bytes) -> bytes:
-        """The server's nonce for a client's; another one after each start."""
+        """Returns the server's nonce for a client's; it differs after each start."""
         return hashlib.blake2b(theirs, key=self._start, digest_size=NONCE_BYTES).digest()
 
 
 class ClientHandshake:
-    """A client's part: its nonce, and the key after the server has proved itself."""
+    """The client's side of the handshake: its nonce, and the key once the server is verified."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -213,7 +211,7 @@ class ClientHandshake:
         self._key = b""
 
     def proved(self, answer: bytes) -> bool:
-        """Whether an answer to the nonce is of a server that has the same token."""
+        """Returns True if the answer to the nonce proves that the server has the token."""
         own = answer[:NONCE_BYTES]
         if not hmac.compare_digest(answer, own + _proof(self._token, self.nonce, own)):
             return False
@@ -229,11 +227,11 @@ class ClientHandshake:
         return _mac(self._key, b"call", rest) + rest
 
     def read(self, call: bytes, answer: bytes) -> bytes:
-        """Returns what the answer to a call says.
+        """Returns the result in the answer to a call.
 
         Raises:
-            ForeignError: it is not of the server that has proved itself.
-            NosyncError: the error that the server gave.
+            UnauthenticatedError: it was not made by the verified server.
+            NosyncError: the error that the server reports.
         """
         mac, said = answer[:MAC_BYTES], answer[MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(self._key, b"answer", call[:MAC_BYTES] + said)):
@@ -245,7 +243,7 @@ class ClientHandshake:
 
 
 def check_answer(call: ClientCall, said: bytes | NosyncError) -> list[bytes]:
-    """Returns the bytes of an answer, in pieces that a message can carry."""
+    """Returns the bytes of an answer, in pieces that fit into a message."""
     if isinstance(said, NosyncError):
         texts = [said.kind, str(said), said.hint]
         short = [text and text[:_ERROR_CHARACTERS_MAX] for text in texts]
@@ -257,10 +255,10 @@ def check_answer(call: ClientCall, said: bytes | NosyncError) -> list[bytes]:
 
 
 def joined_bytes(pieces: Iterable[bytes]) -> bytes:
-    """Puts an answer together; takes no more than one may have.
+    """Joins the pieces of an answer, up to the largest size.
 
     Raises:
-        ForeignError: it is longer.
+        UnauthenticatedError: it is longer.
     """
     whole = bytearray()
     for piece in pieces:
@@ -279,7 +277,7 @@ def _session_key(token: bytes, theirs: bytes, own: bytes) -> bytes:
 
 
 def _hashed(token: bytes) -> bytes:
-    """A token of any length as a key."""
+    """Derives a key of fixed length from a token."""
     return hashlib.blake2b(token, digest_size=32, person=b"nosync replica").digest()
 
 

@@ -1,27 +1,26 @@
-"""Server: copies of logs in a folder of its own, for whoever has its token, over Arrow Flight.
+"""Replica server: keeps copies of logs in its own folder, for clients with its token, over Flight.
 
     python -m nosync_nb.replica DIR --port P [--host H] [--token-file F] [--tls-cert C --tls-key K]
 
-A process with its own disk: what it acknowledges it has synced. It keeps nothing in memory that a
-kill could take, and what it is asked is checked before anything is made of it (`wire`, `copies`).
-Without a token file it takes this user's own token, and without `--host` this machine alone hears
-it; from elsewhere it is heard with TLS and a token file alone.
+It is a process with its own disk: what it acknowledges is synced. It keeps no state in memory that
+a kill could lose, and it checks every call before it acts (`flight_protocol`, `ServerCopies`).
+Without a token file it uses this user's own token. Without `--host` it listens on this machine
+only. To listen elsewhere it requires TLS and a token file.
 
-Failure: Flight takes a message of any length before anybody is asked who sent it. So a process that
-has grown beyond what all its calls together can need starts itself again, as after a kill.
+The copies are those of a folder replica. Calls about one log are serialised. The session that was
+last promised has write access to the copy; every other session with the token may read.
 
-Copies: the logs in a replica server's folder, and which session ships to each.
+Failure: a call takes longer than its client waits. The client opens a new session, is promised, and
+stores a file again. Then the disk completes the first call, which is about to rename its file.
+Hence a promise waits for the running call, and ends the previous session: none of its calls takes
+effect afterwards.
 
-The copies are those of a folder replica. All calls about a log are made one after the other. A
-session that is promised has the copy for itself; any other one of the token may read.
+A session may be ended, be idle for too long, or be older than the server's start. Its next write
+fails because the copy may have changed, and its client must be promised again, as after any
+failure.
 
-Failure: a call takes longer than its client waits. The client comes again in a new session, is
-promised, and stores a file anew. Then the disk answers the first call, which is about to give that
-file its name. Hence the promise waits for what is under way, and ends the session before: nothing
-of it comes through afterwards.
-
-A session that was ended, idle for long or before the server was started is told that the copy is
-not the one it was; it is promised again, as after any failure.
+Failure: Flight accepts a message of any length before its sender is authenticated. So a process
+that has grown beyond the needs of all its calls restarts itself, as after a kill.
 """
 
 from __future__ import annotations
@@ -65,10 +64,10 @@ from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHold
 LOGS_MAX = 1024
 SESSIONS_MAX = 256
 IDLE_S = 900.0
-"""How long a session may be silent; a keeper with nothing to ship asks every few seconds."""
+"""Seconds that a session may be silent; a keeper with nothing to ship calls every few seconds."""
 
 _SILENT_S = 60.0
-"""How long it may be if there are too many."""
+"""The same in seconds, if there are too many sessions."""
 
 _PROMISE_BYTES_MAX = fencing_grant.BYTES_MAX // 2
 _BUSY_S = 4.0
@@ -77,7 +76,7 @@ _ID_HEX = 32
 _OFFSET_MAX = 1 << 50
 
 CALLS_MAX = 64
-"""How many calls are answered at a time."""
+"""Calls that are answered in parallel."""
 
 MEMORY_BYTES_MAX = 768 << 20
 _LOOK_S = 0.1
@@ -86,7 +85,7 @@ _PORT_MAX = 65535
 
 
 class _Held(NamedTuple):
-    """A copy that a session ships to, and when it did last."""
+    """A session's copy, and the time of its last call."""
 
     session: bytes
     replica: FolderReplica
@@ -94,10 +93,10 @@ class _Held(NamedTuple):
 
 
 class ServerCopies:
-    """Answers calls of sessions about the logs in a folder; any thread may.
+    """Answers the calls of sessions about the logs in a folder; any thread may call.
 
-    Owns, under `_lock`, which session has which copy. What is done with a copy is done under one
-    of `_turns`, by the log's id, which is taken first.
+    Owns, under `_lock`, the copy of each session. A call to a copy runs under one of `_turns`, by
+    the log's id, which is acquired first.
     """
 
     def __init__(self, folder: str, files: Files | None = None) -> None:
@@ -107,10 +106,10 @@ class ServerCopies:
         self._held: dict[bytes, _Held] = {}
 
     def call(self, session: bytes, header: dict[str, Any], data: bytes) -> bytes:
-        """Does what is asked; returns what the client gets.
+        """Executes a call; returns the bytes for the client.
 
         Raises:
-            NosyncError: as `Replica` has it; also for a call that makes no sense.
+            NosyncError: as `Replica` raises it; also for a malformed call.
         """
         asked = _word(header, "do")
         if asked == "logs":
@@ -135,7 +134,7 @@ class ServerCopies:
                 return call(held.replica, header, data)
             replica = self._replica(log_id)
             try:
-                if "term" in header:  # an earlier owner is told who has come after him
+                if "term" in header:  # the error tells an earlier owner about its successor
                     said = replica.promised()
                     if said is not None and fencing_grant.conflicts(said, _term(header)):
                         raise fencing_grant.grant_conflict_error(replica.folder, said)
@@ -146,14 +145,14 @@ class ServerCopies:
             turn.release()
 
     def drop_idle(self, idle_s: float = IDLE_S) -> int:
-        """Ends the sessions that were silent for long; returns how many there were."""
+        """Ends the sessions that were silent for too long; returns their number."""
         before = time.monotonic() - idle_s
         with self._lock:
             idle = [log_id for log_id, held in self._held.items() if held.used < before]
         dropped = 0
         for log_id in idle:
             turn = self._turns[log_id[0] % _LOCKS]
-            if turn.acquire(blocking=False):  # what is in use is not idle
+            if turn.acquire(blocking=False):  # a copy in use is not idle
                 try:
                     dropped += self._drop(log_id)
                 finally:
@@ -161,7 +160,7 @@ class ServerCopies:
         return dropped
 
     def close(self) -> None:
-        """Ends all sessions; what was appended and not synced counts for nothing."""
+        """Ends all sessions; bytes that were appended and not synced do not count."""
         with self._lock:
             ids = list(self._held)
         for log_id in ids:
@@ -176,8 +175,8 @@ class ServerCopies:
         return json.dumps(known).encode()
 
     def _promise(self, session: bytes, log_id: bytes, header: dict[str, Any], data: bytes) -> bytes:
-        """Gives a copy to a session, if its term may have it."""
-        if len(data) > _PROMISE_BYTES_MAX:  # what cannot be read again is not kept
+        """Gives a copy to a session if the copy accepts its term."""
+        if len(data) > _PROMISE_BYTES_MAX:  # a longer grant could not be read back
             raise _senseless("name")
         self._room(log_id)
         asked = fencing_grant.decode_grant(data, "the call")
@@ -193,7 +192,7 @@ class ServerCopies:
         return _told(holdings)
 
     def _room(self, log_id: bytes) -> None:
-        """Raises unless there may be a copy and a session more."""
+        """Raises DurabilityError if the limit of copies or of sessions is reached."""
         copies = [name for name in self._files.names(self._folder) if len(name) == _ID_HEX]
         if len(copies) >= LOGS_MAX and log_id.hex() not in copies:
             raise DurabilityError(
@@ -211,7 +210,7 @@ class ServerCopies:
         return FolderReplica(self._folder, log_id, files=self._files)
 
     def _drop(self, log_id: bytes) -> bool:
-        """Ends the session that has a copy; its turn has come."""
+        """Ends the session that has a copy; the caller holds the copy's turn."""
         with self._lock:
             held = self._held.pop(log_id, None)
         if held is not None:
@@ -220,7 +219,7 @@ class ServerCopies:
         return held is not None
 
 
-# -- what can be asked of a copy -----------------------------------------------------------------
+# -- the calls about a copy ----------------------------------------------------------------------
 
 
 def _promised(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> bytes:
@@ -246,7 +245,7 @@ def _append(replica: FolderReplica, header: dict[str, Any], data: bytes) -> byte
 
 
 def _sync(replica: FolderReplica, header: dict[str, Any], data: bytes) -> bytes:
-    if "name" in header:  # what was to be appended before
+    if "name" in header:  # bytes to append first
         _append(replica, header, data)
     seq = _number(header, "seq") if header.get("seq") is not None else None
     replica.sync(_term(header), seq)
@@ -275,7 +274,7 @@ def _discard(replica: FolderReplica, header: dict[str, Any], _data: bytes) -> by
 
 
 _CALLS: dict[str, Callable[[FolderReplica, dict[str, Any], bytes], bytes]] = {
-    "promise": _holdings,  # by who is promised
+    "promise": _holdings,  # handled by `ServerCopies._promise`
     "promised": _promised,
     "held": _holdings,
     "store": _store,
@@ -325,10 +324,10 @@ def _senseless(key: str) -> DurabilityError:
 
 
 class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
-    """Flight's face of the copies: `hello` and `call` are its actions, and there is nothing else.
+    """The Flight service; its only actions are `hello` and `call`.
 
     Args:
-        where: `grpc://host:port` or `grpc+tls://host:port`, as Flight has it.
+        where: `grpc://host:port` or `grpc+tls://host:port`, in Flight's form.
         tls: certificate and key, as PEM.
     """
 
@@ -341,7 +340,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
         self.connections = Connections(self.port)
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Answers a client; one that has another token learns nothing but that."""
+        """Answers a client; a client with another token learns only that it has another token."""
         try:
             if action.type == "hello" and action.body.size == NONCE_BYTES:
                 return [_result(self._greeter.hello(action.body.to_pybytes()))]
@@ -359,7 +358,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
             said = self._copies.call(call.nonce, call.header, call.data)
         except NosyncError as error:
             said = error
-        except Exception as error:  # whatever it is, the client is told, and the server goes on
+        except Exception as error:  # the client gets it, and the server continues
             said = DurabilityError(f"the server failed: {type(error).__name__}: {error}")
         finally:
             self._places.release()
@@ -371,7 +370,7 @@ def _result(data: bytes) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a server until it gets a SIGTERM; returns what the process exits with."""
+    """Runs a server until it gets a SIGTERM; returns the exit code of the process."""
     options = _parser().parse_args(arguments)
     try:
         _serve(options, Files())
@@ -383,7 +382,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(options: argparse.Namespace, files: Files) -> None:
-    """Listens until it is told to end."""
+    """Listens until a signal ends it."""
     tls = _identity(files, options)
     token = (
         flight_protocol.client_token(files, options.token_file)
@@ -413,7 +412,7 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
 
 
 def _ending() -> int:
-    """Has SIGTERM and SIGINT make a descriptor readable, whichever thread they come to."""
+    """Makes SIGTERM and SIGINT, in whatever thread, signal a descriptor; returns the descriptor."""
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
@@ -443,11 +442,11 @@ def _port(word: str) -> int:
 
 
 def _identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] | None:
-    """Certificate and key, if there are any and they are needed or named.
+    """Returns certificate and key, if they are given.
 
     Raises:
-        SchemaError: the server would be heard elsewhere without, or one of them is missing.
-        TrustError: others can read the key.
+        SchemaError: the server would listen elsewhere without them, or one of them is missing.
+        TrustError: other users can read the key.
     """
     if bool(options.tls_cert) != bool(options.tls_key):
         raise SchemaError("--tls-cert and --tls-key go together", hint="name both")
@@ -463,11 +462,11 @@ def _identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] 
 
 
 def _claimed(files: Files, folder: str) -> Lock:
-    """Makes the folder of copies if the one above is there, and takes it for this process.
+    """Creates the folder of copies if its parent exists, and locks it for this process.
 
     Raises:
-        DurabilityError: another server has it, or it cannot be made.
-        TrustError: others can write there.
+        DurabilityError: another server has it, or it cannot be created.
+        TrustError: other users can write there.
     """
     if not files.exists(folder):
         if not files.exists(os.path.dirname(folder)):
@@ -504,16 +503,16 @@ def _bracketed(host: str) -> str:
 
 
 def _memory_bytes(files: Files) -> int:
-    """What the process has in memory of its own."""
+    """Returns the resident memory of the process that is not shared."""
     try:
         resident, shared = files.read(f"/proc/{os.getpid()}/statm").split()[1:3]
     except DurabilityError:
-        return 0  # another system: its own limits hold
+        return 0  # not Linux: the limits of the system hold
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def _again(port: int) -> None:
-    """Starts the process again, at the port that it has; its clients come again as well."""
+    """Restarts the process at its port; its clients reconnect."""
     sys.stderr.write("nosync replica: sent more than it may be, and starts again\n")
     sys.stderr.flush()
     os.execv(sys.executable, [*sys.orig_argv, "--port", str(port)])

@@ -1,32 +1,31 @@
 """Folder replica: copies of logs in a folder, best on another disk or another machine's volume.
 
     folder/LOG-ID/
-      promise                           to which term, and what people call the log
-      acknowledged                      up to which frame, as far as its disk was told
-      doubtful                          segments that could not be synced, until stored anew
+      promise                           the fencing grant: owner term, and name of the log
+      acknowledged                      the last acknowledged frame, if its disk wrote it
+      doubtful                          segments that could not be synced, until stored again
       lock                              held while a promise is made
       segment-..., checkpoint-...       as in the log's own folder
       layers/, history/                 likewise
 
-Every new file appears as a whole: written under another name, synced, renamed. A segment grows
-afterwards, and counts as far as `sync` was called.
+Every new file appears as a whole: it is written under another name, synced, and renamed. A segment
+grows afterwards; its bytes count up to the last `sync`.
 
-Failure: an owner is stopped, another one is promised, the first one goes on. What it writes are
-files of its own generation, or the bytes that stand there anyway, so nothing is overwritten; and
-`sync`, after which it would acknowledge, sees the promise and refuses. A lock would not do: not
-every volume has one.
+Failure: an owner is suspended, another one obtains the promise, and the first one continues. It
+writes files of its own generation, or the same bytes that a segment already has, so it overwrites
+nothing. Its `sync`, after which it would acknowledge, sees the new grant and refuses. A lock would
+not help, because not every volume supports one.
 
-Failure: a segment cannot be synced, and the next try says that it can: what had failed was dropped
-from memory and is not on the disk. So it is written down that the segment is in doubt, and who is
-promised next stores it anew. What was acknowledged before can still be read.
+Failure: a segment cannot be synced, and the next attempt reports success. The failed pages were
+dropped from memory and are not on the disk. So the segment is recorded as doubtful, and the next
+owner stores it again. Frames that were acknowledged before can still be read.
 
-Failure: an old copy of the folder is put back while the log is open. 1. The shipper appends to a
-segment that it has open, and that lies elsewhere by now. 2. It acknowledges a frame that the copy
-does not have. Hence `sync` compares what the paths lead to with what was written, before it
-acknowledges anything.
+Failure: an old copy of the folder is put back while the log is open. 1. The shipper appends to an
+open segment that has been moved elsewhere. 2. It acknowledges a frame that the copy does not have.
+Hence `sync` compares the files at the paths with the written sizes before it acknowledges.
 
-Failure: a volume is not mounted, and its mount point is an ordinary folder of the disk that the
-log is on. So the folder of copies is made when the user names it, and never by who ships.
+Failure: a volume is not mounted, and its mount point is an ordinary folder of the disk that the log
+is on. So the folder of copies is created when the user names it, and never by a shipper.
 """
 
 from __future__ import annotations
@@ -54,21 +53,21 @@ _ID_HEX = 32
 _DOUBTFUL = "doubtful"
 _NOTE_BYTES_MAX = 1 << 20
 _TICK_NS = 2_000_000_000
-"""Two changes of a folder within so many nanoseconds may have one time of change."""
+"""Two changes of a folder within so many nanoseconds may have one change time."""
 
 
 _Stamps = tuple[tuple[int, int, int], ...]
-"""Of folders: the device, the number, and the time of the last change in nanoseconds."""
+"""Device, inode, and change time in nanoseconds of each folder."""
 
 
 class FolderSite:
-    """A folder that is there already; see `ReplicaSite`."""
+    """A folder for copies that exists already; see `ReplicaSite`."""
 
     def __init__(self, folder: str, files: Files) -> None:
         self._folder, self._files = folder, files
 
     def prepare(self) -> bool:
-        """Makes the folder of copies if the one above is there; that of a branch's with it."""
+        """Creates the folder of copies if its parent exists; for a branch also `branches`."""
         files, above = self._files, os.path.dirname(self._folder)
         below = os.path.basename(above) == file_layout.BRANCHES
         if below and not files.exists(above) and files.exists(os.path.dirname(above)):
@@ -78,7 +77,7 @@ class FolderSite:
         return files.exists(self._folder)
 
     def logs(self, beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
-        """The logs of which it holds something, by their ids."""
+        """Returns the grants of the logs that the site holds copies of, by log id."""
         present_files(self._files, self._folder)
         promises = {}
         for name in self._files.names(self._folder):
@@ -93,7 +92,7 @@ class FolderSite:
         return promises
 
     def replica(self, log_id: bytes) -> FolderReplica:
-        """The copy of one log, whether there is one yet or not."""
+        """Returns the copy of one log, which need not exist yet."""
         return FolderReplica(self._folder, log_id, files=self._files)
 
 
@@ -101,34 +100,34 @@ class FolderReplica:
     """The copy of one log in a folder; see `Replica`.
 
     Args:
-        folder: where copies of several logs may be.
-        log_id: of this one.
+        folder: the folder for the copies of several logs.
+        log_id: id of this log.
     """
 
     def __init__(self, folder: str, log_id: bytes, *, files: Files | None = None) -> None:
         self._files = files or Files()
         self._root = folder
         self._folder = os.path.join(folder, log_id.hex())
-        self._open: dict[str, File] = {}  # segments that were appended to and are not synced
-        self._new: File | None = None  # the file that `store` is in the middle of
-        self._doubtful: set[str] = set()  # segments in doubt that could not even be noted
+        self._open: dict[str, File] = {}  # segments with appended bytes that are not synced
+        self._new: File | None = None  # the file that `store` is writing
+        self._doubtful: set[str] = set()  # doubtful segments that could not be recorded
         self._incarnation = ""
-        self._seq = -1  # what it noted last
-        self._written: dict[str, int] = {}  # what the files hold at least, by the shipper's calls
-        self._compared: _Stamps | None = None  # of the folders when they had all of that
+        self._seq = -1  # the last acknowledged frame that was recorded; -1: unknown
+        self._written: dict[str, int] = {}  # least size of each file that the shipper wrote
+        self._compared: _Stamps | None = None  # stamps of the folders at the last comparison
 
     @property
     def folder(self) -> str:
-        """Where the files of this log's copy lie."""
+        """The folder of this log's copy."""
         return self._folder
 
     def promised(self) -> OwnerTerm | None:
-        """The term it has promised itself to; None if it holds nothing of the log."""
+        """Returns the term that the copy accepts writes from; None if it has no grant."""
         said = read_promise(self._files, self._folder)
         return said.term if said else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Takes nothing of an earlier term from now on, which is on its disk."""
+        """Rejects all writes of earlier terms from now on, durably."""
         self.close()
         self._make()
         lock = self._files.lock(os.path.join(self._folder, "lock"), wait_s=_LOCK_WAIT_S)
@@ -154,14 +153,14 @@ class FolderReplica:
             self._files.unlink(path)
         held = self._sizes(names)
         self._written, self._compared = dict(held), None
-        self._settle()  # afterwards: what an earlier owner adds meanwhile is not known to be synced
+        self._settle()  # last, because an earlier owner may write until the grant
         doubtful = self._doubts()
         return ReplicaHoldings(
             said.incarnation, {n: s for n, s in held.items() if n not in doubtful}
         )
 
     def held(self) -> ReplicaHoldings:
-        """What it holds."""
+        """Returns the files that the copy holds."""
         said = read_promise(self._files, self._folder)
         return (
             ReplicaHoldings(said.incarnation, self._sizes(self._names()))
@@ -170,7 +169,7 @@ class FolderReplica:
         )
 
     def _names(self) -> dict[str, list[str]]:
-        """What is in its folder and in the inner ones, by their names."""
+        """Returns the names in the copy's folder and in its inner folders."""
         paths = {
             each: file_layout.temporary_name(self._folder, each)
             for each in file_layout.FOLDERS.values()
@@ -181,7 +180,7 @@ class FolderReplica:
         return {"": self._files.names(self._folder), **inner}
 
     def _sizes(self, names: Mapping[str, Iterable[str]]) -> dict[str, int]:
-        """The sizes of the files of the log, where `_names` found them."""
+        """Returns the sizes of the log's files among those names."""
         return {
             name: self._files.status(file_layout.file_path(self._folder, name)).st_size
             for inner, each in names.items()
@@ -190,7 +189,7 @@ class FolderReplica:
         }
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
+        """Writes the next piece of a new file; the last piece makes the file appear, durably."""
         path = file_layout.file_path(self._folder, name)
         temporary = f"{path}.{os.getpid()}.tmp"
         try:
@@ -216,7 +215,7 @@ class FolderReplica:
             raise
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Goes on with a segment from its end; on disk with the next `sync`."""
+        """Appends to a segment at its end; the next `sync` makes that durable."""
         file = self._open.get(name)
         if file is None:
             self._check(term)
@@ -231,10 +230,10 @@ class FolderReplica:
         self._written[name] = offset + len(data)
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
-        """Brings to disk what was appended; then it is known that the term still holds.
+        """Makes appended bytes durable, then checks that the term is still accepted.
 
-        A segment that cannot be synced is in doubt, as nobody knows how much of it is on the disk,
-        and a second try lies: it is stored anew.
+        A segment that cannot be synced becomes doubtful: its durable part is unknown, and a second
+        sync may falsely succeed. It will be stored again.
         """
         try:
             for name, file in self._open.items():
@@ -250,10 +249,11 @@ class FolderReplica:
             raise
 
     def _acknowledge(self, seq: int) -> None:
-        """Notes a frame in place; after a loss of power it may be an earlier one.
+        """Records a frame in place; after a power loss the record may show an earlier one.
 
-        It must not be a later one, of a history that was left: that would make the copy damaged.
-        Nor none if there was one: it would be no witness of what it has (voting.py).
+        It must not show a later one of an abandoned history, because the copy would then seem
+        damaged. It must not disappear either, because the copy would not testify in a takeover
+        (takeover.py).
         """
         before = self._seq if self._seq >= 0 else self.acknowledged()
         path = file_layout.temporary_name(self._folder, "acknowledged")
@@ -272,7 +272,7 @@ class FolderReplica:
         self._seq = seq
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure, 1 if that is torn; 0 if it had none."""
+        """Returns the last acknowledged frame; 1: its record is torn; 0: nothing acknowledged."""
         path = file_layout.temporary_name(self._folder, "acknowledged")
         data = suppress_missing(self._files.read, path, most=promises.BYTES_MAX)
         if data is None:
@@ -282,11 +282,11 @@ class FolderReplica:
         return int.from_bytes(word, "little") if whole else 1
 
     def digest(self, name: str, size: int) -> bytes:
-        """The digest of the first bytes of a file."""
+        """Returns the digest of the first bytes of a file."""
         return digest(self._files, file_layout.file_path(self._folder, name), size)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
+        """Returns bytes of a file; fewer than `size` only at its end."""
         file = self._files.open(file_layout.file_path(self._folder, name))
         try:
             return file.read_at(offset, size)
@@ -304,13 +304,13 @@ class FolderReplica:
             self._files.unlink(file_layout.file_path(self._folder, name))
 
     def close(self) -> None:
-        """Gives back what it holds open."""
+        """Closes the files that it has open."""
         self._drop_new()
         while self._open:
             self._open.popitem()[1].close()
 
     def _make(self) -> None:
-        """Makes the folder of the copy; that of all copies is the user's to make."""
+        """Creates the folder of the copy; only the user creates the folder for all copies."""
         present_files(self._files, self._root)
         self._files.make_folder(self._folder)
         log_folder.is_owned_by_user(self._files, self._folder, write=True)
@@ -325,11 +325,11 @@ class FolderReplica:
             raise promises.grant_conflict_error(self._folder, said.term)
 
     def _compare(self) -> None:
-        """Checks that the paths lead to what was written.
+        """Checks that the paths lead to the files that were written.
 
         The names are listed again only if a folder has changed, because a sync follows each epoch.
 
-        Cost: a call of the system for each segment that is open, and three.
+        Cost: one system call for each open segment, and three.
         """
         for name, file in self._open.items():
             status = self._files.status(file.path)
@@ -346,7 +346,7 @@ class FolderReplica:
             self._compared = stamps
 
     def _stamps(self) -> _Stamps:
-        """What changes when a folder of the copy is replaced, or a name in it."""
+        """Returns values that change if a folder of the copy or a name in it is replaced."""
         inner = (
             file_layout.temporary_name(self._folder, each) for each in file_layout.FOLDERS.values()
         )
@@ -360,7 +360,7 @@ class FolderReplica:
         )
 
     def _unfinished(self, names: Mapping[str, Iterable[str]]) -> list[str]:
-        """What a shipper that died was in the middle of, of what `_names` found."""
+        """Returns the paths of files that a dead shipper left incomplete."""
         return [
             os.path.join(self._folder, inner, name)
             for inner, each in names.items()
@@ -369,10 +369,10 @@ class FolderReplica:
         ]
 
     def _settle(self) -> None:
-        """Brings to disk what another process may have written and not synced before it died.
+        """Makes durable what another process may have written, and not synced before it died.
 
-        Failure: 1. A file is renamed, and who shipped it dies before the folder is synced. 2. The
-        next one sees that it is there, and acknowledges. 3. The power goes, and the name with it.
+        Failure: 1. A file is renamed, and its shipper dies before the folder is synced. 2. The next
+        shipper sees the file, and acknowledges. 3. The power fails, and the name is lost.
         """
         inner = (
             file_layout.temporary_name(self._folder, each) for each in file_layout.FOLDERS.values()
@@ -390,7 +390,7 @@ class FolderReplica:
     # -- doubt -------------------------------------------------------------------------------
 
     def _bring(self, name: str, file: File) -> None:
-        """Brings a segment to disk; if it cannot be, that is noted first of all."""
+        """Syncs a segment; if that fails, the segment is recorded as doubtful first."""
         try:
             file.sync()
         except DurabilityError:
@@ -398,7 +398,7 @@ class FolderReplica:
             raise
 
     def _doubt(self, name: str) -> None:
-        """Notes that a segment is in doubt, for whoever comes; else it is not to be there."""
+        """Records a segment as doubtful; if that fails, deletes it."""
         try:
             self._note({*self._doubts(), name})
         except DurabilityError:
@@ -407,14 +407,14 @@ class FolderReplica:
                 self._files.unlink(file_layout.file_path(self._folder, name))
 
     def _believe(self, name: str) -> None:
-        """Takes a file out of doubt, which was stored anew."""
+        """Removes a file that was stored again from the doubtful ones."""
         self._doubtful.discard(name)
         doubtful = self._doubts() if file_layout.is_segment(name) else ()
         if name in doubtful:
             self._note({*doubtful} - {name})
 
     def _doubts(self) -> set[str]:
-        """The segments in doubt; all, if the note of them is damaged."""
+        """Returns the doubtful segments; all segments, if the record of them is damaged."""
         path = file_layout.temporary_name(self._folder, _DOUBTFUL)
         data = suppress_missing(self._files.read, path, most=_NOTE_BYTES_MAX)
         names = (data or b"").decode("ascii", "replace").split()
@@ -423,7 +423,6 @@ class FolderReplica:
         return self._doubtful.union(names)
 
     def _note(self, names: Iterable[str]) -> None:
-        """Writes down which segments are in doubt."""
         path, text = file_layout.temporary_name(self._folder, _DOUBTFUL), "\n".join(sorted(names))
         self._files.replace(path, text.encode())
 
@@ -434,13 +433,13 @@ class FolderReplica:
 
 
 def present_files(files: Files, folder: str) -> None:
-    """Raises DurabilityError unless the folder of copies is there."""
+    """Raises DurabilityError unless the folder of copies exists."""
     if not files.exists(folder):
         raise DurabilityError(f"'{folder}' is not there", hint="mount its disk, or make it")
 
 
 def digest(files: Files, path: str, size: int) -> bytes:
-    """The digest of the first `size` bytes of a file, or of all if it is shorter."""
+    """Returns the digest of the first `size` bytes of a file, or of all if it is shorter."""
     made = hashlib.blake2b(digest_size=16)
     file = files.open(path)
     try:
@@ -457,7 +456,7 @@ def digest(files: Files, path: str, size: int) -> bytes:
 
 
 def read_promise(files: Files, folder: str) -> FencingGrant | None:
-    """Returns what a copy has promised; None if there is none.
+    """Returns the grant of a copy; None if it has none.
 
     Raises:
         CorruptLogError: the file is damaged.

@@ -1,37 +1,35 @@
-"""Account: what a copy in an object store holds, as a chain of records that one writer may extend.
+"""The manifest chain of a copy in an object store: numbered records that one writer may extend.
 
-A record's number is its object's name, and it is created only if there is none of that name. So of
-two who go on at the same place one does and the other is refused. That is all the fencing there is:
-a promise is a record in the same chain, with which a writer begins his reign.
+Each record lists the changed files of the copy: the pieces of each file, and the object and offset
+of each piece. Short pieces are embedded in the record, after its JSON. Every `FAN`th record or so
+is complete, so that the state is read from few objects. A record that begins a writer's term is
+kept forever, and contains little more than the grant.
 
-Failure: an earlier owner goes on after a later promise, at any moment: before it was made, while it
-is made, long after. 1. His record was made before the promise: the promise follows it, and who made
-that has read it. 2. It comes later: its number is the promise's, and it is refused. There is no
-moment at which he has looked and not yet written. What he writes beside the chain, pieces of files,
-has names that hold his token, and counts for nothing since no record of the chain names it.
+    magic, size and checksum of the JSON | JSON | bytes of pieces
 
-Failure: records that nobody needs any more are deleted, and a number that was taken is free again.
-Who slept meanwhile would go on there. But what comes after the last record of a writer is the
-beginning of a reign, and these stay for ever: some hundred bytes for each process that ships,
-however many files there are, since it says only that it goes on with what is there.
+Other users may write to the store, so everything is checked before it is used.
 
-Failure: a request is not answered, and may be done later, or never. The writer does not go on from
-what he knows: he reads the chain again. If it is done after that, its number is taken, or it is
-what the chain says then, and his next record is refused once.
+A record's number is its object's name, and the object is created only if the name is free. So if
+two writers extend the chain at the same place, one succeeds and the other is refused. There is no
+other fencing: a promise is a record of the same chain, with which a writer begins its term.
 
-Failure: what a record makes useless is deleted, and it turns out that the record never was. Hence
-objects are deleted when the record is known to be there, never before, and no name is used twice.
+Failure: an earlier owner continues after a later promise, at any moment: before it, during it, or
+long after. 1. Its record precedes the promise: the writer of the promise has read it. 2. Its record
+comes later: its number is taken by the promise, and it is refused. There is no moment between a
+check and a write. Objects that it writes beside the chain, pieces of files, have names with its
+token. They have no effect because no record of the chain names them.
 
-Records: one step of a copy in an object store, as an object says it.
+Failure: obsolete records are deleted, and their numbers are free again. A writer that was suspended
+would continue there. But the record after a writer's last one begins a term, and such records are
+kept forever. They take some hundred bytes for each process that ships, however many files there
+are, because they only continue the state before them.
 
-A copy is a chain of numbered records. Each says what changed of its files: of which pieces a file
-is made, and where in which object a piece lies. Short pieces lie in the record itself, behind what
-it says. Every `FAN`th or so says all, so that the state is read from few objects; one that begins a
-writer's reign stays for ever, and says no more than that.
+Failure: a request is not answered, and may be executed later, or never. The writer does not
+continue from its cached state: it reads the chain again. If the request is executed after that,
+either its number is taken, or the next record of the writer is refused once.
 
-    magic, size of what it says, its checksum | what it says, as JSON | bytes of pieces
-
-It comes from a place where others may write: everything is checked before it is believed.
+Failure: objects that a record makes obsolete are deleted, and then the record turns out not to
+exist. Hence objects are deleted only when the record is known to exist, and no name is used twice.
 """
 
 from __future__ import annotations
@@ -51,13 +49,13 @@ from nosync_nb.store.replication.fencing_grant import FencingGrant
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 
 FAN = 16
-"""So many pieces of a segment are merged into one; after so many records one says all."""
+"""So many pieces of a segment are merged into one; after so many records one is complete."""
 
 RECORD_BYTES_MAX = 64 << 20
-"""A record is not larger; what is cannot be one."""
+"""The largest size of a record; a larger object is not a record."""
 
 MERGED_BYTES = 2 << 20
-"""A piece is not merged beyond."""
+"""The largest size of a merged piece."""
 
 _MAGIC = b"nosync 1"
 _HEAD = len(_MAGIC) + 8
@@ -70,10 +68,9 @@ _TRIES_MAX = 64
 
 
 class ObjectPiece(NamedTuple):
-    """Bytes of a file: where they lie in an object, and how often pieces were merged into it.
+    """Bytes of a file: their object and offset, and how often they were merged (rank).
 
-    A `key` that is empty is that of the record which says so, and `start` counts from its end of
-    words.
+    An empty `key` means the record itself; then `start` counts from the end of its JSON.
     """
 
     key: str
@@ -83,19 +80,19 @@ class ObjectPiece(NamedTuple):
 
 
 class FileContent(NamedTuple):
-    """A file: its pieces in order, and the digest of all its bytes; empty if that is not known."""
+    """A file: its pieces in order, and the digest of all its bytes; empty if unknown."""
 
     pieces: tuple[ObjectPiece, ...]
     digest: bytes = b""
 
     @property
     def size(self) -> int:
-        """Of the file, in bytes."""
+        """Size of the file in bytes."""
         return sum(piece.size for piece in self.pieces)
 
 
 class FileChange(NamedTuple):
-    """What becomes of a file: how many of its pieces it keeps, and what comes after them."""
+    """The change of a file: the number of pieces that it keeps, and the pieces after them."""
 
     keep: int
     more: tuple[ObjectPiece, ...]
@@ -107,10 +104,10 @@ class CopyState(NamedTuple):
 
     Attributes:
         slot: the record's number.
-        full: the number of the last one that says all.
-        promise: whom the copy obeys.
-        writer: who made the record, a token of a process.
-        reigns: the numbers of the records with which writers began; they stay for ever.
+        full: the number of the last complete record.
+        promise: the grant of the copy.
+        writer: token of the process that wrote the record.
+        reigns: the numbers of the records with which writers began; they are kept forever.
         seq: the frame up to which the log can be read back.
     """
 
@@ -124,11 +121,11 @@ class CopyState(NamedTuple):
 
 
 class CopyRecord(NamedTuple):
-    """What a record says.
+    """The content of a record.
 
     Attributes:
-        reigns: as the state has them, if it says all; else None.
-        begins: a reign, with what the record before it left.
+        reigns: as in the state, if the record is complete; else None.
+        begins: True if it begins a writer's term and continues the state before it.
     """
 
     slot: int
@@ -141,28 +138,28 @@ class CopyRecord(NamedTuple):
 
 
 def record_key(slot: int) -> str:
-    """The key of a record."""
+    """Returns the key of a record."""
     return f"state/{slot:012d}"
 
 
 def record_slot(key: str) -> int | None:
-    """The number that a key has; None if it is none of a record or of a piece."""
+    """Returns the number in the key of a record or a piece; None for any other key."""
     return int(key.split("/")[1][:12]) if _KEY.fullmatch(key) else None
 
 
 def is_record(key: str) -> bool:
-    """Tells whether a key is one of a record."""
+    """Returns True for the key of a record."""
     return key.startswith("state/") and record_slot(key) is not None
 
 
 def pieces_to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]:
-    """Returns how many of the last pieces become one with what is appended, and its rank.
+    """Returns how many of the last pieces to merge with appended bytes, and the rank of the result.
 
-    As a counter carries: `FAN` of a rank become one of the next, so that of each rank there are
-    fewer, and each byte is written again once for each rank.
+    It works like the carry of a counter: `FAN` pieces of one rank become one of the next rank. So
+    each rank has fewer than `FAN`, and each byte is written once more for each rank.
 
     Args:
-        size: of what is appended.
+        size: number of the appended bytes.
     """
     count = rank = 0
     while True:
@@ -175,10 +172,10 @@ def pieces_to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]
 
 
 def encode_record(record: CopyRecord, data: bytes) -> bytes:
-    """Returns a record as an object, with the bytes of those of its pieces that have no key.
+    """Encodes a record as an object, with the bytes of its pieces that have no key.
 
     Raises:
-        DurabilityError: it says too much.
+        DurabilityError: it is too large.
     """
     said = {
         "slot": record.slot,
@@ -205,13 +202,13 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
 
 
 def decode_record(data: bytes, where: str) -> CopyRecord:
-    """Returns what a record says; its pieces have keys.
+    """Decodes a record; all its pieces have keys.
 
     Args:
-        where: what people call the copy, for the error.
+        where: what users call the copy, for the error.
 
     Raises:
-        CorruptLogError: it is damaged, or none.
+        CorruptLogError: it is damaged, or not a record.
     """
     size, crc = (int.from_bytes(data[at : at + 4], "little") for at in (_HEAD - 8, _HEAD - 4))
     words = data[_HEAD : _HEAD + size]
@@ -291,18 +288,18 @@ def state_after(state: CopyState | None, record: CopyRecord, where: str) -> Copy
 
 
 class _PrunedError(Exception):
-    """Records that were listed are not there any more: who goes on has deleted them."""
+    """Records disappeared after they were listed, because the writer has deleted them."""
 
 
 class ManifestChain:
-    """The chain of one copy; all calls from one thread.
+    """The chain of one copy; all calls come from one thread.
 
     Args:
         root: the copy's folder in the bucket.
 
     Attributes:
-        where: what people call the copy.
-        writer: the token of whoever extends the chain here.
+        where: the copy's name in messages.
+        writer: the token of this object as a writer.
     """
 
     def __init__(self, bucket: ObjectStoreClient, root: str) -> None:
@@ -310,18 +307,18 @@ class ManifestChain:
         self.where = f"{bucket.where}/{root}"
         self.writer = secrets.token_hex(8)
         self._known: tuple[ObjectName | None, CopyState | None] = (None, None)
-        self._state: CopyState | None = None  # of the own reign, while nothing is in doubt
+        self._state: CopyState | None = None  # of the current term; None while a request is unanswered
         self._later: OwnerTerm | None = None
-        self._uses: Counter[str] = Counter()  # pieces of the state that lie in an object
+        self._uses: Counter[str] = Counter()  # pieces of the state in each object
         self._useless: set[str] = set()
         self._tried = False
 
     def path(self, key: str) -> str:
-        """The name of an object in the bucket."""
+        """Returns the name of an object in the bucket."""
         return f"{self._root}/{key}"
 
     def look(self) -> CopyState | None:
-        """What the copy holds; None if it holds nothing.
+        """Returns the current state of the copy; None if the chain is empty.
 
         Raises:
             CorruptLogError: the last record is damaged.
@@ -329,15 +326,15 @@ class ManifestChain:
         return self._state or self._read()
 
     def known(self) -> CopyState | None:
-        """As `look`, as far as it was known before, if it was."""
+        """Returns the cached state of the copy; reads the chain only if there is none."""
         return self._state or self._known[1] or self._read()
 
     def reign(self, term: OwnerTerm) -> CopyState:
-        """The state, if a term may go on with it.
+        """Returns the state, if a term may extend it.
 
         Raises:
-            FencedError: the copy has promised itself to a later one.
-            DurabilityError: it is to be promised first, or again after a request failed.
+            FencedError: the copy has accepted a later term.
+            DurabilityError: the copy must be promised first, or again after a failed request.
         """
         if self._later is not None:
             raise fencing_grant.grant_conflict_error(self.where, self._later)
@@ -350,7 +347,7 @@ class ManifestChain:
         return self._state
 
     def begin(self, term: OwnerTerm, name: LogName) -> CopyState:
-        """Has the copy promise itself; see `Replica.promise`."""
+        """Makes the copy accept a term; see `Replica.promise`."""
         was, self._state = self._state, None
         self._try()
         state = self._read()
@@ -366,7 +363,7 @@ class ManifestChain:
             made = FencingGrant(term, said.incarnation, name)
             slot = state.slot + 1
             first = CopyRecord(slot, self.writer, made, state.seq, {}, None, begins=True)
-            if state.full == 0:  # nothing is known that it could go on with
+            if state.full == 0:  # the state before it is lost
                 first = first._replace(reigns=(*state.reigns, slot))
             other = self._create(first, encode_record(first, b""), state)
             if other is None:
@@ -382,7 +379,7 @@ class ManifestChain:
         data: bytes,
         seq: int | None = None,
     ) -> None:
-        """Goes on with a record, all or nothing; then what it makes useless is deleted.
+        """Appends a record, all or nothing; then deletes the objects that it makes obsolete.
 
         Args:
             data: the bytes of those pieces of the changes that have no key.
@@ -394,7 +391,7 @@ class ManifestChain:
         if slot - before.full >= FAN - 1:
             record = _whole(before, record, self.where)
         made = encode_record(record, data)
-        self._state = None  # until the answer is there, it is not known what the state is
+        self._state = None  # unknown until the request is answered
         other = self._create(record, made, before)
         if other is not None:
             raise self._refused(other, term)
@@ -403,10 +400,10 @@ class ManifestChain:
         self.clear()
 
     def present(self, term: OwnerTerm) -> CopyState:
-        """Returns the state of the copy, if it has the last record that is known.
+        """Returns the state of the copy, if its last known record still exists.
 
         Raises:
-            DurabilityError: it was deleted, or an old version of it was put back.
+            DurabilityError: the copy was deleted, or an old version of it was put back.
         """
         state = self.reign(term)
         if not self._bucket.holds(self.path(record_key(state.slot))):
@@ -422,7 +419,7 @@ class ManifestChain:
         return state
 
     def still(self, term: OwnerTerm) -> None:
-        """Raises if somebody else has gone on with the copy."""
+        """Raises if another writer has extended the chain."""
         path = self.path(record_key(self.reign(term).slot + 1))
         if self._bucket.holds(path):
             self._state = None
@@ -432,7 +429,7 @@ class ManifestChain:
             )
 
     def clear(self) -> None:
-        """Deletes objects that no record names any more; what cannot be is tried again."""
+        """Deletes objects that no record names any more; a failed deletion is retried."""
         if self._useless:
             self._bucket.delete(map(self.path, sorted(self._useless)))
             self._useless.clear()
@@ -440,7 +437,7 @@ class ManifestChain:
     # -- reading -----------------------------------------------------------------------------
 
     def _read(self) -> CopyState | None:
-        """What the chain says; None if it is empty."""
+        """Reads the state from the chain; None if it is empty."""
         for _ in range(_TRIES_MAX):
             there = self._there()
             if not there:
@@ -450,13 +447,13 @@ class ManifestChain:
                 return self._read_once(there, last)
             except _PrunedError:
                 continue
-            except CorruptLogError:  # or the copy was deleted and begun anew while it was read
+            except CorruptLogError:  # or the copy was replaced while it was read
                 if self._there().get(last) == there[last]:
                     raise
         raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
 
     def _there(self) -> dict[int, ObjectName]:
-        """The records that there are, by their numbers."""
+        """Returns the records that exist, by their numbers."""
         return {
             slot: each
             for each in self._bucket.listed(self.path("state"))
@@ -481,7 +478,7 @@ class ManifestChain:
                 raise _PrunedError
             said = self._decoded(read)
             if len(said) < len(read):
-                break  # nothing before the one that cannot be read is any help
+                break  # records before a damaged one are useless
         whole = [i for i, record in enumerate(said) if record.reigns is not None]
         state: CopyState | None = None
         for record in said[whole[-1] :] if whole else ():
@@ -494,7 +491,7 @@ class ManifestChain:
         return state
 
     def _decoded(self, read: Sequence[bytes | None]) -> list[CopyRecord]:
-        """What records say, after the last one but the newest that cannot be read."""
+        """Returns the records after the last damaged one; raises if the newest is damaged."""
         said: list[CopyRecord] = []
         for data in read:
             try:
@@ -502,11 +499,11 @@ class ManifestChain:
             except CorruptLogError:
                 if data is read[-1]:
                     raise
-                said.clear()  # what follows is read if it says all
+                said.clear()  # the next complete record starts over
         return said
 
     def _follow(self, state: CopyState, other: CopyRecord) -> CopyState:
-        """The state after a record that was made meanwhile."""
+        """Returns the state after a record that another writer has created meanwhile."""
         try:
             return state_after(state, other, self.where)
         except CorruptLogError:
@@ -519,7 +516,7 @@ class ManifestChain:
     # -- writing -----------------------------------------------------------------------------
 
     def _try(self) -> None:
-        """Raises unless the store refuses to make an object twice: some take no heed of it."""
+        """Raises unless the store refuses to create an object twice; some stores do not."""
         once = self.path("once")
         if self._tried or self._bucket.create(once, b"") is None:
             self._tried = True
@@ -531,18 +528,18 @@ class ManifestChain:
             )
 
     def _create(self, record: CopyRecord, data: bytes, before: CopyState) -> CopyRecord | None:
-        """Makes a record; returns the one that has taken its place, if one has."""
+        """Creates a record; returns the record that has taken its number, if any."""
         path = self.path(record_key(record.slot))
         tag = self._bucket.create(path, data)
         if tag is None:
             there = self._bucket.get(path, most=RECORD_BYTES_MAX)
             if there is None:
-                raise DurabilityError(  # a request that is refused then may be as well
+                raise DurabilityError(  # a request that fails now may also be refused later
                     f"'{self.where}': somebody else is making a record", hint="it is tried again"
                 )
             if there != data:
                 return decode_record(there, self.where)
-            tag = ""  # the request was made twice, for want of an answer
+            tag = ""  # the unanswered request was retried
         placed = decode_record(data, self.where)
         self._known = (
             ObjectName(path, tag),
@@ -551,7 +548,7 @@ class ManifestChain:
         return None
 
     def _refused(self, other: CopyRecord, term: OwnerTerm) -> Exception:
-        """Why a record of somebody else keeps a term from going on."""
+        """Returns the error of a term whose record was refused because of another one."""
         if fencing_grant.conflicts(other.promise.term, term):
             self._later = other.promise.term
             return fencing_grant.grant_conflict_error(self.where, self._later)
@@ -570,9 +567,9 @@ class ManifestChain:
         return state
 
     def _sweep(self, state: CopyState) -> None:
-        """Deletes what earlier writers have left, and requests that were not answered.
+        """Deletes objects that earlier writers and unanswered requests have left.
 
-        A piece that belongs to a record on its way has that record's number, which is not here yet.
+        A piece of a record that is still being written has that record's number, which is higher.
         """
         self._useless = set()
         for each in self._bucket.listed(self._root):
@@ -585,7 +582,7 @@ class ManifestChain:
         self.clear()
 
     def _count(self, before: CopyState, changes: Mapping[str, FileChange | None]) -> None:
-        """Notes which objects nothing lies in any more."""
+        """Counts the uses of objects after a commit, and notes the obsolete ones."""
         now = self._state
         assert now is not None
         gone: set[str] = set()
@@ -608,12 +605,12 @@ class ManifestChain:
 
 
 def _nobody(name: LogName) -> FencingGrant:
-    """The promise of a copy that is begun."""
+    """Returns the grant of a new copy."""
     return FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
 
 
 def _lost(last: CopyRecord) -> CopyState:
-    """The state if its last record can be read and those before it cannot: it holds nothing."""
+    """Returns the state after the last record if the records before it are lost: no files."""
     promise = last.promise._replace(incarnation=secrets.token_hex(8))
     return CopyState(last.slot, 0, promise, "", (), 0, {})
 
@@ -623,6 +620,6 @@ def _all(files: Mapping[str, FileContent]) -> dict[str, FileChange | None]:
 
 
 def _whole(before: CopyState, record: CopyRecord, where: str) -> CopyRecord:
-    """The record, saying all: what is kept of a file is said as well."""
+    """Completes a record: it then also lists the unchanged files."""
     after = state_after(before, record, where)
     return record._replace(changes=_all(after.files), reigns=before.reigns)

@@ -1,10 +1,10 @@
-"""Bucket: the requests to an object store, each counted, bounded in time, and told if it fails.
+"""Requests to an object store: each is counted, bounded in time, and reported if it fails.
 
-Nothing else knows of the client, `obstore`, which is imported when a URL asks for it. Credentials
-and endpoints come from the environment that the client reads; a URL holds none.
+Only this module uses the client, `obstore`, which is imported when a URL requires it. Credentials
+and endpoints come from the environment that the client reads; a URL contains none.
 
-IMPORTANT: the text of a client's error may hold a signed URL. None of it is told: a status, a code
-of the store, and words of ours.
+IMPORTANT: the text of a client's error may contain a signed URL. It is never shown: messages have
+the status, the store's error code, and our own words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 _DELETED_AT_ONCE = 1000
 TIMEOUT_S, _CONNECT_S = 6, 3
-"""How long a store may say nothing, beside the time that bytes take on the way."""
+"""Seconds that a store may be silent, plus the time to transfer the bytes."""
 
 _RETRIES = 2
 _LISTED_MAX = 1_000_000
@@ -38,7 +38,7 @@ _AFTER_SLASH = "0"
 _CHUNK_BYTES = 1 << 16
 _LARGE_BYTES, _LARGEST_BYTES = 1 << 16, 8 << 20
 SLOWEST_BYTES_PER_S = 32_000
-"""A link that is slower counts as one that is gone."""
+"""A slower link counts as disconnected."""
 
 _ENVIRONMENT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class ObjectName(NamedTuple):
-    """An object, and what tells it from another one of its name."""
+    """The key of an object, and a tag that differs for another object under that key."""
 
     key: str
     tag: str
@@ -65,19 +65,19 @@ class ObjectName(NamedTuple):
 class ObjectStoreClient:
     """A folder of an object store. Any thread may call.
 
-    Each call raises DurabilityError if the store cannot be reached or refuses; none waits for
+    Each call raises DurabilityError if the store cannot be reached or refuses. None waits for
     longer than some seconds.
 
     Args:
         kind: `s3`, `gs` or `az`.
         name: of the bucket or container.
         prefix: of all keys, without slashes at its ends; empty: none.
-        client: that makes the requests; None: one for what the environment says.
+        client: makes the requests; None: a client configured by the environment.
 
     Attributes:
-        where: what people call it.
-        requests: how many were made; a bulk of deletions counts as one.
-        bytes_sent, bytes_read: of objects.
+        where: its name in messages.
+        requests: requests made; a bulk deletion counts as one.
+        bytes_sent, bytes_read: bytes of objects.
     """
 
     def __init__(
@@ -86,15 +86,16 @@ class ObjectStoreClient:
         self._kind, self._name, self._prefix = kind, name, prefix
         self.where = f"{kind}://{name}/{prefix}".rstrip("/")
         self.requests = self.bytes_sent = self.bytes_read = 0
-        self._clients: dict[bool, ObjectStore] = {}  # by whether much is sent
+        self._clients: dict[bool, ObjectStore] = {}  # True: for large requests
         if client is not None:
             self._clients = {False: client, True: client}
         self._counting = threading.Lock()
 
     def create(self, key: str, data: bytes) -> str | None:
-        """Makes an object unless there is one of this name: its tag; None if there is one.
+        """Creates an object unless its name is taken; returns its tag, or None if it is taken.
 
-        A request that is tried again may be refused because of itself: who gets None looks.
+        A retried request may be refused because its first attempt succeeded, so the caller must
+        check.
         """
         self.check()
         from obstore.exceptions import AlreadyExistsError
@@ -105,7 +106,7 @@ class ObjectStoreClient:
             return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Makes an object that nobody else makes."""
+        """Writes an object whose name no other writer uses."""
         self._put(key, data, new=False)
 
     def _put(self, key: str, data: bytes, *, new: bool) -> str:
@@ -118,11 +119,11 @@ class ObjectStoreClient:
         return made["e_tag"] or ""
 
     def get(self, key: str, *, most: int) -> bytes | None:
-        """The bytes of an object; None if it is not there, empty if there are more than `most`."""
+        """Returns an object; None if it does not exist, empty if it is larger than `most`."""
         return self.get_all([key], most=most)[0]
 
     def get_all(self, keys: Sequence[str], *, most: int) -> list[bytes | None]:
-        """The bytes of several objects, asked for at once."""
+        """Returns several objects, requested in parallel."""
 
         def asked(client: ObjectStore, key: str) -> bytes:
             got = client.get(key)
@@ -139,7 +140,7 @@ class ObjectStoreClient:
         return _at_once(get, keys)
 
     def read(self, key: str, start: int, size: int) -> bytes:
-        """Some bytes of an object, which has them."""
+        """Returns bytes of an object that has them."""
 
         def asked(client: ObjectStore) -> bytes:
             return _taken(client.get(key, options={"range": (start, start + size)}), size)
@@ -154,15 +155,15 @@ class ObjectStoreClient:
         return data
 
     def read_all(self, ranges: Iterable[tuple[str, int, int]]) -> list[bytes]:
-        """Some bytes of several objects, asked for at once."""
+        """Returns bytes of several objects, requested in parallel."""
         return _at_once(lambda each: self.read(*each), list(ranges))
 
     def holds(self, key: str) -> bool:
-        """Whether there is an object of this name."""
+        """Returns True if an object of this name exists."""
         return self.sizes([key])[0] >= 0
 
     def sizes(self, keys: Sequence[str]) -> list[int]:
-        """The sizes of several objects, asked for at once; -1 of those that are not there."""
+        """Returns the sizes of several objects, requested in parallel; -1 for missing ones."""
 
         def size(key: str) -> int:
             try:
@@ -173,19 +174,19 @@ class ObjectStoreClient:
         return _at_once(size, keys)
 
     def listed(self, prefix: str) -> list[ObjectName]:
-        """The objects below a prefix, by their keys ascending."""
+        """Returns the objects below a prefix, ascending by key."""
         known = self._ask(lambda client: _listed(client, prefix))
         if len(known) > _LISTED_MAX:
             raise DurabilityError(f"'{self.where}' lists more than {_LISTED_MAX} objects")
         return sorted(known)
 
     def folders(self) -> list[str]:
-        """What comes after the bucket's own prefix, up to a slash.
+        """Returns the first path steps of all keys below the prefix.
 
-        Cost: one request for each of them, or for so many objects; memory for so many objects.
+        Cost: one request for each step, or for each page of objects; memory for one page.
 
         Raises:
-            DurabilityError: so many requests were not enough as a bucket of copies ever takes.
+            DurabilityError: it takes more requests than for any bucket of copies.
         """
         known: set[str] = set()
         after: str | None = None
@@ -195,20 +196,20 @@ class ObjectStoreClient:
                 return sorted(known)
             known.update(key.partition("/")[0] for key in page if "/" in key)
             last, inside, _ = page[-1].partition("/")
-            after = last + _AFTER_SLASH if inside else last  # nothing more of that folder
+            after = last + _AFTER_SLASH if inside else last  # skips the rest of that folder
         raise DurabilityError(
             f"'{self.where}' has more than {_FOLDERS_MAX} folders beside each other",
             hint="keep copies of logs under a prefix of their own: s3://bucket/prefix",
         )
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Deletes objects; those that are not there are none."""
+        """Deletes objects; missing ones are ignored."""
         left = list(keys)
         while left:
             some, left = left[:_DELETED_AT_ONCE], left[_DELETED_AT_ONCE:]
             try:
                 self._delete(some)
-            except FileNotFoundError:  # of some kinds of store; nobody says which
+            except FileNotFoundError:  # some stores fail the whole bulk, and do not say which key
                 for key in some:
                     with suppress(FileNotFoundError):
                         self._delete([key])
@@ -219,15 +220,15 @@ class ObjectStoreClient:
     # -- the client --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises DurabilityError if the client is not installed or lacks settings; asks nobody."""
+        """Raises DurabilityError if the client or its settings are missing; sends nothing."""
         if not self._clients:
             self._clients = {large: self._connected(large=large) for large in (False, True)}
 
     def _ask(self, request: Callable[[ObjectStore], Result], *, large: bool = False) -> Result:
-        """Makes a request; what is not there or there already is told by the client's errors.
+        """Makes a request; a missing or an existing object raises the client's own error.
 
         Args:
-            large: much is sent with it, which takes its time before anything is answered.
+            large: True if the request sends many bytes, which delays its answer.
         """
         self.check()
         from obstore.exceptions import AlreadyExistsError, BaseError
@@ -251,7 +252,7 @@ class ObjectStoreClient:
             self.bytes_read += read
 
     def _connected(self, *, large: bool) -> ObjectStore:
-        """A client; bytes that come move its deadline on, bytes that go do not."""
+        """Creates a client; received bytes extend its timeout, sent bytes do not."""
         silent_s = TIMEOUT_S + (_LARGEST_BYTES // SLOWEST_BYTES_PER_S if large else 0)
         try:
             from obstore import store
@@ -286,7 +287,7 @@ class ObjectStoreClient:
         return client
 
     def _failed(self, text: str) -> DurabilityError:
-        """What is told of an error of the client; `text` is its own, of which nothing is told."""
+        """Returns the error for a failed request; `text`, the client's message, is not shown."""
         status, code = _STATUS.search(text), _CODE.search(text)
         said = " ".join(each[1] for each in (status, code) if each)
         if _NO_BUCKET.search(text):
@@ -312,7 +313,7 @@ class ObjectStoreClient:
 
 
 def _taken(got: GetResult, most: int) -> bytes:
-    """The bytes of an answer; if there are more than was asked for, none of them."""
+    """Returns the bytes of a response; none if there are more than were requested."""
     data = bytearray()
     for piece in got.stream(_CHUNK_BYTES):
         data += piece
@@ -322,13 +323,13 @@ def _taken(got: GetResult, most: int) -> bytes:
 
 
 def _page(client: ObjectStore, after: str | None) -> list[str]:
-    """The next keys after one, ascending; none if there are no more."""
+    """Returns the next keys after one, ascending; none at the end."""
     pages = client.list(offset=after, chunk_size=_PAGE)
     return [each["path"] for each in next(iter(pages), ())]
 
 
 def _listed(client: ObjectStore, prefix: str) -> list[ObjectName]:
-    """What a store lists; of a list without end the beginning."""
+    """Returns the objects that a store lists, cut off at a maximum."""
     known: list[ObjectName] = []
     for some in client.list(prefix):
         known += (ObjectName(each["path"], each["e_tag"] or "") for each in some)
@@ -341,7 +342,7 @@ Given = TypeVar("Given")
 
 
 def _at_once(call: Callable[[Given], Result], given: Sequence[Given]) -> list[Result]:
-    """What calls return, in order; a few of them wait for the network at a time."""
+    """Returns the results of calls, in order; a few run in parallel."""
     if len(given) < 2:
         return [call(each) for each in given]
     with ThreadPoolExecutor(min(_AT_ONCE, len(given)), "nosync objects") as pool:

@@ -1,17 +1,17 @@
-"""Object replica: copies of logs in an object store, where objects are made and never changed.
+"""Object-store replica: copies of logs in a bucket, whose objects are created and never changed.
 
     bucket/prefix/LOG-ID/
-      once                              made twice: does the store refuse the second one?
-      state/NUMBER                      what was done, in order; see `account`
+      once                              created twice, to check that the store refuses the second
+      state/NUMBER                      the records of the manifest chain; see `object_manifest`
       data/NUMBER-WRITER-DIGEST         bytes of a file, too many for a record
 
-A file is a row of pieces. What is appended to a segment is kept until `sync`, which makes one
-record of it, in one request; pieces of one size are merged into larger ones now and then, so that
-a segment of n appends is of some 15 log n pieces, and a byte is sent again once for each merge.
+A file is a sequence of pieces. Bytes appended to a segment are buffered until `sync`, which writes
+one record of them, in one request. Pieces of one size are merged into larger ones now and then. So
+a segment of n appends has some 15 log n pieces, and a byte is sent again once for each merge.
 
-`digest` answers from what was noted when the bytes were sent: an object never changes, and the
-store has checksums of its own; it is asked whether the objects are there. They are read back only
-where another process has gone on with a segment, whose digest up to there this one cannot continue.
+`digest` returns the digest computed when the bytes were sent, because an object never changes and
+the store has checksums of its own. It also checks that the objects exist. They are read back only
+if another process has extended a segment, whose digest this process then cannot continue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHold
 from nosync_nb.store.replication.remote_call import Beat
 
 EMBEDDED_BYTES = 1 << 16
-"""As many bytes at most lie in a record, of each file."""
+"""The most bytes of each file that are embedded in a record."""
 
 _PART_BYTES = 2 << 20
 _KEPT = 2 * object_manifest.FAN
@@ -50,12 +50,12 @@ class ObjectSite:
         self._bucket = bucket
 
     def prepare(self) -> bool:
-        """Asks nobody: there are no folders to be made, and it need not be reached today."""
+        """Checks the client only: there is no folder to create, and the store may be offline."""
         self._bucket.check()
         return True
 
     def logs(self, beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
-        """The logs of which it holds something, by their ids."""
+        """Returns the grants of the logs that the site holds copies of, by log id."""
         known = {}
         for name in self._bucket.folders():
             beat()
@@ -66,12 +66,12 @@ class ObjectSite:
         return known
 
     def replica(self, log_id: bytes) -> ObjectReplica:
-        """The copy of one log, whether there is one yet or not."""
+        """Returns the copy of one log, which need not exist yet."""
         return ObjectReplica(self._bucket, log_id)
 
 
 class _Growth:
-    """Bytes that are to follow what is held of a file: parts that are sent, and the rest."""
+    """New bytes of a file: the parts that were sent, and the buffered rest."""
 
     def __init__(self, name: str, start: int, digest: hashlib.blake2b | None) -> None:
         self.name, self.size, self.digest = name, start, digest
@@ -79,7 +79,7 @@ class _Growth:
         self.rest = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Takes more bytes."""
+        """Adds bytes."""
         self.rest += data
         self.size += len(data)
         if self.digest is not None:
@@ -90,8 +90,8 @@ class ObjectReplica:
     """The copy of one log in an object store; see `Replica`.
 
     Args:
-        bucket: where copies of several logs may be.
-        log_id: of this one.
+        bucket: the folder for the copies of several logs.
+        log_id: id of this log.
     """
 
     def __init__(self, bucket: ObjectStoreClient, log_id: bytes) -> None:
@@ -99,27 +99,27 @@ class ObjectReplica:
         self._account = ManifestChain(bucket, log_id.hex())
         self._grown: dict[str, _Growth] = {}
         self._new: _Growth | None = None
-        self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, up to where
-        self._kept: dict[tuple[str, int], bytes] = {}  # small pieces that are to be merged
+        self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, with the size
+        self._kept: dict[tuple[str, int], bytes] = {}  # small pieces that will be merged
 
     @property
     def folder(self) -> str | None:
-        """None: it is nowhere on this machine."""
+        """None: the copy is not on this machine."""
         return None
 
     def promised(self) -> OwnerTerm | None:
-        """The term it has promised itself to; None if it holds nothing of the log."""
+        """Returns the term that the copy accepts writes from; None if it has no grant."""
         state = self._account.look()
         return state.promise.term if state else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Takes nothing of an earlier term from now on."""
+        """Rejects all writes of earlier terms from now on."""
         self.close()
         self._account.begin(term, name)
         return self.held()
 
     def held(self) -> ReplicaHoldings:
-        """What it holds."""
+        """Returns the files that the copy holds."""
         state = self._account.look()
         if state is None:
             return ReplicaHoldings("", {})
@@ -127,7 +127,7 @@ class ObjectReplica:
         return ReplicaHoldings(state.promise.incarnation, sizes)
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """A piece of a new file, in order; with the last one it is there as a whole."""
+        """Writes the next piece of a new file; the last piece makes the file appear."""
         file_layout.file_path("", name)
         self._account.reign(term)
         if offset == 0:
@@ -149,7 +149,7 @@ class ObjectReplica:
             self._new = None
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Goes on with a segment from its end; it is there with the next `sync`."""
+        """Appends to a segment at its end; the next `sync` makes that durable."""
         grown = self._grown.get(name)
         if grown is None:
             self._account.reign(term)
@@ -165,7 +165,7 @@ class ObjectReplica:
         self._add(term, grown, data)
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
-        """Makes a record of what was appended; then it is known that the term still holds."""
+        """Writes a record of the appended bytes; then the term is known to be still accepted."""
         state = self._account.reign(term)
         if self._grown or seq not in (None, state.seq):
             self._commit(term, list(self._grown.values()), keep=True, seq=seq)
@@ -176,12 +176,12 @@ class ObjectReplica:
             self._account.clear()
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
+        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
         state = self._account.look()
         return state.seq if state else 0
 
     def digest(self, name: str, size: int) -> bytes:
-        """The digest of the first bytes of a file; of one of which an object is lost, empty."""
+        """Returns the digest of the first bytes of a file; empty if one of its objects is lost."""
         file_layout.file_path("", name)
         content = self._content(name)
         if content.digest and size >= content.size:
@@ -198,7 +198,7 @@ class ObjectReplica:
         return made.digest()
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
+        """Returns bytes of a file; fewer than `size` only at its end."""
         file_layout.file_path("", name)
         before = self._account.known()
         try:
@@ -206,7 +206,7 @@ class ObjectReplica:
         except DurabilityError:
             if self._account.look() is before:
                 raise
-            return self._cut(name, offset, size)  # whoever writes there had merged its pieces
+            return self._cut(name, offset, size)  # its writer had merged pieces meanwhile
 
     def _cut(self, name: str, offset: int, size: int) -> bytes:
         grown = self._grown.get(name)
@@ -236,7 +236,7 @@ class ObjectReplica:
             self._account.still(term)
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Drops its buffers."""
         self._new = None
         self._grown.clear()
         self._digests.clear()
@@ -253,7 +253,7 @@ class ObjectReplica:
         return state.files[name]
 
     def _whole(self, content: FileContent) -> bool:
-        """Whether the objects of a file are there, with as many bytes as they had."""
+        """Returns True if the objects of a file exist with all their bytes."""
         needed: dict[str, int] = {}
         for piece in content.pieces:
             needed[piece.key] = max(needed.get(piece.key, 0), piece.start + piece.size)
@@ -261,16 +261,16 @@ class ObjectReplica:
         return all(size >= least for size, least in zip(sizes, needed.values(), strict=True))
 
     def _add(self, term: OwnerTerm, growth: _Growth, data: bytes) -> None:
-        """Takes bytes; what is too much to be kept is sent."""
+        """Adds bytes, and sends full parts."""
         growth.add(data)
         while len(growth.rest) >= _PART_BYTES:
             growth.parts.append(self._put(term, bytes(growth.rest[:_PART_BYTES]), 0))
             del growth.rest[:_PART_BYTES]
 
     def _put(self, term: OwnerTerm, data: bytes, rank: int) -> ObjectPiece:
-        """Makes an object of bytes; by its name it belongs to the next record, which names it.
+        """Writes bytes as an object; its name has the number of the next record, which names it.
 
-        Two files of one record that have the same bytes share it, as long as one of them is there.
+        Two files of one record with the same bytes share the object, as long as one of them exists.
         """
         slot = self._account.reign(term).slot + 1
         made = hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -281,7 +281,7 @@ class ObjectReplica:
     def _commit(
         self, term: OwnerTerm, grown: list[_Growth], *, keep: bool, seq: int | None = None
     ) -> None:
-        """Makes a record of what is to follow what was held of the files, or takes its place."""
+        """Writes a record of new bytes of files; `keep` appends them, otherwise they replace."""
         files = self._account.reign(term).files
         changes: dict[str, FileChange | None] = {}
         data = b""
@@ -304,7 +304,7 @@ class ObjectReplica:
             self._note(growth)
 
     def _note(self, growth: _Growth) -> None:
-        """Keeps what makes it cheap to go on with a segment: its digest, and its small pieces."""
+        """Caches the digest and the small pieces of a segment, which make the next append cheap."""
         if not file_layout.is_segment(growth.name):
             return
         if growth.digest is not None:
@@ -318,7 +318,7 @@ class ObjectReplica:
             del self._kept[next(iter(self._kept))]
 
     def _read(self, pieces: Iterable[ObjectPiece]) -> bytes:
-        """The bytes of pieces; those that are not kept are asked for at once."""
+        """Returns the bytes of pieces; those that are not cached are requested in parallel."""
         pieces = list(pieces)
         asked = [p for p in pieces if (p.key, p.start) not in self._kept]
         read = iter(
