@@ -156,7 +156,7 @@ def pieces_to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]
     """Returns how many of the last pieces to merge with appended bytes, and the rank of the result.
 
     It works like the carry of a counter: `FAN` pieces of one rank become one of the next rank. So
-    each rank has fewer than `FAN`, and each byte is written once more for each rank.
+    each rank has fewer than `FAN`, and each byte is written one additional time for each rank.
 
     Args:
         size: number of the appended bytes.
@@ -307,7 +307,7 @@ class ManifestChain:
         self.where = f"{bucket.where}/{root}"
         self.writer = secrets.token_hex(8)
         self._known: tuple[ObjectName | None, CopyState | None] = (None, None)
-        self._state: CopyState | None = None  # of the current term; None while a request is unanswered
+        self._state: CopyState | None = None  # None while a request is unanswered
         self._later: OwnerTerm | None = None
         self._uses: Counter[str] = Counter()  # pieces of the state in each object
         self._useless: set[str] = set()
@@ -326,7 +326,7 @@ class ManifestChain:
         return self._state or self._read()
 
     def known(self) -> CopyState | None:
-        """Returns the cached state of the copy; reads the chain only if there is none."""
+        """Returns the cached state of the copy; reads the chain only without a cached one."""
         return self._state or self._known[1] or self._read()
 
     def reign(self, term: OwnerTerm) -> CopyState:

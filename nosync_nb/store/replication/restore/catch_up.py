@@ -1,18 +1,20 @@
-"""Catching up: what replicas have of a log's last owner that the log's own disk has lost.
+"""Fetches frames of a log's last owner that replicas have and the log's own disk has lost.
 
-Asked while a log is opened, and only if its disk may lack something (`store/log/catch_up.py`): the
-power was lost, or the folder is a copy that was put back. Its keeper may have shipped what he had
-written and never synced. Replicas are asked all at once, and nobody waits longer than `WAIT_S` for
-one that says nothing: the log is opened without it, as when none can be reached. If that one has
-more it is told when it answers, and the log does not go on (polling.py).
+This runs while a log is opened, and only if its disk may lack frames (`store/log/catch_up.py`):
+after a power loss, or if the folder was restored from a copy. The keeper may have shipped frames
+that were written and never synced. All replicas are asked at once, and none is waited for longer
+than `WAIT_S` without progress. The log is then opened without the silent ones, as when no replica
+can be reached. If such a replica has more frames, the takeover vote finds them later, and the log
+does not continue (takeover.py).
 
-A copy is asked for frames that it has acknowledged, in segments of that owner, by his word, which
-lead back to where the log ends here. Files of rows are brought when they are read (fetching.py).
+A copy is asked for acknowledged frames in segments of that owner, identified by its word, that lead
+back to the end of the log here. Files of rows are fetched when they are read (lazy_fetch.py).
 
-Failure: a copy has a checkpoint, and has dropped what that makes useless: segments, and files that
-only frames before it name. Such a frame would be taken without its rows. Hence it ends before the
-first frame that names a file which the copy lacks, and if nothing leads back to the log's end
-nothing is taken: a log that is so far behind is made anew from its replicas (restoring.py).
+Failure: a copy has a checkpoint, and has deleted the files that it made obsolete: segments, and
+files that only earlier frames name. Such a frame would be taken without its rows. Hence the result
+ends before the first frame that names a file which the copy lacks. If the segments do not lead back
+to the log's end, nothing is taken. A log that is so far behind is restored from its replicas
+(restore.py).
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from nosync_nb.store.replication.remote_call import Beat, call_all
 from nosync_nb.store.safe_decoding import guarded_decoding
 
 WAIT_S = 2.0
-"""How long an opening waits for a replica that says nothing."""
+"""Seconds without progress after which an opening abandons a replica."""
 
 BYTES_MAX = 64 << 20
-"""The most that is taken; a checkpoint is due after much less."""
+"""The most bytes that are taken; a checkpoint is due after much fewer."""
 
 
 def replicas_to_ask(files: Files, path: str, named: ReplicaConfig | None = None) -> Ask:
-    """Asks the replicas that somebody names, or those that are kept with a log.
+    """Returns the function that asks the given replicas, or those that are stored with a log.
 
-    A copy that was put back keeps none: its settings are those of the folder that it was made of.
+    A folder that was restored from a copy has no valid settings: they are signed for the original.
     """
 
     def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
@@ -61,10 +63,10 @@ def replicas_to_ask(files: Files, path: str, named: ReplicaConfig | None = None)
 def furthest_replica(
     files: Files, replicas: Sequence[ReplicaAddress], head: Segment, end: Mark
 ) -> CaughtUpFrames | None:
-    """What the replica gives that goes furthest; None if none goes beyond a mark.
+    """Returns the frames of the replica that goes furthest; None if none goes beyond a mark.
 
     Args:
-        head: of the newest segment that is here.
+        head: of the newest local segment.
     """
     calls = [(each.url, _Beyond(files, each, head, end)) for each in replicas]
     answers = zip(replicas, call_all(calls, silent_s=WAIT_S), strict=True)
@@ -76,14 +78,14 @@ def furthest_replica(
 
 
 def _whole(frame: Frame, held: Mapping[str, int]) -> bool:
-    """Whether a copy has the files that a frame names."""
+    """Returns True if a copy has the files that a frame names."""
     with guarded_decoding(f"frame {frame.position.seq}"):
         wanted = file_references.files_of_frame(frame.payload).files.values()
     return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
 
 
 def _told(url: str, taken: list[Frame]) -> str:
-    """What people are told of frames that were taken."""
+    """Returns the notice to the user about the fetched frames."""
     epochs = [
         payloads.decode_payload(frame.payload).epoch
         for frame in taken
@@ -95,7 +97,7 @@ def _told(url: str, taken: list[Frame]) -> str:
 
 
 class _Beyond:
-    """What one replica has after a mark, of the owner of a segment."""
+    """Reads the frames of one replica after a mark, of the owner of a segment."""
 
     def __init__(self, files: Files, address: ReplicaAddress, head: Segment, end: Mark) -> None:
         self._files, self._address = files, address
@@ -112,7 +114,7 @@ class _Beyond:
             replica.close()
 
     def _after(self, replica: Replica, acknowledged: int, beat: Beat) -> bytes:
-        """The bytes of frames after the mark that can be read with their rows."""
+        """Returns the bytes of the frames after the mark that can be read with their rows."""
         held = replica.held().files
         beat()
         stream = self._stream(replica, held, beat)
@@ -124,7 +126,7 @@ class _Beyond:
         return stream[: sure.offset - self._end.offset]
 
     def _stream(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> bytes:
-        """The bytes after the mark; empty if it has them not, or not of this owner alone."""
+        """Returns the bytes after the mark; empty if they are missing, or of several owners."""
         parts: list[bytes] = []
         newest = segments.segment_names([*filter(file_layout.is_segment, held)])[-1:]
         which, stop, size = newest[0] if newest else None, None, 0
@@ -153,6 +155,6 @@ class _Beyond:
         return b""
 
     def _same(self, segment: Segment) -> bool:
-        """Whether a segment is one of the owner who wrote last here."""
+        """Returns True if a segment is of the owner that wrote last here."""
         one, two = segment, self._head
         return (one.log_id, one.generation, one.word) == (two.log_id, two.generation, two.word)

@@ -1,29 +1,26 @@
-"""Fetching: files that a log names and that are not here yet: what is read first, then the rest.
+"""Lazy fetch: files that a log names and that are missing locally are fetched from its replicas.
 
-    Elsewhere   a disk of which some files lie elsewhere: who opens one of them finds it here
-    Fetcher     which they are, who is waiting for which, and who brings them
-    supply.py   a thread for each replica, as a replica is one thread's
+    FetchingFiles   a disk that fetches a missing file when it is opened
+    LazyFetcher     the missing files, and a background thread that fetches those not yet read
+    FetchWorker     one replica: a thread, because all calls of a replica come from one thread
+    fetch_file      one file: fetched, verified, renamed
 
-A list of what is elsewhere is not kept: it is what the log names and its folder lacks. So a log
-that was made anew, and killed before all of it was here, is opened like any other and goes on.
+There is no list of missing files: they are the files that the log names and its folder lacks. So a
+log that was restored, and killed before all files were fetched, is opened like any other.
 
-A reader waits for his file as long as bytes of it come. A replica that gives none for some seconds,
-or another file than was written, is left for the next; if there is none the call fails, and the
-next one begins again. What nobody reads comes in the background, one file at a time, and makes way
-for what somebody waits for after each piece.
+A reader waits for a file as long as bytes of it arrive. If a replica sends nothing for some
+seconds, or sends a file that is not the written one, the next replica is tried. If none is left,
+the read fails, and the next read starts over. Files that are not read arrive in the background, one
+at a time. After each piece they give way to files that a reader waits for.
 
-Supply: one replica as who brings files from it sees it: a thread, and what it was asked for.
+A call to a replica may hang as long as its mount does. So a reader waits for progress of the
+worker's thread, and goes to another replica without it. Whatever the thread does afterwards is
+ignored; at most it leaves a complete file.
 
-A replica's calls come from one thread, and may hang as long as its mount does. So whoever waits for
-a file waits for news of this thread, and goes elsewhere if there is none; what the thread does
-afterwards is nobody's, and leaves at most a file that is whole.
-
-Bringing: a file that a log names, and that is not here or is not whole, from who has it whole.
-
-It is written under another name, held against the size and the digest that the log has of it and
-against its own checksums, synced, and renamed: under its name there is never anything else than
-what was written. Whoever brings a file names replicas that the log's settings have; which log it
-is, and which file, says the log, so a name is checked before a path is made of it.
+A file is written under another name, compared with the size and the digest in the log and with its
+own checksums, synced, and renamed. So its name never leads to any other bytes than were written.
+Replicas come from the log's settings, but names come from the log, so a name is checked before it
+becomes part of a path.
 """
 
 from __future__ import annotations
@@ -50,15 +47,17 @@ from nosync_nb.store.replication.protocol import ReadableCopy, Replica
 from nosync_nb.trace import checksums
 
 PIECE_BYTES, FIRST_BYTES = 1 << 20, 1 << 16
-"""How much is asked for at once, and at first: more while it comes soon, so that who waits for a
-slow link sees it come."""
+"""The largest and the first size of a request, in bytes.
+
+The size grows while answers are fast, so that a reader on a slow link sees progress.
+"""
 
 _SOON_S = 1.0
 
 Between = Callable[[int], None]
 
 STALL_S = 10.0
-"""How long a replica may give nothing before the next one is asked."""
+"""Seconds without bytes after which the next replica is tried."""
 
 _LOOK_S = 1.0
 _GRACE_S = 0.5
@@ -66,20 +65,20 @@ _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0
 
 
 class FileUnavailableError(CorruptLogError):
-    """A file that a log names is not here, and nobody who answers has it whole."""
+    """A file that a log names is missing, and no answering replica has it intact."""
 
     kind = "nowhere"
 
 
 Prove = Callable[[Files, str, FileReference], None]
-"""Raises CorruptLogError unless a file at a path is the one that is wanted, and whole."""
+"""Raises CorruptLogError unless the file at a path is the referenced one, and intact."""
 
 
 def check_fetched_file(files: Files, path: str, wanted: FileReference) -> None:
-    """Compares a file with what the log has of it, and every byte with its checksums.
+    """Compares a file with its reference in the log, and every byte with its checksums.
 
-    Of a part that only a pack names the log has nothing: it is held against itself, and against
-    the pack when it is read.
+    The reference of a part that only a pack names has no size and no digest. Such a part is checked
+    by its own checksums here, and against the pack when it is read.
     """
     with closing(files.open(path)) as file:
         size = file.size()
@@ -98,13 +97,14 @@ def fetch_file(
     between: Callable[[int], None] = lambda size: None,
     prove: Prove = check_fetched_file,
 ) -> int:
-    """Brings a file from a replica into a log's folder, over one of its name; returns its size.
+    """Fetches a file from a replica into a log's folder, replacing any other; returns its size.
 
     Args:
-        between: called with the size of each piece, when it is here; what it raises ends it.
+        between: called with the size of each piece on arrival; an exception from it stops the
+            fetch.
 
     Raises:
-        CorruptLogError: the replica does not have it, or not whole.
+        CorruptLogError: the replica does not have the file, or not intact.
         DurabilityError: the replica cannot be reached, or the file cannot be written here.
     """
     path = file_layout.file_path(folder, wanted.name)
@@ -121,7 +121,7 @@ def fetch_file(
 
 
 def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
-    """The error of a file that no replica has whole."""
+    """Returns the error of a file that no replica has intact."""
     return FileUnavailableError(
         f"'{name}' is not here, and no replica has it whole: {'; '.join(why) or 'there is none'}",
         hint="it is asked for again when it is read again; bring more of the replicas back",
@@ -136,10 +136,10 @@ def copy(
     path: str,
     between: Callable[[int], None] = lambda size: None,
 ) -> int:
-    """Copies the first bytes of a replica's file, None: all, to a new one and syncs it.
+    """Copies the first bytes of a replica's file (None: all) to a new file, and syncs it.
 
     Raises:
-        CorruptLogError: it is not there, cannot be read or is shorter.
+        CorruptLogError: it is missing, unreadable or shorter.
         DurabilityError: it cannot be written.
     """
     file = files.create(path)
@@ -168,10 +168,10 @@ def copy(
 
 
 class _Task:
-    """Something that somebody waits for; `error` is set when it is `done` and did not come about.
+    """A task of a worker; `error` is set if it is `done` and has failed.
 
     Args:
-        work: is given the replica, and what is to be called between two pieces of a file.
+        work: receives the replica, and a function that it calls between two pieces of a file.
     """
 
     def __init__(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> None:
@@ -181,18 +181,18 @@ class _Task:
 
 
 class _LeftError(Exception):
-    """Nobody waits for this file any more."""
+    """No caller waits for this file any more."""
 
 
 class FetchWorker:
-    """Brings files from one replica, those first that a reader waits for.
+    """Fetches files from one replica; files that a reader waits for go first.
 
-    Owns, under `_news`, the tasks that wait.
+    Owns, under `_news`, the queued tasks.
 
     Attributes:
         url: the replica's.
-        trouble: how often it had to be left, so that others are asked first.
-        bytes_read, files_read: what it gave.
+        trouble: number of failures and stalls; replicas with fewer are asked first.
+        bytes_read, files_read: what it has sent.
     """
 
     def __init__(self, address: ReplicaAddress, log_id: bytes, files: Files, folder: str) -> None:
@@ -209,11 +209,11 @@ class FetchWorker:
         self.bytes_read = self.files_read = 0
 
     def bring(self, wanted: FileReference, *, urgent: bool, stall_s: float) -> None:
-        """Has a file brought; waits as long as bytes come.
+        """Fetches a file; waits as long as bytes arrive.
 
         Raises:
-            DurabilityError: nothing came for `stall_s` seconds; or as `bringing.bring`.
-            CorruptLogError: see `bringing.bring`.
+            DurabilityError: nothing arrived for `stall_s` seconds; or as `fetch_file`.
+            CorruptLogError: see `fetch_file`.
         """
 
         def work(replica: Replica, between: Between) -> None:
@@ -223,7 +223,7 @@ class FetchWorker:
         self._wait(self._asked(work, urgent=urgent), stall_s)
 
     def held(self, stall_s: float) -> Mapping[str, int]:
-        """What the replica holds; raises as `bring`."""
+        """Returns the files that the replica holds; raises as `bring`."""
         files: dict[str, int] = {}
 
         def work(replica: Replica, _between: Between) -> None:
@@ -233,7 +233,7 @@ class FetchWorker:
         return files
 
     def _asked(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> _Task:
-        """A task of the thread, which is started with the first one."""
+        """Queues a task; the first one starts the thread."""
         task = _Task(work, urgent=urgent)
         with self._news:
             if self._closed:
@@ -285,7 +285,7 @@ class FetchWorker:
             self._replica.close()
 
     def _serve(self, task: _Task) -> None:
-        """Does what is asked for, and says how that ended."""
+        """Runs a task, and records how it ended."""
         error: BaseException | None = None
         try:
             if task.left:
@@ -293,14 +293,14 @@ class FetchWorker:
             if self._replica is None:
                 self._replica = connect_site(self._address, self._files).replica(self._log_id)
             task.work(self._replica, lambda size: self._between(task, size))
-        except Exception as failed:  # told to who waits
+        except Exception as failed:  # raised in the waiting thread
             error = failed
         with self._news:
             task.error, task.done = error, True
             self._news.notify_all()
 
     def _between(self, task: _Task, size: int) -> None:
-        """After a piece of a file: what is urgent goes first, what nobody waits for is left."""
+        """After a piece of a file: stops abandoned tasks, and runs urgent ones first."""
         with self._news:
             self.bytes_read += size
             if self._closed or task.left:
@@ -314,21 +314,21 @@ class FetchWorker:
 
 
 def closed_error() -> DurabilityError:
-    """The error of who waits for a file in a session that is closed."""
+    """Returns the error of a fetch in a closed session."""
     return DurabilityError("the session is closed", hint="open it again", errno=errno.ECANCELED)
 
 
 class FetchingFiles(Files):
-    """A disk that asks who brings files, once there is somebody, for what it is to open and lacks.
+    """A disk that fetches missing files when they are opened, once a fetcher is set.
 
-    What is here costs nothing more.
+    Opening a local file costs nothing more.
     """
 
     def __init__(self) -> None:
         self._fetcher: LazyFetcher | None = None
 
     def ask(self, fetcher: LazyFetcher) -> None:
-        """Has files brought from now on."""
+        """Sets the fetcher."""
         self._fetcher = fetcher
 
     def open(self, path: str, *, write: bool = False) -> File:
@@ -341,20 +341,20 @@ class FetchingFiles(Files):
         return super().open(path, write=write)
 
     def identity(self, path: str) -> tuple[int, ...] | None:
-        """Tells a file that is here from all others; see `Files.identity`."""
+        """Returns the identity of a local file, None for a missing one; see `Files.identity`."""
         if not self.exists(path):
             return None
         status = self.status(path)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def unlink(self, path: str) -> None:
-        """Deletes a file, here or before it is here."""
+        """Deletes a file, or forgets it if it was not fetched yet."""
         if self._fetcher is not None:
             self._fetcher.forget([os.path.basename(path)])
         super().unlink(path)
 
     def complete(self) -> None:
-        """Has all files here, for who reads them in another process; see `LazyFetcher.fetch`."""
+        """Fetches all missing files, for a reader in another process; see `LazyFetcher.fetch`."""
         if self._fetcher is not None:
             self._fetcher.complete()
 
@@ -364,7 +364,7 @@ class FetchingFiles(Files):
 
 
 class MissingSummary(NamedTuple):
-    """Files that are not here yet, how many bytes they have as far as that is known, and why."""
+    """The missing files: their number, their known bytes, and the last failure."""
 
     files: int
     size_bytes: int
@@ -372,13 +372,13 @@ class MissingSummary(NamedTuple):
 
 
 class LazyFetcher:
-    """Brings files of one log from its replicas. Any thread may ask.
+    """Fetches files of one log from its replicas. Any thread may call.
 
-    Owns, under `_lock`, what is not here; each file is brought by one thread at a time.
+    Owns, under `_lock`, the missing files; each file is fetched by one thread at a time.
 
     Args:
-        files: the disk, as it is.
-        replicas: those that the log has now.
+        files: the local disk, without fetching.
+        replicas: returns the current replicas of the log.
     """
 
     def __init__(
@@ -399,10 +399,10 @@ class LazyFetcher:
         self._thread = SingleThread("nosync fetching")
 
     def expect(self, wanted: Iterable[FileReference]) -> frozenset[str]:
-        """Says which files are not here; returns those that no replica has.
+        """Registers missing files; returns those that no replica has.
 
-        A replica that does not tell in time what it holds may have any of them; so may one that
-        holds nothing of the log: its volume is not mounted, or was a moment ago.
+        A replica that does not list its files in time may have any of them. So may a replica
+        without any file of the log: its volume may not be mounted at the moment.
         """
         asked = {each.name: each for each in wanted}
         nowhere_ = frozenset(asked)
@@ -421,36 +421,36 @@ class LazyFetcher:
 
     @property
     def left(self) -> MissingSummary:
-        """What is not here yet."""
+        """The files that are still missing."""
         with self._lock:
             sizes = [each.size or 0 for each in self._wanted.values()]
             return MissingSummary(len(sizes), sum(sizes), self._why if sizes else "")
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes replicas gave."""
+        """Number of bytes that replicas have sent."""
         return sum(supply.bytes_read for supply in self._known())
 
     @property
     def files_read(self) -> int:
-        """How many files came whole."""
+        """Number of files that have arrived complete."""
         return sum(supply.files_read for supply in self._known())
 
     def forget(self, names: Iterable[str]) -> None:
-        """Says that nobody needs some files any more."""
+        """Unregisters files that are not needed any more."""
         with self._lock:
             for name in names:
                 self._wanted.pop(name, None)
 
     def fetch(self, name: str) -> bool:
-        """Has a file here, if it is one that is not; the wait for it can be interrupted.
+        """Fetches a file if it is registered as missing; the wait can be interrupted.
 
         Returns:
-            False: it is not known here.
+            False: it is not registered.
 
         Raises:
-            NowhereError: no replica has it whole.
-            DurabilityError: none of them answers, or the disk refuses.
+            FileUnavailableError: no replica has it intact.
+            DurabilityError: no replica answers, or the local disk refuses.
         """
         return self._fetch(name, urgent=True)
 
@@ -458,7 +458,7 @@ class LazyFetcher:
         with self._lock:
             wanted = self._wanted.get(name)
             if wanted is None:
-                return name in self._turns  # it came since
+                return name in self._turns  # fetched meanwhile
             turn = self._turns.setdefault(name, threading.Lock())
         if not turn.acquire(blocking=urgent):
             return True
@@ -482,7 +482,7 @@ class LazyFetcher:
             try:
                 supply.bring(wanted, urgent=urgent, stall_s=STALL_S)
             except (NosyncError, OSError) as error:
-                if self._closing.is_set():  # what was cut off tells nothing of the replica
+                if self._closing.is_set():  # an interrupted fetch is no fault of the replica
                     raise closed_error() from error
                 reached = reached or isinstance(error, CorruptLogError)
                 why.append(f"{supply.url}: {error}")
@@ -497,7 +497,7 @@ class LazyFetcher:
         )
 
     def _asked(self) -> list[FetchWorker]:
-        """The replicas that the log has, those first that gave what they were asked for."""
+        """Returns workers for the log's replicas, those with the fewest failures first."""
         with self._lock:
             for address in self._replicas():
                 if address not in self._supplies:
@@ -511,23 +511,23 @@ class LazyFetcher:
         with self._lock:
             return list(self._supplies.values())
 
-    # -- the rest ----------------------------------------------------------------------------
+    # -- in the background -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to bring what nobody has asked for yet."""
+        """Starts to fetch files in the background."""
         with self._lock:
             if self._wanted and not self._closing.is_set():
                 self._thread.start(self._rest)
 
     def complete(self) -> None:
-        """Has all files here, for who reads them in another process; as `fetch`."""
+        """Fetches all missing files, for a reader in another process; raises as `fetch`."""
         with self._lock:
             names = list(self._wanted)
         for name in names:
             self.fetch(name)
 
     def _rest(self) -> None:
-        """The thread: one file after the other, and again what could not be had."""
+        """The background thread: fetches file by file, and retries failed ones later."""
         self._closing.wait(_GRACE_S)
         again = _AGAIN_S
         while not self._closing.is_set():
@@ -550,7 +550,7 @@ class LazyFetcher:
                 self._closing.wait(again)
 
     def close(self) -> None:
-        """Ends what is in the middle of being brought; it is begun anew when the log is opened."""
+        """Stops all fetches; the next opening of the log starts them over."""
         self._closing.set()
         for supply in self._known():
             supply.close()
@@ -558,17 +558,17 @@ class LazyFetcher:
 
 
 def is_complete(files: Files) -> None:
-    """Has all files of a log here that lie elsewhere, for who reads them in another process.
+    """Fetches all missing files of a log, for a reader in another process.
 
     Raises:
-        DurabilityError, CorruptLogError: some cannot be had; see `LazyFetcher.fetch`.
+        DurabilityError, CorruptLogError: some cannot be fetched; see `LazyFetcher.fetch`.
     """
     if isinstance(files, FetchingFiles):
         files.complete()
 
 
 def incomplete_restore(files: Files, folder: str) -> list[str]:
-    """The files that who brought them was killed in the middle of; paths."""
+    """Returns the paths of incomplete files that a killed fetch has left."""
     paths = []
     for inner in file_layout.FOLDERS.values():
         within = os.path.join(folder, inner)

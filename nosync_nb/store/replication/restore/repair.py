@@ -1,13 +1,14 @@
-"""Mending: a verified copy of a replica in the place of a file that is damaged or gone.
+"""Repairs a damaged or missing file of a log with a verified copy from a replica.
 
-    fetched under another name -> proven by what the log knows of it -> synced
-    the bad one copied to `quarantine/` -> renamed over it -> the folder synced
+    fetched under another name -> verified by the log's records -> synced
+    the bad file copied to `quarantine/` -> renamed over it -> the folder synced
 
-Only files that do not change any more are mended. At any moment the name leads to the bad file or
-to a whole one; a crash leaves at most a file with a name of its own, which the next opening
-removes. Whoever has the bad one mapped goes on with that; who opens it gets the good one.
+Only immutable files are repaired. At any moment the name leads to the bad file or to an intact one.
+A crash leaves at most a file with a unique name, which the next opening deletes. A process that has
+mapped the bad file keeps it; a process that opens the name gets the good one.
 
-Two who mend one file at a time, as the keeper and a session, each put a proven copy there.
+If two processes repair a file at once, as the keeper and a session may, each writes a verified
+copy.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from nosync_nb.store.verification.inventory import ImmutableFile
 
 QUARANTINE = "quarantine"
 QUARANTINE_BYTES = 256 << 20
-"""Bad files are kept up to so many bytes together, the newest; a larger one is not kept."""
+"""The newest bad files are retained up to this total size; a larger one is not retained."""
 
 _PIECE = 1 << 20
 
 
 class RepairedFile(NamedTuple):
-    """A file that was put in place: from which replica, why, and where the bad one is, if kept."""
+    """A repaired file: the replica, the damage, and the path of the retained bad file, if any."""
 
     name: str
     url: str
@@ -51,7 +52,7 @@ class RepairedFile(NamedTuple):
 def damage_reason(
     files: Files, folder: str, item: ImmutableFile, counted: Callable[[int], None]
 ) -> str:
-    """What is wrong with a file of a log; empty: nothing."""
+    """Returns the damage of a file of a log; empty: none."""
     try:
         return item.prove(files, file_layout.file_path(folder, item.name), counted)
     except NosyncError as error:
@@ -68,14 +69,14 @@ def repair_file(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> RepairedFile | None:
-    """Puts a proven copy in the place of a file; None if no replica that answers has one.
+    """Replaces a file with a verified copy; returns None if no answering replica has one.
 
     Args:
-        why: what is wrong with it.
-        check: raises if this log is somebody else's by now; right before anything is changed.
+        why: the damage of the file.
+        check: raises if this log has another owner; called right before anything is changed.
 
     Raises:
-        DurabilityError: this disk refuses.
+        DurabilityError: the local disk refuses.
     """
     path = file_layout.file_path(folder, item.name)
     for address in replicas:
@@ -99,7 +100,7 @@ def repair_file(
 
 
 def damage_at(files: Files, path: str, item: ImmutableFile) -> str:
-    """What is wrong with a copy of a file, which lies at a path."""
+    """Returns the damage of a copy of a file at a path; empty: none."""
     try:
         return item.prove(files, path, lambda count: None)
     except NosyncError as error:
@@ -107,7 +108,7 @@ def damage_at(files: Files, path: str, item: ImmutableFile) -> str:
 
 
 class _Fetch:
-    """Copies the bytes of a replica's file that count to a new one, and syncs it."""
+    """Copies the relevant bytes of a replica's file to a new one, and syncs it."""
 
     def __init__(
         self, files: Files, address: ReplicaAddress, log_id: bytes, item: ImmutableFile, path: str
@@ -128,7 +129,7 @@ class _Fetch:
 
 
 def _kept(files: Files, folder: str, name: str) -> str | None:
-    """Keeps a copy of a bad file, as far as it can be read; returns its name, if it is kept."""
+    """Retains the readable bytes of a bad file; returns their path, None if not retained."""
     source = file_layout.file_path(folder, name)
     where = os.path.join(folder, QUARANTINE)
     try:
@@ -145,11 +146,11 @@ def _kept(files: Files, folder: str, name: str) -> str | None:
                 copy.append(data)
         return os.path.join(QUARANTINE, kept)
     except NosyncError:
-        return None  # it is for people to look at, and keeps nothing from being mended
+        return None  # a repair must succeed even if the bad file cannot be retained
 
 
 def _readable(file: File) -> Iterable[bytes]:
-    """The bytes of a file; zeros for what cannot be read."""
+    """Yields the bytes of a file; zeros for unreadable ones."""
     size = file.size()
     for at in range(0, size, _PIECE):
         try:
@@ -159,7 +160,7 @@ def _readable(file: File) -> Iterable[bytes]:
 
 
 def _make_room(files: Files, where: str, size: int) -> None:
-    """Deletes the oldest files of a quarantine until there is room for one more."""
+    """Deletes the oldest files of a quarantine until another one fits."""
     ages = []
     for name in files.names(where):
         status = files.status(os.path.join(where, name))

@@ -1,29 +1,30 @@
-"""Restoring: a log made anew from what replicas hold, where its own disk has nothing any more.
+"""Restores a lost log from the copies of its replicas.
 
-    promise: replicas take nothing of an earlier owner, so many that one has all that was safe
-    choose: of those the copy that goes furthest and is whole; files of rows may be with any of them
+    promise: replicas reject earlier owners, at enough replicas that one has every safe frame
+    choose: of those the readable copy that goes furthest; files of rows may be at any replica
     copy: its frames, into a folder beside the log's, which takes its place by one rename
 
-Files of rows stay where they are: the log names them, and they are brought when they are read
-(bringing.py). Hence this costs the same whatever the log's state holds, and a log that is opened,
-killed and opened again goes on bringing what is not here.
+Files of rows stay at the replicas. The log names them, and they are fetched when they are read
+(lazy_fetch.py). Hence a restore costs the same for any size of state. A log that is opened, killed
+and opened again continues to fetch the missing files.
 
-Failure: a replica was not there when a log was made anew, and holds frames that nobody was told of;
-the log went on without them. It comes back, and its copy is the longest. Hence the copy that goes
-furthest is the longest of those that the latest owner shipped to; but one that is the same and
-goes on is better, whoever shipped it: what that owner was safe with is part of it, if he had any.
-So a copy of his that is damaged, and seems to be shorter than it was, hides nothing (examining.py).
+Failure: a replica was absent when a log was restored, and holds frames that were never reported as
+safe; the log continued without them. It returns, and its copy is the longest. Hence the copy that
+goes furthest is the longest of those that the latest owner shipped to. A copy that has the same
+frames and more is better, whoever shipped it: it contains every frame that was safe under that
+owner. So a damaged copy of that owner, which seems shorter than it was, hides nothing
+(consistency.py).
 
 Failure: replicas were emptied, and the one that has the log does not answer. A new log would take
-its name. Hence none is begun where there was one before all replicas have answered; no policy
-overrides that.
+its name. Hence no new log is begun where there was one, before all replicas have answered. No
+policy overrides that.
 
-Failure: a copy is damaged between the look at it and its use. Hence what was copied is looked at
-again, and if it is not what was chosen, the replica counts as one that did not answer: the next
-copy is taken if so many are left that one of them has all that was safe.
+Failure: a copy is damaged between its examination and its use. Hence the copied frames are examined
+a second time. If they are not the chosen ones, the replica counts as one that did not answer. The
+next copy is taken if enough are left that one of them has every safe frame.
 
-Nothing that a replica holds is believed before it was verified, frame by frame and file by file as
-at any opening. A crash on the way leaves the log's folder as empty as it was.
+Data from a replica is verified before it is used, frame by frame and file by file, as at any
+opening. A crash during a restore leaves the log's folder as empty as it was.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ from nosync_nb.store.replication.restore.lazy_fetch import copy
 
 
 class RestoreResult(NamedTuple):
-    """From which replica a log was made anew, up to which frame.
+    """The source of a restored log, and its last frame.
 
     Attributes:
-        url: empty: a new log may begin, as no replica that answers has one of this path.
-        rows: the files that it names; none of them is here yet.
-        doubts: why copies were not taken that might have gone further, or that were not found.
-        uncertain: so few could be read that what was safe may be with the others alone.
+        url: of the replica; empty: a new log may begin, because no answering replica has one of
+            this path.
+        rows: the files that the log names; none of them has been fetched.
+        doubts: why copies were not used that may have gone further, or were not examined.
+        uncertain: True if safe frames may be at the unreadable replicas alone.
     """
 
     url: str
@@ -80,30 +82,32 @@ class QuorumUnavailableError(DurabilityError):
 
 
 _PROMISE_S = 30.0
-"""How long a promise may take: a bucket is asked for several things, one after the other."""
+"""Seconds that a promise may take, because a bucket needs several requests in a row."""
 
 Answers = list[tuple[ReplicaAddress, dict[bytes, LogName]]]
-"""Replicas that can be asked, each with the logs that it holds something of, by their ids."""
+"""The replicas that answer, each with the names of the logs that it holds, by log id."""
 
 
 def restore_log(
     path: str, settings: ReplicaConfig, files: Files | None = None, *, gap: bool = False
 ) -> RestoreResult | None:
-    """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
+    """Restores a log whose folder is missing or empty.
 
-    No new log takes the place of one that had replicas, as far as this user's home knows, before
-    all of them have answered.
+    Returns None if the folder has content, or if no replica has the log.
 
-    The log is the one that lay at this path and was signed with this user's key; or the one whose
-    id follows a replica's URL.
+    The restored log is the one that was at this path and was signed with this user's key; or the
+    one whose id follows a replica's URL.
+
+    If this user's registry lists replicas of the path, no new log begins there before all of them
+    have answered.
 
     Args:
-        gap: takes what there is if too few replicas can be read to be sure that nothing is lost.
+        gap: restores what is readable, even if too few replicas can be read to be sure.
 
     Raises:
-        MissingError: too few replicas can be read.
-        DurabilityError: the copy cannot be written.
-        SchemaError: it cannot be told which log is meant.
+        QuorumUnavailableError: too few replicas can be read.
+        DurabilityError: the log cannot be written.
+        SchemaError: the log is ambiguous.
         CorruptLogError: no copy can be read.
     """
     files = files or Files()
@@ -117,7 +121,7 @@ def restore_log(
     if which is None:
         return _without_copy(path, settings, former, silent)
     _prepare(files, settings.replicas)
-    # Of one that has nothing of the log it is not known whether it ever had.
+    # A replica without a copy of the log may have held one before.
     silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
     said = [logs[which] for _, logs in answers if which in logs]
     strict = _strictest(settings, said)
@@ -150,7 +154,7 @@ def restore_log(
 
 
 def _former(files: Files, path: str) -> set[str]:
-    """The URLs of the replicas that a log at this path had, as far as this user's home knows."""
+    """Returns the URLs of the replicas that the registry lists for a path."""
     known = registry.registered_replicas(files, path)
     return {parse_address(url).url for url in known[0]} if known is not None else set()
 
@@ -158,7 +162,7 @@ def _former(files: Files, path: str) -> set[str]:
 def _prepare(
     files: Files, replicas: Iterable[ReplicaAddress], but: AbstractSet[str] = frozenset()
 ) -> None:
-    """Makes the folders of copies that the user names for the first time.
+    """Creates the folders of copies that the user names for the first time.
 
     Failure: the disk is lost, and the volume of a replica is not mounted. 1. Its folder is made in
     the mount point. 2. It holds nothing. 3. A new log is begun. Hence a folder that held a copy of
@@ -167,21 +171,22 @@ def _prepare(
     Args:
         but: URLs of replicas that held copies of the log.
     """
-    with suppress(DurabilityError):  # the replica is asked next, and says why it does not answer
+    with suppress(DurabilityError):  # the next call reports why the site fails
         prepare_copy([each for each in replicas if each.url not in but], files)
 
 
 def _without_copy(
     path: str, settings: ReplicaConfig, former: AbstractSet[str], silent: Sequence[str]
 ) -> RestoreResult | None:
-    """Lets a new log begin, as no replica that answers has a copy; None if all of them answer.
+    """Lets a new log begin, because no answering replica has a copy; returns None if all answer.
 
     Args:
         former: URLs of replicas that a log at this path had.
         silent: why replicas do not answer.
 
     Raises:
-        MissingError: a replica does not answer, and there was a log, or too few can be read.
+        QuorumUnavailableError: a replica does not answer, and there was a log, or too few can be
+            read.
     """
     if silent and (former or any(each.log_id for each in settings.replicas)):
         raise _unknown(path, settings, silent)
@@ -190,7 +195,7 @@ def _without_copy(
 
 
 def _unknown(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> QuorumUnavailableError:
-    """The error of a log that no replica has which answers, while others do not answer."""
+    """Returns the error for a log that no answering replica has, while others are silent."""
     count = len(settings.replicas)
     return QuorumUnavailableError(
         f"'{path}' is empty, and no replica that answers has a copy of it; {len(silent)} of {count}"
@@ -201,7 +206,7 @@ def _unknown(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> Quoru
 
 
 def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
-    """The error of a log that replicas have, while none of its copies can be read."""
+    """Returns the error for a log that replicas have, while no copy can be read."""
     return CorruptLogError(
         f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
         hint="bring more of the replicas back",
@@ -209,7 +214,7 @@ def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
 
 
 def _furthest(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent:
-    """The copy that has all that was safe, if one has; those that do not answer are left out."""
+    """Returns the copy with every safe frame, if one has it; removes copies that fail."""
     best, *rest = sorted(copies, key=lambda copy: (copy.generation, copy.end.seq), reverse=True)
     for each in rest:
         try:
@@ -221,7 +226,7 @@ def _furthest(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent
 
 
 def _told(best: ReadableExtent, settings: ReplicaConfig, silent: Sequence[str]) -> RestoreResult:
-    """What a log was made of."""
+    """Returns the result for the restored copy."""
     count = len(settings.replicas)
     uncertain = count - len(silent) < read_quorum(count, settings.quorum)
     return RestoreResult(
@@ -230,11 +235,11 @@ def _told(best: ReadableExtent, settings: ReplicaConfig, silent: Sequence[str]) 
 
 
 Held = tuple[BoundedReplica, Mapping[str, int]]
-"""A replica, and the sizes of what it holds."""
+"""A replica, and the sizes of its files."""
 
 
 def _apart(replicas: Sequence[BoundedReplica], promised: OwnerTerm) -> tuple[list[Held], list[str]]:
-    """Those that have promised, each copy once; and why some are left out."""
+    """Returns the replicas that have promised, each copy once; and why others are left out."""
     claims = CopyClaims([each.url for each in replicas])
     why, held = [], []
     for number, replica in enumerate(replicas):
@@ -251,7 +256,7 @@ def _apart(replicas: Sequence[BoundedReplica], promised: OwnerTerm) -> tuple[lis
 def _copies(
     files: Files, replicas: Sequence[BoundedReplica], promised: OwnerTerm, log_id: bytes
 ) -> tuple[list[ReadableExtent], list[str]]:
-    """The copies of a log at the replicas that have promised, and why some cannot be used."""
+    """Returns the readable copies of a log, and why others cannot be used."""
     copies = []
     held, why = _apart(replicas, promised)
     there = [sizes for _, sizes in held]
@@ -269,12 +274,12 @@ def _copies(
 
 
 def _reason(url: str, error: NosyncError) -> str:
-    """Why the copy at a URL is not used, with the hint, because only the reason is shown."""
+    """Returns why the copy at a URL is not used, with the hint."""
     return f"{url}: {error}" + (f" ({error.hint})" if error.hint else "")
 
 
 def _answers(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]:
-    """Asks the replicas which logs they hold; says also why some do not answer."""
+    """Asks the replicas which logs they hold; returns also why some do not answer."""
     answers: Answers = []
     silent = []
     sites = [(address.url, connect_site(address, files).logs) for address in settings.replicas]
@@ -287,7 +292,7 @@ def _answers(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]
 
 
 def _strictest(settings: ReplicaConfig, said: Iterable[LogName]) -> ReplicaConfig:
-    """The settings, or those under which copies were made if it takes more of these to be sure."""
+    """Returns the settings with the quorum that requires the most readable replicas."""
     by = max(said, key=lambda name: read_quorum(name.replicas, name.quorum))
     count, needed = len(settings.replicas), read_quorum(by.replicas, by.quorum)
     return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
@@ -296,13 +301,13 @@ def _strictest(settings: ReplicaConfig, said: Iterable[LogName]) -> ReplicaConfi
 def _following(
     settings: ReplicaConfig, said: Iterable[LogName], strict: int, best: ReadableExtent
 ) -> ReplicaConfig:
-    """The settings, as they follow those under which copies were made.
+    """Returns the settings as a change of those under which the copies were made.
 
-    Replicas promise the stricter of both rules of reading until they have what is restored.
+    Replicas record the stricter of both read quorums until they have the restored frames.
 
     Args:
-        strict: the quorum that takes most of these to be sure.
-        best: what is restored.
+        strict: the quorum that requires the most readable replicas.
+        best: the restored copy.
     """
     most = max(name.quorum for name in said)
     before = settings._replace(quorum=most if most > settings.quorum else strict)
@@ -312,10 +317,11 @@ def _following(
 def _which(
     name: LogName, answers: Answers, settings: ReplicaConfig, silent: Sequence[str]
 ) -> bytes | None:
-    """The id of the log that is meant; None if the replicas that answer do not have it.
+    """Returns the id of the requested log; None if the answering replicas do not have it.
 
     Raises:
-        SchemaError: it cannot be told; an id that no replica has is one only if all have answered.
+        SchemaError: it is ambiguous; a requested id that no replica has is an error only if all
+            have answered.
     """
     there = {log_id: known for _, logs in answers for log_id, known in logs.items()}
     asked = {each.log_id for each in settings.replicas if each.log_id is not None}
@@ -347,7 +353,7 @@ def _which(
 
 
 def _enough(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
-    """Raises if what was safe may be with those alone that do not answer."""
+    """Raises QuorumUnavailableError if safe frames may be at the silent replicas alone."""
     count = len(settings.replicas)
     needed, answered = read_quorum(count, settings.quorum), count - len(silent)
     if answered < needed:
@@ -362,9 +368,9 @@ def _enough(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
 def _promise(
     replicas: Sequence[BoundedReplica], name: LogName
 ) -> tuple[OwnerTerm, list[BoundedReplica], list[str]]:
-    """Has replicas promise themselves to a new term; which have, and why others have not.
+    """Makes replicas accept a new term; returns the term, those that have, and why others have not.
 
-    What those hold may be read then.
+    Only copies of those that have may be read then.
     """
     why, promised = [], []
     said = call_all([(each.url, lambda _, each=each: each.inner.promised()) for each in replicas])  # type: ignore[misc]
@@ -388,10 +394,10 @@ def _copy(
     log_id: bytes,
     settings: ReplicaConfig,
 ) -> None:
-    """Writes a copy's frames into a folder beside the log's, which takes its place.
+    """Writes a copy's frames into a folder beside the log's, and renames it to the log's.
 
     Raises:
-        CorruptLogError: they are not any more what they were.
+        CorruptLogError: they have changed since they were examined.
     """
     files.make_folder(os.path.dirname(path))
     beside = f"{os.path.basename(path)}.{os.getpid()}.restoring"
@@ -408,7 +414,7 @@ def _copy(
         if again.end != best.end or again.rows.keys() != best.rows.keys():
             raise CorruptLogError(f"the copy at '{best.url}' has changed while it was read")
         fencing.create_control_block(files, beside, promised)
-        # Who opens it asks these for files of rows. Last: it syncs the names of all that is there.
+        # The opening fetches files of rows from these. Last, because it syncs the folder.
         write_config(files, beside, log_id, settings)
         if files.exists(path):
             for name in files.names(path):
