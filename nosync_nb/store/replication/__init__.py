@@ -1,4 +1,4 @@
-"""Replicas: copies of a log on other disks or machines, and how they are kept up to date.
+"""Copies of a log on other disks or machines, and how they are kept up to date.
 
     protocol          what every kind of replica can do
     address           a replica's URL; `endpoints`: the site that it names

@@ -1,1 +1,1 @@
-"""The keeper: it ships the log, counts acknowledgements, and scrubs."""
+"""The keeper process, which ships the log, counts acknowledgements, and scrubs."""

@@ -1,4 +1,4 @@
-"""The keeper: ships a log to its replicas, in a process that outlives the process of the owner.
+"""Ships a log to its replicas, in a process that outlives the process of the owner.
 
     python -m nosync_nb.keeper FOLDER GENERATION
 

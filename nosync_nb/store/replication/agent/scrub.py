@@ -1,4 +1,4 @@
-"""Scrubbing: the keeper verifies files of the log and of replicas, and repairs them.
+"""Verifies the files of a log and of its replicas in the keeper, and repairs them.
 
 Bytes on a disk decay silently, and the last good copy may be lost before anyone reads the bad one.
 So the scrubber compares every immutable file of a log with the log's records of it, slowly and in

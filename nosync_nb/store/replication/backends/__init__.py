@@ -1,1 +1,1 @@
-"""The kinds of replica: a folder, an object store, a Flight server."""
+"""The kinds of replica, in a folder, an object store or a Flight server."""

@@ -1,4 +1,4 @@
-"""Client of a replica server (flight_server.py): the copy of a log in another process or machine.
+"""The copy of a log at a replica server (flight_server.py), in another process or machine.
 
 No call waits for longer than some seconds, plus the time to transfer its bytes. Any failure of a
 call closes the connection. The next call opens another one, and the copy must be promised again

@@ -1,4 +1,4 @@
-"""Connections of a replica server: closes those of clients that do not prove they have the token.
+"""Closes connections to a replica server whose clients do not prove that they have its token.
 
 Flight accepts every connection and has no option for idle ones. It does not tell which descriptor
 belongs to which client, so the descriptors of the process are compared with the peers of calls.

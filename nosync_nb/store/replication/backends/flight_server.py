@@ -1,4 +1,4 @@
-"""Replica server: keeps copies of logs in its own folder, for clients with its token, over Flight.
+"""Serves the copies of logs in its own folder to clients with its token, over Arrow Flight.
 
     python -m nosync_nb.replica DIR --port P [--host H] [--token-file F] [--tls-cert C --tls-key K]
 

@@ -1,4 +1,4 @@
-"""Folder replica: copies of logs in a folder, best on another disk or another machine's volume.
+"""Copies of logs in a folder, best on another disk or another machine's volume.
 
     folder/LOG-ID/
       promise                           the fencing grant: owner term, and name of the log

@@ -1,4 +1,4 @@
-"""Requests to an object store: each is counted, bounded in time, and reported if it fails.
+"""Sends requests to an object store; each is counted, bounded in time, and reported if it fails.
 
 Only this module uses the client, `obstore`, which is imported when a URL requires it. Credentials
 and endpoints come from the environment that the client reads; a URL contains none.

@@ -1,4 +1,4 @@
-"""Object-store replica: copies of logs in a bucket, whose objects are created and never changed.
+"""Copies of logs in an object store, whose objects are created and never changed.
 
     bucket/prefix/LOG-ID/
       once                              created twice, to check that the store refuses the second

@@ -1,1 +1,1 @@
-"""Reads back from replicas: lost logs, missing files, and repairs."""
+"""Reads lost logs, missing files and repairs back from replicas."""

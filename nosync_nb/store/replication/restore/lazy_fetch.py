@@ -1,4 +1,4 @@
-"""Lazy fetch: files that a log names and that are missing locally are fetched from its replicas.
+"""Fetches files that a log names and that are missing locally from its replicas.
 
     FetchingFiles   a disk that fetches a missing file when it is opened
     LazyFetcher     the missing files, and a background thread that fetches those not yet read
