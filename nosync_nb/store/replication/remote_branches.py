@@ -128,7 +128,7 @@ def drop_copies(
     def promise(url: str, copy: Replica) -> None:
         said = copy.promised()
         if said is None:
-            sites[url].logs()  # raises if there is no grant only because the site is unreachable
+            sites[url].logs()  # raises if the site is unreachable, which looks like a missing grant
             return
         if generation is not None and said.generation > generation:
             raise FencedError(f"its copy obeys generation {said.generation}, of a later owner")

@@ -534,7 +534,7 @@ class ManifestChain:
         if tag is None:
             there = self._bucket.get(path, most=RECORD_BYTES_MAX)
             if there is None:
-                raise DurabilityError(  # a request that fails now may also be refused later
+                raise DurabilityError(  # caused by a concurrent request, which may itself fail
                     f"'{self.where}': somebody else is making a record", hint="it is tried again"
                 )
             if there != data:
