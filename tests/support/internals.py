@@ -367,7 +367,7 @@ def no_flush(log: Log) -> Iterator[None]:
 def asked_here() -> Iterator[None]:
     """While it is open who asks a replica waits himself, as one does that never hangs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_call._Waited, "start", remote_call._Waited._run)
+        patch.setattr(remote_call._ThreadCall, "start", remote_call._ThreadCall._run)
         yield
 
 

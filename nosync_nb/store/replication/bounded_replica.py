@@ -29,7 +29,7 @@ class BoundedReplica:
 
     def __init__(self, url: str, inner: Replica) -> None:
         self.url, self.inner = url, inner
-        self._left: NosyncError | None = None
+        self._error: NosyncError | None = None
 
     @property
     def folder(self) -> str | None:
@@ -38,19 +38,19 @@ class BoundedReplica:
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from."""
-        return self._asked(lambda _: self.inner.promised())
+        return self._call(lambda _: self.inner.promised())
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
-        return self._asked(lambda _: self.inner.held())
+        return self._call(lambda _: self.inner.held())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
-        return self._asked(lambda _: self.inner.read(name, offset, size))
+        return self._call(lambda _: self.inner.read(name, offset, size))
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 0: nothing was acknowledged."""
-        return self._asked(lambda _: self.inner.acknowledged())
+        return self._call(lambda _: self.inner.acknowledged())
 
     def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> ReadableExtent:
         """Returns how much of it can be read back; see `consistency.examine_copy`."""
@@ -60,22 +60,22 @@ class BoundedReplica:
         def look(beat: Beat) -> ReadableExtent:
             return examine_copy(files, self.url, self.inner, others, beat)
 
-        return self._asked(look)._replace(replica=self)
+        return self._call(look)._replace(replica=self)
 
     def leave(self, why: NosyncError) -> None:
         """Makes every later call raise this error."""
-        self._left = why
+        self._error = why
 
     def close(self) -> None:
         """Closes the replica, unless an abandoned call still uses it."""
-        if not isinstance(self._left, RemoteTimeoutError):
+        if not isinstance(self._error, RemoteTimeoutError):
             self.inner.close()
 
-    def _asked(self, call: Callable[[Beat], Answer]) -> Answer:
-        if self._left is not None:
-            raise self._left
+    def _call(self, call: Callable[[Beat], Answer]) -> Answer:
+        if self._error is not None:
+            raise self._error
         try:
             return call_remote(self.url, call)
         except RemoteTimeoutError as error:
-            self._left = error
+            self._error = error
             raise

@@ -100,12 +100,14 @@ def compare_replicas(
         again: makes another survey, if something differs.
     """
     try:
-        first = call_remote(address.url, _Look(own, address))
+        first = call_remote(address.url, _Comparison(own, address))
         if first.state != "differs":
             return first
         fresh = again()
         hurt = own.hurt.union(each.file for each in fresh.damage)
-        second = call_remote(address.url, _Look(own._replace(surveyed=fresh, hurt=hurt), address))
+        second = call_remote(
+            address.url, _Comparison(own._replace(surveyed=fresh, hurt=hurt), address)
+        )
     except NosyncError as error:
         return ReplicaFinding(address.url, "unreachable", why=str(error))
     known = {each.file for each in first.damage}
@@ -113,33 +115,33 @@ def compare_replicas(
     return second._replace(damage=damage) if damage else second._replace(state="behind", damage=())
 
 
-class _Look:
+class _Comparison:
     """One comparison with a replica; it runs in the thread of the remote call."""
 
     def __init__(self, own: LocalFiles, address: ReplicaAddress) -> None:
-        self._own, self._address = own, address
+        self._local, self._address = own, address
 
     def __call__(self, beat: Beat) -> ReplicaFinding:
-        own = self._own
+        own = self._local
         replica = connect_site(self._address, own.files).replica(own.surveyed.log_id)
         try:
             held = replica.held().files
             beat()
-            return self._compared(replica, held, beat)
+            return self._compare(replica, held, beat)
         finally:
             replica.close()
 
-    def _compared(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> ReplicaFinding:
-        surveyed, url = self._own.surveyed, self._address.url
+    def _compare(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> ReplicaFinding:
+        surveyed, url = self._local.surveyed, self._address.url
         present = {each.name: each for each in surveyed.held}
         damage: list[DamagedRange] = []
         end = 0
         for segment in surveyed.segments:
-            size = min(held.get(segment.name, 0), present.get(segment.name, _none(segment)).size)
+            size = min(held.get(segment.name, 0), present.get(segment.name, _no_file(segment)).size)
             if size < HEADER_BYTES:
                 continue
             end = max(end, segment.start.offset + size - HEADER_BYTES)
-            damage += self._differs(replica, segment.name, size, beat)
+            damage += self._differences(replica, segment.name, size, beat)
         behind = bool(surveyed.ends) and end < surveyed.ends[-1][0]
         for name, item in immutable_files(surveyed).items():
             if item.size is None or (name in held and file_layout.is_segment(name)):
@@ -152,14 +154,16 @@ class _Look:
             elif held[name] != item.size:
                 damage.append(DamagedRange(name, f"it has {held[name]} bytes, not {item.size}"))
             else:
-                damage += self._differs(replica, name, item.size, beat)
+                damage += self._differences(replica, name, item.size, beat)
         state: CopyState = "differs" if damage else "behind" if behind or not held else "level"
         why = "" if held else "it holds nothing of the log"
-        return ReplicaFinding(url, state, _epoch(surveyed, end), tuple(damage), why)
+        return ReplicaFinding(url, state, _epoch_before(surveyed, end), tuple(damage), why)
 
-    def _differs(self, replica: Replica, name: str, size: int, beat: Beat) -> list[DamagedRange]:
+    def _differences(
+        self, replica: Replica, name: str, size: int, beat: Beat
+    ) -> list[DamagedRange]:
         """Compares the first bytes of a file on both sides."""
-        own = self._own
+        own = self._local
         theirs = replica.digest(name, size)
         beat()
         try:
@@ -175,11 +179,11 @@ class _Look:
         return [DamagedRange(name, "its bytes are not those of this log")]
 
 
-def _none(segment: Segment) -> PresentFile:
+def _no_file(segment: Segment) -> PresentFile:
     return PresentFile(segment.name, 0)
 
 
-def _epoch(surveyed: LogSurvey, end: int) -> int | None:
+def _epoch_before(surveyed: LogSurvey, end: int) -> int | None:
     """Returns the last epoch before an offset in the stream; None if it is before the survey."""
     at = bisect_right(surveyed.ends, end, key=lambda each: each[0])
     if at:

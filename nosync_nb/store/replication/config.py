@@ -115,7 +115,7 @@ class ReplicaConfig(NamedTuple):
         there = min(announced, quorum_index(acknowledged, self.promised))
         if not self._lowered:
             return max(there, quorum_index(acknowledged, self.quorum))
-        both = [n for each, n in self._each(acknowledged) if each.url in self.former.urls]
+        both = [n for each, n in self._by_replica(acknowledged) if each.url in self.former.urls]
         return max(there, quorum_index(both, self.former.quorum))
 
     def owed(self, promised: Iterable[bool]) -> int:
@@ -126,10 +126,10 @@ class ReplicaConfig(NamedTuple):
         """
         if self.former is None or not self._lowered:
             return 0
-        both = [said for each, said in self._each(promised) if each.url in self.former.urls]
+        both = [said for each, said in self._by_replica(promised) if each.url in self.former.urls]
         return max(0, min(self.former.quorum, len(both)) - sum(both))
 
-    def _each(self, said: Iterable[Said]) -> Iterable[tuple[ReplicaAddress, Said]]:
+    def _by_replica(self, said: Iterable[Said]) -> Iterable[tuple[ReplicaAddress, Said]]:
         return zip(self.replicas, said, strict=True)
 
 

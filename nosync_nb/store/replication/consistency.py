@@ -159,7 +159,7 @@ def examine_folder(
 ) -> ReadableExtent:
     """As `examine_copy`, for frames that are in `folder`; `held` must match it."""
     names = list(held)
-    states = _states(files, folder, names, beat)
+    states = _checkpoints(files, folder, names, beat)
     why = ""
     for newest in reversed(segments.segment_names(names)):
         path, broken = segments.previous_segments(files, folder, newest, 0)
@@ -174,15 +174,17 @@ def examine_folder(
         chain = Chain(path, [], None)
         stretch = SegmentRun(url, replica, folder, held, there, chain.live, beat)
         for name, state in states if path else ():
-            if _fits(files, folder, chain, state, there) and _ends(chain, held, state.mark):
-                return _cut(files, stretch, name, state)
+            if _is_usable(files, folder, chain, state, there) and _holds_up_to(
+                chain, held, state.mark
+            ):
+                return _readable_part(files, stretch, name, state)
         if missing is None:
-            return _cut(files, stretch, None, None)
+            return _readable_part(files, stretch, None, None)
         why = why or f"'{missing}' is missing, or too short"
     raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
 
 
-def _states(
+def _checkpoints(
     files: Files, folder: str, names: Iterable[str], beat: Beat
 ) -> list[tuple[str, Checkpoint]]:
     """Returns the readable checkpoints, the newest first."""
@@ -195,7 +197,7 @@ def _states(
     return states
 
 
-def _fits(
+def _is_usable(
     files: Files,
     folder: str,
     chain: Chain,
@@ -207,10 +209,10 @@ def _fits(
         return False
     if not tail.tail_holds(files, folder, chain, state.mark):
         return False
-    return _Named(there, state).had
+    return _NamedFiles(there, state).complete
 
 
-def _ends(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
+def _holds_up_to(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
     """Returns True if a copy has every byte up to a mark of a chain.
 
     Failure: 1. A replica's copy is truncated within the end of a frame, after its digest. 2. It has
@@ -221,7 +223,7 @@ def _ends(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
     return all(held[one.name] >= one.local(mark.offset) for one in last)
 
 
-class _Named:
+class _NamedFiles:
     """The files that a copy names up to a frame, and which required ones are missing.
 
     Args:
@@ -233,40 +235,40 @@ class _Named:
     """
 
     def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
-        self._there = there
+        self._holdings = there
         self.rows: dict[str, FileReference] = {}
-        self._numbers: frozenset[int] = file_references.NO_NUMBERS
+        self._local_numbers: frozenset[int] = file_references.NONE
         self._missing: dict[str, set[int]] = {}
         if state is not None:
             with guarded_decoding("a checkpoint"):
                 kept = file_references.files_of_checkpoint(state.payload)
-                self._take(kept.files, kept.namers, kept.said)
+                self._add(kept.files, kept.namers, kept.said)
 
     def follow(self, frame: Frame) -> None:
         """Adds the files of the next frame."""
         with guarded_decoding(f"frame {frame.position.seq}"):
             _, files, namers, said = file_references.files_of_frame(frame.payload)
-            self._take(files, namers, said)
+            self._add(files, namers, said)
 
-    def _take(
+    def _add(
         self,
         files: Mapping[str, FileReference],
         namers: Namers,
         said: file_references.ReplicationRequirement | None,
     ) -> None:
         for name, size, _ in files.values():
-            if not any(name in held and size in (None, held[name]) for held in self._there):
+            if not any(name in held and size in (None, held[name]) for held in self._holdings):
                 self._missing.setdefault(name, set()).update(namers[name])
         self.rows = {**files, **self.rows} if files else self.rows
-        self._numbers = self._numbers if said is None else said.numbers
+        self._local_numbers = self._local_numbers if said is None else said.numbers
 
     @property
-    def had(self) -> bool:
+    def complete(self) -> bool:
         """True if a replica holds each required file."""
-        return all(some <= self._numbers for some in self._missing.values())
+        return all(some <= self._local_numbers for some in self._missing.values())
 
 
-def _cut(
+def _readable_part(
     files: Files, stretch: SegmentRun, name: str | None, state: Checkpoint | None
 ) -> ReadableExtent:
     """Returns the part of a copy from a checkpoint to the last usable frame."""
@@ -274,11 +276,11 @@ def _cut(
     start = state.mark if state else stretch.live[0].start
     first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
     live = stretch.live[first:]
-    named = _Named(stretch.there, state)
+    named = _NamedFiles(stretch.there, state)
     rows, end = named.rows, start
     for frame in _frames(files, stretch, live, start):
         named.follow(frame)
-        if named.had:
+        if named.complete:
             rows, end = named.rows, frame.end
     acknowledged = stretch.replica.acknowledged()
     if end.seq < acknowledged:

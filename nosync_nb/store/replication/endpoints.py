@@ -52,13 +52,13 @@ _KINDS: dict[str, Callable[[ReplicaAddress, Files], ReplicaSite]] = {
     "file": lambda address, files: FolderSite(address.path, files),
     "grpc": FlightSite,
     "grpc+tls": FlightSite,
-    "s3": lambda address, _: _in_bucket(address),
-    "gs": lambda address, _: _in_bucket(address),
-    "az": lambda address, _: _in_bucket(address),
+    "s3": lambda address, _: _object_site(address),
+    "gs": lambda address, _: _object_site(address),
+    "az": lambda address, _: _object_site(address),
 }
 
 
-def _in_bucket(address: ReplicaAddress) -> ObjectSite:
+def _object_site(address: ReplicaAddress) -> ObjectSite:
     return ObjectSite(ObjectStoreClient(address.kind, address.host, address.path))
 
 
@@ -73,16 +73,16 @@ def prepare_copy(addresses: Iterable[ReplicaAddress], files: Files) -> None:
     Raises:
         DurabilityError: a site refuses.
     """
-    for answer in _prepared(addresses, files):
+    for answer in _prepare_all(addresses, files):
         if isinstance(answer, NosyncError) and not isinstance(answer, RemoteTimeoutError):
             raise answer
 
 
 def is_prepared(addresses: Iterable[ReplicaAddress], files: Files) -> bool:
     """Prepares sites that a log has stored; returns True if all are ready, and never raises."""
-    return all(answer is True for answer in _prepared(addresses, files))
+    return all(answer is True for answer in _prepare_all(addresses, files))
 
 
-def _prepared(addresses: Iterable[ReplicaAddress], files: Files) -> list[bool | NosyncError]:
+def _prepare_all(addresses: Iterable[ReplicaAddress], files: Files) -> list[bool | NosyncError]:
     sites = [(each.url, connect_site(each, files)) for each in addresses]
     return call_all([(url, lambda _, site=site: site.prepare()) for url, site in sites])  # type: ignore[misc]

@@ -19,7 +19,7 @@ FOLDERS = safe_names.FOLDERS
 BRANCHES = "branches"
 """The folder of the branches, in a log and in each of its copies."""
 
-_KNOWN_MAX = 1 << 12  # each listing of a folder asks for the same names
+_CACHED_MAX = 1 << 12  # each listing of a folder asks for the same names
 
 
 def is_file(name: object) -> bool:
@@ -47,7 +47,7 @@ def is_checkpoint(name: object) -> bool:
     return isinstance(name, str) and checkpoint.is_name(name)
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def branch_part(name: str) -> str | None:
     """Returns the inner folder of a file, empty for the log's own; None: not a file name."""
     if is_safe_file_name(name, PART, PACK):
@@ -55,13 +55,13 @@ def branch_part(name: str) -> str | None:
     return "" if is_segment(name) or is_checkpoint(name) else None
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def temporary_name(folder: str, name: str) -> str:
     """Returns the path of an inner folder, or of a control file, of the copy in `folder`."""
     return os.path.join(folder, name)
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def file_path(folder: str, name: str) -> str:
     """Returns the path of a file of the log in `folder`.
 

@@ -32,17 +32,17 @@ def registry_path() -> str:
 
 def registered_replicas(files: Files, folder: str) -> tuple[list[str], int] | None:
     """Returns the replica URLs and the quorum of the log that was in a folder; None: none."""
-    return _told(_read(files), folder)
+    return _checked_entry(_read_entries(files), folder)
 
 
 def is_log_gone(files: Files, parent: str) -> list[str]:
     """Returns the folders in `parent` of replicated logs that do not exist any more."""
-    known = _read(files)
+    known = _read_entries(files)
     return [
         folder
         for folder in known
         if os.path.dirname(folder) == parent
-        and _told(known, folder) is not None
+        and _checked_entry(known, folder) is not None
         and not files.exists(folder)
     ]
 
@@ -53,14 +53,14 @@ def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
     Cost: as `unregister_replicas`.
     """
     where = os.path.join(folder, BRANCHES)
-    if json.dumps(where).encode()[:-1] not in _text(files):
+    if json.dumps(where).encode()[:-1] not in _read_text(files):
         return {}
-    known = _read(files)
+    known = _read_entries(files)
     return {
         os.path.basename(each): said
         for each in known
         if os.path.dirname(each) == where
-        and (said := _told(known, each)) is not None
+        and (said := _checked_entry(known, each)) is not None
         and not files.exists(each)
     }
 
@@ -77,9 +77,9 @@ def register_replicas(files: Files, folder: str, log_id: bytes, settings: Replic
         unregister_replicas(files, folder)
         return
     said = [[f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum]
-    if _read(files).get(folder) == said:
+    if _read_entries(files).get(folder) == said:
         return
-    with _changing(files) as known:
+    with _locked_entries(files) as known:
         known.pop(folder, None)
         known[folder] = said
 
@@ -93,9 +93,9 @@ def unregister_replicas(files: Files, folder: str) -> bool:
     Cost: some 50 us if the registry has no entry, as at every opening of a log without replicas.
     """
     # A search in the text is cheaper than parsing the entries of all logs.
-    if json.dumps(folder).encode() not in _text(files) or folder not in _read(files):
+    if json.dumps(folder).encode() not in _read_text(files) or folder not in _read_entries(files):
         return False
-    with _changing(files) as known:
+    with _locked_entries(files) as known:
         known.pop(folder, None)
     return True
 
@@ -108,20 +108,20 @@ def moved(files: Files, old: str, new: str) -> None:
 
     Cost: some 50 us if the registry has no replicas of any of them.
     """
-    if json.dumps(old).encode()[:-1] not in _text(files):
+    if json.dumps(old).encode()[:-1] not in _read_text(files):
         return
-    with _changing(files) as known:
+    with _locked_entries(files) as known:
         for folder in [each for each in known if each == old or each.startswith(f"{old}/")]:
             replicas = known.pop(folder)
             known.setdefault(new + folder.removeprefix(old), replicas)
 
 
-_Known = dict[str, object]
-"""The content of the registry by folder; `_told` validates an entry when it is used."""
+_Entries = dict[str, object]
+"""The content of the registry by folder; `_checked_entry` validates an entry when it is used."""
 
 
 @contextmanager
-def _changing(files: Files) -> Iterator[_Known]:
+def _locked_entries(files: Files) -> Iterator[_Entries]:
     """A block that changes the registry under a lock among processes; the oldest entries go."""
     where = registry_path()
     files.make_folder(os.path.dirname(where))
@@ -129,7 +129,7 @@ def _changing(files: Files) -> Iterator[_Known]:
     if lock is None:
         raise DurabilityError(f"'{where}' is being written by another process", hint="try again")
     try:
-        known = _read(files)
+        known = _read_entries(files)
         yield known
         kept = dict([*known.items()][-_LOGS_MAX:])
         files.replace(where, json.dumps(kept).encode())
@@ -137,9 +137,9 @@ def _changing(files: Files) -> Iterator[_Known]:
         lock.release()
 
 
-def _read(files: Files) -> _Known:
+def _read_entries(files: Files) -> _Entries:
     """Reads the registry without validating its entries."""
-    text = _text(files)
+    text = _read_text(files)
     try:
         said = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -147,7 +147,7 @@ def _read(files: Files) -> _Known:
     return said if isinstance(said, dict) else {}
 
 
-def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
+def _checked_entry(known: _Entries, folder: str) -> tuple[list[str], int] | None:
     """Returns the validated entry of a log; None if this code could not have written it."""
     said: Any = known.get(folder)
     try:
@@ -158,7 +158,7 @@ def _told(known: _Known, folder: str) -> tuple[list[str], int] | None:
     return urls, settings.quorum
 
 
-def _text(files: Files) -> bytes:
+def _read_text(files: Files) -> bytes:
     """Reads the file; empty if it is missing, unreadable, or writable by other users."""
     where = registry_path()
     try:

@@ -56,7 +56,7 @@ def remote_branches(
 
     If two logs had the same name, both are listed.
     """
-    calls = [(each.url, lambda _, each=each: _copies(files, log, each)) for each in replicas]
+    calls = [(each.url, lambda _, each=each: _branch_copies(files, log, each)) for each in replicas]
     held: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
     for said in call_all(calls):
         for name, url, log_id, quorum in [] if isinstance(said, NosyncError) else said:
@@ -69,23 +69,23 @@ def remote_branches(
     ]
 
 
-_Copy = tuple[str, str, bytes, int]
+_BranchCopy = tuple[str, str, bytes, int]
 """The name of a branch, the URL and the id of its log, its quorum."""
 
 
-def _copies(files: Files, log: str, address: ReplicaAddress) -> list[_Copy]:
+def _branch_copies(files: Files, log: str, address: ReplicaAddress) -> list[_BranchCopy]:
     """Returns the copies of branches at one replica of their parent."""
     if address.kind.startswith("grpc"):
-        return [*_of(log, address.url, connect_site(address, files).logs())]
-    copies: list[_Copy] = []
-    for name in _names(files, address):
+        return [*_branches_of(log, address.url, connect_site(address, files).logs())]
+    copies: list[_BranchCopy] = []
+    for name in _branch_names(files, address):
         path = f"{address.path.rstrip('/')}/{BRANCHES}/{name}"
         below = address._replace(path=path, url=f"{address.url.rstrip('/')}/{BRANCHES}/{name}")
-        copies += _of(log, below.url, connect_site(below, files).logs())
+        copies += _branches_of(log, below.url, connect_site(below, files).logs())
     return copies
 
 
-def _names(files: Files, address: ReplicaAddress) -> list[str]:
+def _branch_names(files: Files, address: ReplicaAddress) -> list[str]:
     """Returns the names of the folders below a copy of a log."""
     where = f"{address.path.rstrip('/')}/{BRANCHES}"
     if address.kind != "file":
@@ -93,7 +93,7 @@ def _names(files: Files, address: ReplicaAddress) -> list[str]:
     return files.names(where) if files.exists(where) else []
 
 
-def _of(log: str, url: str, logs: Mapping[bytes, FencingGrant]) -> Iterable[_Copy]:
+def _branches_of(log: str, url: str, logs: Mapping[bytes, FencingGrant]) -> Iterable[_BranchCopy]:
     """Yields the copies at a site that are branches of a log."""
     for log_id, said in logs.items():
         above, name = os.path.split(said.name.path)
@@ -144,7 +144,7 @@ def drop_copies(
     left: dict[str, str] = {}
     try:
         for step in (promise, discard):
-            left.update(_each(copies, step, left))
+            left.update(_run_step(copies, step, left))
     finally:
         for url, copy in copies:
             if url not in left:
@@ -152,7 +152,7 @@ def drop_copies(
     return left
 
 
-def _each(
+def _run_step(
     copies: Sequence[tuple[str, Replica]],
     step: Callable[[str, Replica], None],
     left: dict[str, str],

@@ -22,7 +22,7 @@ SILENT_S = 10.0
 TOLD_S = 3.0
 """Seconds after which the user is told which replicas an opening waits for."""
 
-_AGAIN_S = 60.0
+_RETRY_S = 60.0
 
 Answer = TypeVar("Answer")
 Beat = Callable[..., None]
@@ -35,36 +35,38 @@ class RemoteTimeoutError(DurabilityError):
     kind = "silent"
 
 
-class _Hanging:
+class _AbandonedCalls:
     """The abandoned calls: the thread and the time of abandonment, by the name of the replica."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: dict[str, tuple[threading.Thread, float]] = {}
+        self._threads: dict[str, tuple[threading.Thread, float]] = {}
 
     def add(self, what: str, thread: threading.Thread) -> None:
         """Notes an abandoned call."""
         with self._lock:
-            self._left[what] = thread, time.monotonic()
+            self._threads[what] = thread, time.monotonic()
 
     def holds(self, what: str) -> bool:
         """Returns True if a call to the replica hangs and it is too early for another one."""
         with self._lock:
-            self._left = {each: left for each, left in self._left.items() if left[0].is_alive()}
-            left = self._left.get(what)
-            return left is not None and time.monotonic() - left[1] < _AGAIN_S
+            self._threads = {
+                each: left for each, left in self._threads.items() if left[0].is_alive()
+            }
+            left = self._threads.get(what)
+            return left is not None and time.monotonic() - left[1] < _RETRY_S
 
 
-_hanging = _Hanging()
+_abandoned = _AbandonedCalls()
 
 
-class _Waited(Generic[Answer]):
+class _ThreadCall(Generic[Answer]):
     """One call in its thread."""
 
     def __init__(self, what: str, call: Call[Answer]) -> None:
         self._what, self._call = what, call
         self._news = threading.Condition()
-        self._moved = time.monotonic()  # time of the last progress
+        self._progress_s = time.monotonic()  # time of the last progress
         self._ended = False
         self._answer: Answer | None = None
         self._error: BaseException | None = None
@@ -72,7 +74,7 @@ class _Waited(Generic[Answer]):
 
     def start(self) -> None:
         """Starts the call, unless the previous call to the same replica still hangs."""
-        if _hanging.holds(self._what):
+        if _abandoned.holds(self._what):
             self._ended = True
             self._error = RemoteTimeoutError(
                 f"{self._what} has not answered what it was asked before",
@@ -94,7 +96,7 @@ class _Waited(Generic[Answer]):
 
     def _beat(self, *_: object) -> None:
         with self._news:
-            self._moved = time.monotonic()
+            self._progress_s = time.monotonic()
 
     def ended(self, wait_s: float) -> bool:
         """Waits for the end of the call; returns True if it has ended."""
@@ -108,10 +110,10 @@ class _Waited(Generic[Answer]):
         """Waits for the result as long as there is progress."""
         with self._news:
             while not self._ended:
-                left = self._moved + silent_s - time.monotonic()
+                left = self._progress_s + silent_s - time.monotonic()
                 if left <= 0:
                     if self._thread is not None:
-                        _hanging.add(self._what, self._thread)
+                        _abandoned.add(self._what, self._thread)
                     raise RemoteTimeoutError(
                         f"{self._what} has not answered for {silent_s:g} s",
                         hint="look whether its disk or its network is there",
@@ -133,7 +135,7 @@ def call_remote(what: str, call: Call[Answer], *, silent_s: float | None = None)
     Raises:
         RemoteTimeoutError: the call was abandoned. Whatever it does later has no effect.
     """
-    asked = _Waited(what, call)
+    asked = _ThreadCall(what, call)
     asked.start()
     return asked.wait(SILENT_S if silent_s is None else silent_s)
 
@@ -146,7 +148,7 @@ def call_all(
     After `TOLD_S` a warning lists the replicas that have not answered; the user can interrupt the
     call.
     """
-    asked = [(what, _Waited(what, call)) for what, call in calls]
+    asked = [(what, _ThreadCall(what, call)) for what, call in calls]
     for _, each in asked:
         each.start()
     silent_s = SILENT_S if silent_s is None else silent_s

@@ -85,13 +85,16 @@ class ReplicaWorker:
         self._poll, self._claims = poll, claims
         self._news = threading.Condition(threading.RLock())
         self._waiting = True
-        self._ended: float | None = None
-        self._doubted: set[str] = set()
-        self._said = ReplicaProgress(number, "starting")
+        self._owner_ended_s: float | None = None
+        self._doubtful: set[str] = set()
+        self._reported = ReplicaProgress(number, "starting")
         self._shipper: Shipper | None = None
         self._busy = False
-        self._failing = ""  # time of the first failure in a row; empty: none
-        self._moved = 0, time.monotonic()  # bytes that were sent at the last check, and since when
+        self._failing_since = ""  # time of the first failure in a row; empty: none
+        self._last_activity = (
+            0,
+            time.monotonic(),
+        )  # bytes that were sent at the last check, and since when
         self._thread = threading.Thread(
             target=self._run, name=f"ship to {address.url}", daemon=True
         )
@@ -109,29 +112,31 @@ class ReplicaWorker:
     def doubt(self, names: Iterable[str]) -> None:
         """Reports files of the replica that are not as they were sent."""
         with self._news:
-            self._doubted.update(names)
+            self._doubtful.update(names)
             self._waiting = True
             self._news.notify()
 
     def end(self) -> None:
         """Reports that the owner has ended: the thread ships what is written, then ends."""
         with self._news:
-            self._ended = time.monotonic()
+            self._owner_ended_s = time.monotonic()
             self._waiting = True
             self._news.notify()
-        self._moved = self._sent(), self._ended
+        self._last_activity = self._bytes_sent(), self._owner_ended_s
 
     def watch(self) -> None:
         """Reports a call to the replica that has lasted for long without sending anything.
 
         Failure: a mount hangs, and a call never returns. The thread itself cannot report that.
         """
-        sent, now = self._sent(), time.monotonic()
+        sent, now = self._bytes_sent(), time.monotonic()
         with self._news:
-            if not self._busy or sent != self._moved[0]:
-                self._moved = sent, now
-            elif now - self._moved[1] > SILENT_S:
-                self._say("failing", f"it has not answered for {SILENT_S:g} s, and is waited for")
+            if not self._busy or sent != self._last_activity[0]:
+                self._last_activity = sent, now
+            elif now - self._last_activity[1] > SILENT_S:
+                self._report_failure(
+                    "failing", f"it has not answered for {SILENT_S:g} s, and is waited for"
+                )
 
     def works(self, wait_s: float) -> bool:
         """Waits for the thread's end; returns True if the keeper must wait longer.
@@ -140,12 +145,12 @@ class ReplicaWorker:
         returns.
         """
         self._thread.join(wait_s)
-        sent, now = self._sent(), time.monotonic()
-        if sent != self._moved[0]:
-            self._moved = sent, now
-        return self._thread.is_alive() and now - self._moved[1] < LINGER_S + _GRACE_S
+        sent, now = self._bytes_sent(), time.monotonic()
+        if sent != self._last_activity[0]:
+            self._last_activity = sent, now
+        return self._thread.is_alive() and now - self._last_activity[1] < LINGER_S + _GRACE_S
 
-    def _sent(self) -> int:
+    def _bytes_sent(self) -> int:
         return self._shipper.bytes_sent if self._shipper is not None else 0
 
     def _run(self) -> None:
@@ -153,37 +158,42 @@ class ReplicaWorker:
         source = shipper = replica = None
         while True:
             with self._news:
-                written = self._ended is not None
+                written = self._owner_ended_s is not None
                 self._waiting = False
             try:
                 if source is None:
                     source = LogSource(self._folder, self._generation, files=self._files)
                     replica = connect_site(self._address, self._files).replica(source.log_id)
                     shipper = Shipper(
-                        source, replica, self._name, self._ask, self._level, self._claim
+                        source,
+                        replica,
+                        self._name,
+                        self._cast_vote,
+                        self._report_progress,
+                        self._claim_copy,
                     )
                     self._shipper = shipper
                 assert shipper is not None
                 with self._news:
-                    doubted, self._doubted = self._doubted, set()
+                    doubted, self._doubtful = self._doubtful, set()
                 shipper.doubt(doubted)
-                with self._busily():
+                with self._marked_busy():
                     while shipper.ship(written=written):
                         pass
-                self._failing = ""
-                self._level(shipper)
+                self._failing_since = ""
+                self._report_progress(shipper)
                 delay = _RETRY_S[0]
                 if written:
                     break
             except ReplicaAheadError as error:
-                self._say("ahead", _with_remedy(error))
+                self._report_failure("ahead", _with_hint(error))
                 break
             except FencedError as error:
-                self._say("fenced", _with_remedy(error), _obeyed(replica))
+                self._report_failure("fenced", _with_hint(error), _granted_generation(replica))
                 break
             except Exception as error:  # reported: it must not stop the other replicas
-                self._say("failing", _with_remedy(error))
-                if not self._later(delay):
+                self._report_failure("failing", _with_hint(error))
+                if not self._wait_to_retry(delay):
                     break
                 delay = min(2 * delay, _RETRY_S[1])
                 continue
@@ -197,49 +207,49 @@ class ReplicaWorker:
             source.close()
 
     @contextmanager
-    def _busily(self) -> Iterator[None]:
+    def _marked_busy(self) -> Iterator[None]:
         """A block in which the replica is called."""
         with self._news:
-            self._busy, self._moved = True, (self._sent(), time.monotonic())
+            self._busy, self._last_activity = True, (self._bytes_sent(), time.monotonic())
         try:
             yield
         finally:
             with self._news:
                 self._busy = False
 
-    def _later(self, delay: float) -> bool:
+    def _wait_to_retry(self, delay: float) -> bool:
         """Waits before the next attempt; returns False to give up."""
         gone = False
         with suppress(DurabilityError):  # the disk may come back
             gone = not self._files.exists(self._folder)
         with self._news:
-            since = time.monotonic() - self._ended if self._ended is not None else 0.0
-            if self._ended is not None and (gone or since > LINGER_S):
+            since = (
+                time.monotonic() - self._owner_ended_s if self._owner_ended_s is not None else 0.0
+            )
+            if self._owner_ended_s is not None and (gone or since > LINGER_S):
                 return False
             self._news.wait_for(lambda: False, delay)
             return True
 
-    def _ask(self, vote: TakeoverVote) -> None:
+    def _cast_vote(self, vote: TakeoverVote) -> None:
         self._poll.ask(self._number, vote)
 
-    def _claim(self, incarnation: str) -> None:
+    def _claim_copy(self, incarnation: str) -> None:
         self._claims.claim(self._number, incarnation)
 
-    def _level(self, shipper: Shipper) -> None:
+    def _report_progress(self, shipper: Shipper) -> None:
         known = shipper.acknowledged
         seq, epoch = (0, 0) if known is None else (known.seq, known.epoch)
         begins = known is None or known == Acknowledgement()
-        self._tell_of("starting" if begins else "level", "", seq, epoch)
+        self._report("starting" if begins else "level", "", seq, epoch)
 
-    def _say(self, condition: Condition, why: str, obeys: int = 0) -> None:
+    def _report_failure(self, condition: Condition, why: str, obeys: int = 0) -> None:
         if condition == "failing":
-            self._failing = self._failing or time.strftime("%H:%M:%S")
-            why = f"{why}; since {self._failing}"
-        self._tell_of(condition, why, self._said.seq, self._said.epoch, obeys)
+            self._failing_since = self._failing_since or time.strftime("%H:%M:%S")
+            why = f"{why}; since {self._failing_since}"
+        self._report(condition, why, self._reported.seq, self._reported.epoch, obeys)
 
-    def _tell_of(
-        self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0
-    ) -> None:
+    def _report(self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0) -> None:
         """Reports the state of the replica if it has changed; any thread may call."""
         said = ReplicaProgress(self._number, condition, seq, epoch, why, obeys=obeys)
         shipper = self._shipper
@@ -253,12 +263,12 @@ class ReplicaWorker:
                 void=shipper.acknowledged == Acknowledgement(),
             )
         with self._news:
-            if said != self._said:
-                self._said = said
+            if said != self._reported:
+                self._reported = said
                 self._tell(said)
 
 
-def _obeyed(replica: Replica | None) -> int:
+def _granted_generation(replica: Replica | None) -> int:
     """Returns the generation of a replica's grant; 0 if it cannot be read."""
     with suppress(NosyncError):
         said = None if replica is None else replica.promised()
@@ -266,7 +276,7 @@ def _obeyed(replica: Replica | None) -> int:
     return 0
 
 
-def _with_remedy(error: Exception) -> str:
+def _with_hint(error: Exception) -> str:
     """Returns an error and its hint in one line."""
     hint = error.hint if isinstance(error, NosyncError) else None
     return "; ".join(filter(None, (str(error) or type(error).__name__, hint)))

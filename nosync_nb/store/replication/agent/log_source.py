@@ -103,23 +103,25 @@ class LogSource:
         self._files = files or Files()
         self.folder = folder
         self.generation = generation
-        self._word = os.path.join(folder, "generation")  # names the owner of the log at this path
-        self._place = self._found()
-        self._words = ControlBlock(self._files.mapped(self._word))
+        self._control_path = os.path.join(
+            folder, "generation"
+        )  # names the owner of the log at this path
+        self._opened_identity = self._control_identity()
+        self._control = ControlBlock(self._files.mapped(self._control_path))
         try:
             self.check()
             said = owner.read_owner(self._files, folder)
             if said is None or said.generation != generation:
-                raise _fenced(folder)
-            self.term = OwnerTerm(generation, _token(said))
+                raise _fenced_error(folder)
+            self.term = OwnerTerm(generation, _owner_token(said))
             self.log_id = log_id(self._files, folder)
         except BaseException:
-            self._words.close()
+            self._control.close()
             raise
-        self._names: Sequence[tuple[int, int]] = ()
+        self._segment_names: Sequence[tuple[int, int]] = ()
         self._chain: list[Segment] = []
         self._state: ShippedCheckpoint | None = None
-        self._steps: list[ShippedFrame] = []
+        self._frames: list[ShippedFrame] = []
         self._end: Mark | None = None
         self._epoch = 0
         self._view: LogView | None = None  # None if frames were read since
@@ -131,7 +133,7 @@ class LogSource:
 
     def close(self) -> None:
         """Unmaps the control block."""
-        self._words.close()
+        self._control.close()
 
     def check(self) -> None:
         """Raises FencedError if another owner has taken over.
@@ -140,12 +142,15 @@ class LogSource:
         control block that the keeper has mapped still names its owner, and the files that it reads
         are of another history.
         """
-        if self._words.generation != self.generation or self._found() != self._place:
-            raise _fenced(self.folder)
+        if (
+            self._control.generation != self.generation
+            or self._control_identity() != self._opened_identity
+        ):
+            raise _fenced_error(self.folder)
 
-    def _found(self) -> tuple[int, int]:
+    def _control_identity(self) -> tuple[int, int]:
         """Returns the identity of the control file that is at the log's path now."""
-        status = self._files.status(self._word)
+        status = self._files.status(self._control_path)
         return status.st_dev, status.st_ino
 
     def look(self, *, written: bool = False) -> LogView | None:
@@ -156,27 +161,29 @@ class LogSource:
                 dead.
         """
         self.check()
-        durable = self._words.durable(self.generation)
-        published = self._words.published(self.generation)
+        durable = self._control.durable(self.generation)
+        published = self._control.published(self.generation)
         if durable is None or published is None:
             return None
-        self._follow()
-        self._scan(durable, published if written else None)
+        self._refresh()
+        self._scan_frames(durable, published if written else None)
         self.check()
         if self._view is not None:
             return self._view
-        steps = self._steps
-        end = steps[-1].end if steps else self._state.mark if self._state else self._first()
+        steps = self._frames
+        end = steps[-1].end if steps else self._state.mark if self._state else self._first_mark()
         files = dict(self._state.files) if self._state else {}
         for step in steps:
             files.update(step.files)
         epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
-        self._view = LogView(self._state, self._extents(end), files, self._last(), end, epoch)
+        self._view = LogView(
+            self._state, self._extents(end), files, self._local_files(), end, epoch
+        )
         return self._view
 
-    def _last(self) -> frozenset[str]:
+    def _local_files(self) -> frozenset[str]:
         """Returns the local files, by the newest replication requirement."""
-        every = (*((self._state,) if self._state else ()), *self._steps)
+        every = (*((self._state,) if self._state else ()), *self._frames)
         word = next(
             (each.said for each in reversed(every) if each.said is not None),
             file_references.NO_REQUIREMENT,
@@ -228,15 +235,15 @@ class LogSource:
                 history decides, as far as it goes.
         """
         if not self._chain or mark.offset < self._chain[0].start.offset:
-            if self._state is None or self._keeps(mark):
+            if self._state is None or self._retains(mark):
                 return True
             return ownership_history.includes_owner(self._state.reigns, head, mark.seq)
-        end = self._steps[-1].end if self._steps else self._state.mark if self._state else None
+        end = self._frames[-1].end if self._frames else self._state.mark if self._state else None
         if end is None or mark.offset >= end.offset:
             return mark == end or (end is None and mark == self._chain[0].start)
         return tail.tail_holds(self._files, self.folder, Chain(self._chain, [], None), mark)
 
-    def _keeps(self, mark: Mark) -> bool:
+    def _retains(self, mark: Mark) -> bool:
         """Returns True if a mark is in retained segments that precede the current ones."""
         if not self._chain:
             return False
@@ -249,16 +256,16 @@ class LogSource:
     def mark(self, segment: Segment, size: int) -> Mark:
         """Returns the last known mark in the first bytes of a segment."""
         offset = segment.start.offset + size - HEADER_BYTES
-        at = bisect_right(self._steps, offset, key=lambda step: step.end.offset)
-        marks = [step.end for step in self._steps[max(0, at - 1) : at]]
+        at = bisect_right(self._frames, offset, key=lambda step: step.end.offset)
+        marks = [step.end for step in self._frames[max(0, at - 1) : at]]
         return max(segment.start, *marks, key=lambda mark: mark.offset) if marks else segment.start
 
     # -- reading -----------------------------------------------------------------------------
 
-    def _first(self) -> Mark:
+    def _first_mark(self) -> Mark:
         return self._chain[0].start if self._chain else Mark(0, 0, b"")
 
-    def _follow(self) -> None:
+    def _refresh(self) -> None:
         """Finds the newest checkpoint and the segments since, if the folder has changed."""
         names = self._files.names(self.folder)
         listed = segments.segment_names(names)
@@ -266,7 +273,7 @@ class LogSource:
         stamp = self.stamp(newest[0]) if newest else None
         known = self._state
         was = None if known is None else known.stamp
-        if listed == self._names and len(newest) == (known is not None) and stamp == was:
+        if listed == self._segment_names and len(newest) == (known is not None) and stamp == was:
             return
         self._view = None
         state, chain, _, _ = recovery.newest_checkpoint(self._files, self.folder, names)
@@ -278,14 +285,16 @@ class LogSource:
         if state is not None:
             name = checkpoint.file_name(state.mark.seq, state.generation)
             if name == newest[0] and stamp is not None:
-                self._take(name, stamp, state)
+                self._adopt_checkpoint(name, stamp, state)
             elif known is None or known.name != name:
-                self._take(name, self.stamp(name), state)
+                self._adopt_checkpoint(name, self.stamp(name), state)
         elif self._end is None:
-            self._end = self._first()
-        self._names = listed
+            self._end = self._first_mark()
+        self._segment_names = listed
 
-    def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
+    def _adopt_checkpoint(
+        self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint
+    ) -> None:
         """Starts from a new checkpoint; if it was replaced meanwhile, the next look sees it."""
         kept, packs = (
             file_references.files_of_checkpoint(state.payload),
@@ -295,9 +304,9 @@ class LogSource:
         self._state = ShippedCheckpoint(name, stamp, state.mark, *kept)
         if self._end is None or self._end.seq < state.mark.seq:
             self._end, self._epoch = state.mark, kept.epoch
-        self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
+        self._frames = [step for step in self._frames if step.end.seq > state.mark.seq]
 
-    def _scan(self, durable: int, published: int | None) -> None:
+    def _scan_frames(self, durable: int, published: int | None) -> None:
         """Reads the new frames, up to the last durable or published one."""
         size = _READ_BYTES
         while (end := self._end) is not None:
@@ -316,7 +325,7 @@ class LogSource:
             if published is None:
                 complete = [frame for frame in complete if frame.position.seq <= durable]
             for frame in complete:
-                self._note(frame)
+                self._add_frame(frame)
             if not complete:
                 if (damage is None or len(data) < size) and published is None:
                     raise CorruptLogError(
@@ -326,12 +335,12 @@ class LogSource:
                     return  # the owner died while it wrote this frame
                 size *= 2  # the frame is larger than one read
 
-    def _note(self, frame: frames.Frame) -> None:
+    def _add_frame(self, frame: frames.Frame) -> None:
         self._view = None
         epoch, files, namers, said = file_references.files_of_frame(frame.payload)
         if frame.kind in (payloads.EPOCH, payloads.REWIND):
             self._epoch = epoch
-        self._steps.append(ShippedFrame(frame.end, self._epoch, files, namers, said))
+        self._frames.append(ShippedFrame(frame.end, self._epoch, files, namers, said))
         self._end = frame.end
 
     def _extents(self, end: Mark) -> list[SegmentExtent]:
@@ -356,11 +365,11 @@ def log_id(files: Files, folder: str) -> bytes:
     return b""
 
 
-def _fenced(folder: str) -> FencedError:
+def _fenced_error(folder: str) -> FencedError:
     return FencedError(f"'{folder}' has another owner", hint="he ships it now")
 
 
-def _token(said: LogOwner) -> str:
+def _owner_token(said: LogOwner) -> str:
     """Returns a value that is unique to an owner, even among owners of one generation."""
     identity = "\0".join(map(str, (*said.identity, said.since_ms, said.generation)))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

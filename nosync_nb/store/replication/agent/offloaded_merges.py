@@ -37,7 +37,7 @@ from nosync_nb.trace.parts.part_file import PartRef, open_part, refs_from_json, 
 LINE_MAX = 1 << 15
 """The most bytes in the line of a request, because a pipe accepts so many at once."""
 
-_NEWS = b"."
+_WAKE_BYTE = b"."
 
 
 class MergeRequest(NamedTuple):
@@ -101,15 +101,15 @@ class MergeRequests:
     """Splits the input of a keeper: lines are merge requests, other bytes only wake it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._partial_line = b""
 
     def take(self, data: bytes) -> list[MergeRequest]:
         """Takes the next bytes; returns the requests that are complete now."""
-        *lines, rest = (self._rest + data).split(b"\n")
-        rest = rest.lstrip(_NEWS)
-        self._rest = rest if len(rest) <= LINE_MAX else b""
+        *lines, rest = (self._partial_line + data).split(b"\n")
+        rest = rest.lstrip(_WAKE_BYTE)
+        self._partial_line = rest if len(rest) <= LINE_MAX else b""
         asked = []
-        for line in (each.strip(_NEWS) for each in lines):
+        for line in (each.strip(_WAKE_BYTE) for each in lines):
             # A line that was cut short is ignored, because its sender knows and merges itself.
             with suppress(ValueError, TypeError, CorruptLogError):
                 asked += [MergeRequest.told_in(line)] if line else []
@@ -131,15 +131,15 @@ class KeeperMerger:
         self._parts = os.path.join(folder, FOLDERS[PART])
         self._tell, self._files = tell, files
         self._news = threading.Condition()
-        self._asked: deque[MergeRequest] = deque()  # guarded by `_news`, with the next two
-        self._ended = False
+        self._queue: deque[MergeRequest] = deque()  # guarded by `_news`, with the next two
+        self._stopped = False
         self._thread: threading.Thread | None = None
 
     def ask(self, asked: Iterable[MergeRequest]) -> None:
         """Queues merges; they run one after the other."""
         with self._news:
-            self._asked.extend(asked)
-            if self._asked and self._thread is None and not self._ended:
+            self._queue.extend(asked)
+            if self._queue and self._thread is None and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name="merge", daemon=True)
                 self._thread.start()
             self._news.notify_all()
@@ -147,7 +147,7 @@ class KeeperMerger:
     def end(self, wait_s: float) -> None:
         """Ends the thread after the current range; an unreported result is deleted."""
         with self._news:
-            self._ended = True
+            self._stopped = True
             self._news.notify_all()
         if self._thread is not None:
             self._thread.join(wait_s)
@@ -156,10 +156,10 @@ class KeeperMerger:
         parallel.single_threaded()  # the other cores are for the committing process
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._asked or self._ended)
-                if self._ended:
+                self._news.wait_for(lambda: self._queue or self._stopped)
+                if self._stopped:
                     return
-                asked = self._asked.popleft()
+                asked = self._queue.popleft()
             self._tell(self.merged(asked))
 
     def merged(self, asked: MergeRequest) -> MergeProposal:
@@ -196,7 +196,7 @@ class KeeperMerger:
         ]
         for batch in each_range(asked.layout, layers):
             source.check()
-            if self._ended:
+            if self._stopped:
                 raise DurabilityError("whom it was merged for has ended")
             written += write_parts(self._parts, [batch], asked.stem, files=self._files)
             self._tell(MergeProposal(asked.merge))

@@ -76,9 +76,9 @@ class Scrubber:
     ) -> None:
         self._folder, self._generation, self._replicas = folder, generation, replicas
         self._tell, self._files, self._rate = tell, files, rate
-        self._ended = threading.Event()
-        self._heard = float("-inf")
-        self._said = ScrubReport()
+        self._stopping = threading.Event()
+        self._last_message_s = float("-inf")
+        self._totals = ScrubReport()
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
 
     def start(self) -> None:
@@ -87,22 +87,22 @@ class Scrubber:
 
     def news(self) -> None:
         """Notes that the owner has work to do."""
-        self._heard = time.monotonic()
+        self._last_message_s = time.monotonic()
 
     def end(self) -> None:
         """Ends the thread after the piece that it is reading."""
-        self._ended.set()
+        self._stopping.set()
 
     def _run(self) -> None:
         rest = FIRST_S
-        while not self._ended.wait(rest):
+        while not self._stopping.wait(rest):
             rest = ROUND_S
             try:
                 self.round()
             except (_EndedError, FencedError):
                 return
             except NosyncError as error:  # a disk fault: the next round retries
-                self._note(f"the log cannot be scrubbed: {error}")
+                self._report(f"the log cannot be scrubbed: {error}")
 
     def round(self) -> None:
         """Reads everything once, and repairs what is damaged.
@@ -114,31 +114,31 @@ class Scrubber:
         source = LogSource(self._folder, self._generation, files=self._files)
         try:
             surveyed = self._survey()
-            bad = [item for item in immutable_files(surveyed).values() if self._flaw(item)]
+            bad = [item for item in immutable_files(surveyed).values() if self._damage(item)]
             if bad:
                 surveyed = self._survey()
                 now = immutable_files(surveyed)
                 for item in bad:
                     if item.name in now:
-                        self._mend(now[item.name], source)
+                        self._repair(now[item.name], source)
             for address, doubt in self._replicas:
-                self._compare(surveyed, address, doubt)
+                self._compare_replica(surveyed, address, doubt)
         finally:
             source.close()
-        self._said = self._said._replace(rounds=self._said.rounds + 1)
-        self._note("")
+        self._totals = self._totals._replace(rounds=self._totals.rounds + 1)
+        self._report("")
 
     def _survey(self) -> LogSurvey:
-        surveyed = survey_log(self._files, self._folder, HostIdentity(), self._pace)
-        return completed_report(self._files, self._folder, surveyed, self._pace)
+        surveyed = survey_log(self._files, self._folder, HostIdentity(), self._throttle)
+        return completed_report(self._files, self._folder, surveyed, self._throttle)
 
-    def _flaw(self, item: ImmutableFile) -> str:
-        self._said = self._said._replace(files=self._said.files + 1)
-        return repair.damage_reason(self._files, self._folder, item, self._pace)
+    def _damage(self, item: ImmutableFile) -> str:
+        self._totals = self._totals._replace(files=self._totals.files + 1)
+        return repair.damage_reason(self._files, self._folder, item, self._throttle)
 
-    def _mend(self, item: ImmutableFile, source: LogSource) -> None:
+    def _repair(self, item: ImmutableFile, source: LogSource) -> None:
         """Replaces a file that is still damaged after another survey of the log."""
-        why = repair.damage_reason(self._files, self._folder, item, self._pace)
+        why = repair.damage_reason(self._files, self._folder, item, self._throttle)
         if not why:
             return
         addresses = [address for address, _ in self._replicas]
@@ -152,17 +152,17 @@ class Scrubber:
             check=source.check,
         )
         if mended is None:
-            self._note(f"'{item.name}' is damaged ({why}), and no replica has it whole")
+            self._report(f"'{item.name}' is damaged ({why}), and no replica has it whole")
         else:
-            self._said = self._said._replace(repaired=self._said.repaired + 1)
-            self._note(str(mended))
+            self._totals = self._totals._replace(repaired=self._totals.repaired + 1)
+            self._report(str(mended))
 
-    def _compare(
+    def _compare_replica(
         self, surveyed: LogSurvey, address: ReplicaAddress, doubt: Callable[[Iterable[str]], None]
     ) -> None:
         """Marks files as doubtful that differ at a replica and are intact here."""
         hurt = frozenset(each.file for each in surveyed.damage)
-        own = LocalFiles(self._files, self._folder, surveyed, hurt, self._pace)
+        own = LocalFiles(self._files, self._folder, surveyed, hurt, self._throttle)
         copy = compare_replicas(own, address, self._survey)
         if not copy.damage:
             return
@@ -171,26 +171,26 @@ class Scrubber:
         names = [
             name
             for name in (each.file for each in copy.damage)
-            if name not in hurt and not (name in known and self._flaw(known[name]))
+            if name not in hurt and not (name in known and self._damage(known[name]))
         ]
         if not names:
             return
         doubt(names)
-        self._said = self._said._replace(repaired=self._said.repaired + len(names))
+        self._totals = self._totals._replace(repaired=self._totals.repaired + len(names))
         for each in copy.damage:
             if each.file in names:
-                self._note(f"{address.url}: '{each.file}': {each.what}; it is sent anew")
+                self._report(f"{address.url}: '{each.file}': {each.what}; it is sent anew")
 
-    def _note(self, event: str) -> None:
-        self._said = self._said._replace(event=event)
-        self._tell(self._said)
+    def _report(self, event: str) -> None:
+        self._totals = self._totals._replace(event=event)
+        self._tell(self._totals)
 
-    def _pace(self, count: int) -> None:
+    def _throttle(self, count: int) -> None:
         """Sleeps after some bytes, for the rate limit and to let the owner go first."""
-        self._said = self._said._replace(bytes=self._said.bytes + count)
-        quiet = self._heard + QUIET_S - time.monotonic()
+        self._totals = self._totals._replace(bytes=self._totals.bytes + count)
+        quiet = self._last_message_s + QUIET_S - time.monotonic()
         rest = max(count / self._rate if self._rate else 0.0, min(quiet, QUIET_S))
-        if self._ended.wait(rest) if rest > 0 else self._ended.is_set():
+        if self._stopping.wait(rest) if rest > 0 else self._stopping.is_set():
             raise _EndedError
 
 

@@ -52,7 +52,7 @@ from nosync_nb.store.replication.protocol import LogName, Replica
 from nosync_nb.trace import checksums
 
 _ROUNDS_MAX = 8
-_TOLD_BYTES = 8 << 20
+_REPORT_BYTES = 8 << 20
 
 PIECE_BYTES = 1 << 20
 
@@ -68,7 +68,7 @@ class Acknowledgement(NamedTuple):
     offset: int = -1
 
 
-class _GoneError(Exception):
+class _FileGoneError(Exception):
     """A file that a frame names does not exist any more, because a checkpoint made it obsolete."""
 
 
@@ -105,20 +105,22 @@ class Shipper:
         self._source, self._replica, self._name = source, replica, name
         self._ask, self._tell, self._claim = ask, tell, claim
         self.incarnation = ""
-        self._stamp: tuple[int, int, int] | None = None  # stamp of the checkpoint at the replica
-        self._held: dict[str, int] | None = None
-        self._known: dict[str, int] = {}  # its files and sizes at the last contact
-        self._said = 0  # bytes sent at the last report
-        self._doubted: set[str] = set()  # files of the replica that are damaged
+        self._checkpoint_stamp: tuple[int, int, int] | None = (
+            None  # stamp of the checkpoint at the replica
+        )
+        self._remote_sizes: dict[str, int] | None = None
+        self._last_known_sizes: dict[str, int] = {}  # its files and sizes at the last contact
+        self._bytes_reported = 0  # bytes sent at the last report
+        self._doubtful: set[str] = set()  # files of the replica that are damaged
         self.acknowledged: Acknowledgement | None = None
         self.bytes_sent = 0
         self.counted, self.backlog_bytes, self.last_bytes = -1, 0, 0
 
     def doubt(self, names: Iterable[str]) -> None:
         """Sends files again that are damaged at the replica; until then nothing is acknowledged."""
-        self._doubted.update(names)
-        if self._doubted:
-            self._held, self.acknowledged = None, Acknowledgement()
+        self._doubtful.update(names)
+        if self._doubtful:
+            self._remote_sizes, self.acknowledged = None, Acknowledgement()
             self._tell(self)
 
     def ship(self, *, written: bool = False) -> bool:
@@ -140,40 +142,40 @@ class Shipper:
             if view is None:
                 return False
             try:
-                self._count(view)
-                if self._held is None:
+                self._count_backlog(view)
+                if self._remote_sizes is None:
                     self._tell(self)
-                return self._pass(view)
-            except _GoneError as gone:
+                return self._ship_view(view)
+            except _FileGoneError as gone:
                 missing = gone
             except BaseException:
-                self._held = None  # the next attempt begins with a promise
+                self._remote_sizes = None  # the next attempt begins with a promise
                 raise
         raise DurabilityError(
             f"'{missing}' is not here, and the log names it",
             hint="it is shipped when it was brought from another replica, or restored from a copy",
         )
 
-    def _pass(self, view: LogView) -> bool:
+    def _ship_view(self, view: LogView) -> bool:
         goal = Acknowledgement(view.end.seq, view.epoch, view.end.offset)
-        if self._held is None:
-            self._begin(view)
-            self._count(view)
+        if self._remote_sizes is None:
+            self._start_term(view)
+            self._count_backlog(view)
         elif self.acknowledged == goal and self._checkpointed(view):
-            if self._send_last(view):
+            if self._send_local_file(view):
                 return True
             self._replica.sync(self._source.term, goal.seq)  # raises if the copy is gone
             return False
-        held = self._held
+        held = self._remote_sizes
         assert held is not None
         lacks = sorted(view.files.keys() - held.keys() - view.last)
         if lacks:
             self._tell(self)
         for name in lacks:
             self._send(view, name)
-            if self.bytes_sent - self._said >= _TOLD_BYTES:
-                self._said = self.bytes_sent
-                self._count(view)
+            if self.bytes_sent - self._bytes_reported >= _REPORT_BYTES:
+                self._bytes_reported = self.bytes_sent
+                self._count_backlog(view)
                 self._tell(self)
         for extent in view.extents:
             self._extend(extent)
@@ -181,11 +183,11 @@ class Shipper:
             self._store_state(view.state)
         self._source.check()
         self._replica.sync(self._source.term, goal.seq)
-        self._doubted.clear()
+        self._doubtful.clear()
         self.acknowledged = goal
         self.backlog_bytes = 0
         self._tell(self)
-        kept = self._kept(view)
+        kept = self._needed_names(view)
         useless = [name for name in held if name not in kept]
         if useless:
             self._replica.discard(self._source.term, useless)
@@ -193,42 +195,46 @@ class Shipper:
                 del held[name]
         return True
 
-    def _send_last(self, view: LogView) -> bool:
+    def _send_local_file(self, view: LogView) -> bool:
         """Sends one local file; returns False if none is missing."""
-        assert self._held is not None
-        lacks = sorted(view.last - self._held.keys())
+        assert self._remote_sizes is not None
+        lacks = sorted(view.last - self._remote_sizes.keys())
         if lacks:
             self._tell(self)
             self._send(view, lacks[0])
         return bool(lacks)
 
     def _send(self, view: LogView, name: str) -> None:
-        assert self._held is not None
-        with closing(self._opened(name)) as file:
-            self._held[name] = verified_rows(file, view.files[name], self._storing(name))
+        assert self._remote_sizes is not None
+        with closing(self._open(name)) as file:
+            self._remote_sizes[name] = verified_rows(
+                file, view.files[name], self._store_pieces(name)
+            )
 
-    def _count(self, view: LogView) -> None:
+    def _count_backlog(self, view: LogView) -> None:
         """Counts the bytes to send; for a replica that was never reached, all bytes of the log."""
-        known = self._known
-        lacks = [name for name in view.files if name not in known or name in self._doubted]
+        known = self._last_known_sizes
+        lacks = [name for name in view.files if name not in known or name in self._doubtful]
         self.last_bytes = sum(view.files[name].size or 0 for name in lacks if name in view.last)
         lacks = [name for name in lacks if name not in view.last]
-        if view.state is not None and not (view.state.name in known and self._has(view.state)):
+        if view.state is not None and not (view.state.name in known and self._may_hold(view.state)):
             lacks.append(view.state.name)
         frames = sum(max(0, size - known.get(segment.name, 0)) for segment, size in view.extents)
         self.counted = view.end.offset
         self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in lacks)
 
-    def _has(self, state: ShippedCheckpoint) -> bool:
+    def _may_hold(self, state: ShippedCheckpoint) -> bool:
         """Returns True if the replica's checkpoint of this name may be the current one."""
-        return self._stamp is None or self._stamp == state.stamp
+        return self._checkpoint_stamp is None or self._checkpoint_stamp == state.stamp
 
     def _checkpointed(self, view: LogView) -> bool:
-        assert self._held is not None
+        assert self._remote_sizes is not None
         state = view.state
-        return state is None or (state.name in self._held and state.stamp == self._stamp)
+        return state is None or (
+            state.name in self._remote_sizes and state.stamp == self._checkpoint_stamp
+        )
 
-    def _kept(self, view: LogView) -> set[str]:
+    def _needed_names(self, view: LogView) -> set[str]:
         kept = {extent.segment.name for extent in view.extents}.union(view.files)
         if view.state is not None:
             kept.add(view.state.name)
@@ -236,7 +242,7 @@ class Shipper:
 
     # -- the first pass at a replica ---------------------------------------------------------
 
-    def _begin(self, view: LogView) -> None:
+    def _start_term(self, view: LogView) -> None:
         """Makes the replica accept the term, and determines which of its files are this log's."""
         promised = self._replica.promise(self._source.term, self._name)
         held = dict(promised.files)
@@ -257,7 +263,7 @@ class Shipper:
                 # Its acknowledgement is of another history and void; only its existence counts.
                 self._replica.sync(self._source.term, min(1, self._replica.acknowledged()))
                 self.acknowledged = Acknowledgement()
-        self._stamp = None
+        self._checkpoint_stamp = None
         for name, size in list(held.items()):
             if file_layout.is_frames(name):
                 continue
@@ -274,13 +280,13 @@ class Shipper:
             same = min(has, size)
             if (grows and has > size) or self._differs(segment.name, same):
                 del held[segment.name]
-        for name in self._doubted:
+        for name in self._doubtful:
             held.pop(name, None)
-        if view.state is not None and self._level_with(view.state, held):
-            self._stamp = view.state.stamp
-        self._held = self._known = held
+        if view.state is not None and self._holds_checkpoint(view.state, held):
+            self._checkpoint_stamp = view.state.stamp
+        self._remote_sizes = self._last_known_sizes = held
 
-    def _level_with(self, state: ShippedCheckpoint, held: Mapping[str, int]) -> bool:
+    def _holds_checkpoint(self, state: ShippedCheckpoint, held: Mapping[str, int]) -> bool:
         """Returns True if the replica has the same checkpoint, which may be large to send."""
         size = held.get(state.name)
         return (
@@ -295,7 +301,7 @@ class Shipper:
 
     # -- sending -----------------------------------------------------------------------------
 
-    def _storing(self, name: str) -> Put:
+    def _store_pieces(self, name: str) -> Put:
         """Returns the function that sends the pieces of a whole file."""
 
         def put(offset: int, data: bytes, last: bool) -> None:
@@ -306,19 +312,19 @@ class Shipper:
 
     def _store_state(self, state: ShippedCheckpoint) -> None:
         """Sends a checkpoint, unless it was replaced since the look."""
-        assert self._held is not None
-        with closing(self._opened(state.name)) as file:
+        assert self._remote_sizes is not None
+        with closing(self._open(state.name)) as file:
             if file.stamp() != state.stamp:
-                raise _GoneError(state.name)
-            self._held[state.name] = verified_checkpoint(
-                file, state.name, self._storing(state.name)
+                raise _FileGoneError(state.name)
+            self._remote_sizes[state.name] = verified_checkpoint(
+                file, state.name, self._store_pieces(state.name)
             )
-        self._stamp = state.stamp
+        self._checkpoint_stamp = state.stamp
 
     def _extend(self, extent: SegmentExtent) -> None:
         """Sends the missing bytes of a segment."""
-        assert self._held is not None
-        held, (segment, size) = self._held, extent
+        assert self._remote_sizes is not None
+        held, (segment, size) = self._remote_sizes, extent
         name, has = segment.name, held.get(segment.name)
         if has is not None and has >= size:
             return
@@ -326,8 +332,8 @@ class Shipper:
             # The new segment appears at once, so the bytes appended to earlier segments must be
             # durable first.
             self._replica.sync(self._source.term, None)
-            with closing(self._opened(name)) as file:
-                whole_segment(file, segment, size, self._storing(name))
+            with closing(self._open(name)) as file:
+                whole_segment(file, segment, size, self._store_pieces(name))
             held[name] = size
             return
 
@@ -336,15 +342,15 @@ class Shipper:
             held[name] = offset + len(data)
             self.bytes_sent += len(data)
 
-        with closing(self._opened(name)) as file:
+        with closing(self._open(name)) as file:
             verified_growth(file, segment, self._source.mark(segment, has), has, size, put)
 
-    def _opened(self, name: str) -> File:
+    def _open(self, name: str) -> File:
         try:
             return self._source.open(name)
         except DurabilityError as error:
             if error.errno == errno.ENOENT:
-                raise _GoneError(name) from None
+                raise _FileGoneError(name) from None
             raise
 
 
@@ -356,10 +362,10 @@ def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
     """
     size = file.size()
     if wanted.size is not None and size != wanted.size:
-        raise _hurt(wanted.name, f"it has {size} bytes, not {wanted.size}")
-    pieces = _Pieces(put)
+        raise _damaged_error(wanted.name, f"it has {size} bytes, not {wanted.size}")
+    pieces = _PieceWriter(put)
     for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest, pieces.take):
-        raise _hurt(wanted.name, flaw.why)
+        raise _damaged_error(wanted.name, flaw.why)
     pieces.end()
     return size
 
@@ -373,7 +379,7 @@ def verified_checkpoint(file: File, name: str, put: Put) -> int:
     data = file.read_at(0, file.size())
     said = checkpoint.decode_checkpoint(data, name, file.path)
     if isinstance(said, str):
-        raise _hurt(name, said)
+        raise _damaged_error(name, said)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]
         put(start, piece, start + len(piece) == len(data))
@@ -388,10 +394,10 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
     """
     header = file.read_at(0, HEADER_BYTES)
     if header != encode_header(segment):
-        raise _hurt(segment.name, "its header is not what was written")
-    pieces = _Pieces(put)
+        raise _damaged_error(segment.name, "its header is not what was written")
+    pieces = _PieceWriter(put)
     pieces.take(header)
-    for data in _proven(file, segment, segment.start, size):
+    for data in _verified_frames(file, segment, segment.start, size):
         pieces.take(data)
     pieces.end()
 
@@ -408,7 +414,7 @@ def verified_growth(
         CorruptLogError: they are damaged; the bytes before the damaged frame were passed on.
     """
     at = segment.local(known.offset)
-    for data in _proven(file, segment, known, size):
+    for data in _verified_frames(file, segment, known, size):
         for start in range(0, len(data), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
             end = at + len(piece)
@@ -418,31 +424,31 @@ def verified_growth(
             at = end
 
 
-class _Pieces:
+class _PieceWriter:
     """Puts a file piece by piece, each when it is known if another one follows."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
-        self._at = 0
-        self._next = bytearray()
+        self._offset = 0
+        self._buffer = bytearray()
 
     def take(self, data: bytes) -> None:
         """Adds the next bytes."""
-        self._next += data
-        while len(self._next) > PIECE_BYTES:
-            self._give(bytes(self._next[:PIECE_BYTES]), last=False)
+        self._buffer += data
+        while len(self._buffer) > PIECE_BYTES:
+            self._write(bytes(self._buffer[:PIECE_BYTES]), last=False)
 
     def end(self) -> None:
         """Puts the rest as the last piece."""
-        self._give(bytes(self._next), last=True)
+        self._write(bytes(self._buffer), last=True)
 
-    def _give(self, data: bytes, *, last: bool) -> None:
-        self._put(self._at, data, last)
-        self._at += len(data)
-        del self._next[: len(data)]
+    def _write(self, data: bytes, *, last: bool) -> None:
+        self._put(self._offset, data, last)
+        self._offset += len(data)
+        del self._buffer[: len(data)]
 
 
-def _proven(file: File, segment: Segment, known: Mark, size: int) -> Iterator[bytes]:
+def _verified_frames(file: File, segment: Segment, known: Mark, size: int) -> Iterator[bytes]:
     """Yields the verified bytes of the frames after a mark, up to `size`."""
     end, most = known, PIECE_BYTES
     while (at := segment.local(end.offset)) < size:
@@ -455,11 +461,11 @@ def _proven(file: File, segment: Segment, known: Mark, size: int) -> Iterator[by
         need = frames.bytes_needed(data, end)
         if not len(data) < need <= size - at or len(data) < min(most, size - at):
             reason = damage.reason if damage and data else "the file ends here"
-            raise _hurt(segment.name, f"frame {end.seq + 1}: {reason}")
+            raise _damaged_error(segment.name, f"frame {end.seq + 1}: {reason}")
         most = need
 
 
-def _hurt(name: str, why: str) -> CorruptLogError:
+def _damaged_error(name: str, why: str) -> CorruptLogError:
     return CorruptLogError(
         f"'{name}' is damaged here, and is not shipped: {why}",
         hint="it is repaired from a replica that has it whole; else restore it from a copy",

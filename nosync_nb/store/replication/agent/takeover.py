@@ -69,7 +69,7 @@ class CopyClaims:
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
         self._lock = threading.Lock()
-        self._known: dict[int, str] = {}
+        self._copies: dict[int, str] = {}
 
     def claim(self, replica: int, incarnation: str) -> None:
         """Assigns a copy to a replica.
@@ -78,8 +78,8 @@ class CopyClaims:
             DuplicateReplicaError: another replica has that copy.
         """
         with self._lock:
-            self._known.pop(replica, None)
-            for other, known in self._known.items():
+            self._copies.pop(replica, None)
+            for other, known in self._copies.items():
                 if known == incarnation:
                     raise DuplicateReplicaError(
                         f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
@@ -88,7 +88,7 @@ class CopyClaims:
                         f" folder of '{self._urls[other]}' there, delete this one: it is filled"
                         " anew",
                     )
-            self._known[replica] = incarnation
+            self._copies[replica] = incarnation
 
 
 class TakeoverVote(NamedTuple):
@@ -160,7 +160,7 @@ class TakeoverPoll:
         if len(sound) >= needed or (not ahead and (every or told >= needed)):
             return
         if vote in ahead and (every or len(ahead) >= self._quorum):
-            raise ReplicaAheadError(vote.ahead, hint=_remedy(ahead))
+            raise ReplicaAheadError(vote.ahead, hint=_ahead_hint(ahead))
         why = f"{len(sound)} of {needed} replicas have told that this log lacks nothing"
         silent = self._replicas - len(votes)
         if silent and not vote.generation:
@@ -172,7 +172,7 @@ class TakeoverPoll:
         )
 
 
-def _remedy(ahead: Sequence[TakeoverVote]) -> str:
+def _ahead_hint(ahead: Sequence[TakeoverVote]) -> str:
     """Returns the hint for a log that lacks frames of replicas."""
     if all(each.damage for each in ahead):
         return (
@@ -201,9 +201,9 @@ def vote_of_replica(
 
     Cost: the headers and the digests of its segments; where these differ, its frames are read.
     """
-    own = _own(source, replica, held)
+    own = _complete_chain(source, replica, held)
     begun = any(e.segment.generation == source.generation for e in view.extents)
-    why, torn = _ahead(source, replica, own) if begun else ("", False)
+    why, torn = _frames_ahead(source, replica, own) if begun else ("", False)
     generation, damage = own[0][0].generation if own else 0, ""
     if why:
         try:
@@ -218,7 +218,7 @@ def vote_of_replica(
     return TakeoverVote(why, generation if why or replica.acknowledged() else 0, damage, torn)
 
 
-def _ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
+def _frames_ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
     """Returns which frames the log lacks, in words, empty if none; and if the copy is torn."""
     torn = False
     for segment, size in own:
@@ -228,7 +228,11 @@ def _ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
             why = f"the replica goes on after frame {segment.start.seq}, which this log lacks"
             return why, torn
         here = source.size(segment.name)
-        if here is not None and here >= size and not _differs(source, replica, segment.name, size):
+        if (
+            here is not None
+            and here >= size
+            and not _bytes_differ(source, replica, segment.name, size)
+        ):
             continue
         data = replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
         theirs, damage = frames.scan_buffer(data, segment.start.offset, segment.start)
@@ -242,11 +246,11 @@ def _ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
     return "", torn
 
 
-def _differs(source: LogSource, replica: Replica, name: str, size: int) -> bool:
+def _bytes_differ(source: LogSource, replica: Replica, name: str, size: int) -> bool:
     return source.digest(name, size) != replica.digest(name, size)
 
 
-def _own(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
+def _complete_chain(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
     """Returns the segments of the newest complete log of the replica.
 
     Files that it received while it caught up were never acknowledged. Segments that lead neither to
@@ -257,7 +261,7 @@ def _own(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
         for name in filter(file_layout.is_checkpoint, held)
     )
     marks = [mark for mark in map(checkpoint.mark_of, heads) if mark is not None]
-    headers = _headers(source, replica, held)
+    headers = _segment_headers(source, replica, held)
     for newest in sorted(headers, reverse=True):
         chain: list[tuple[Segment, int]] = []
         which: tuple[int, int] | None = newest
@@ -269,19 +273,19 @@ def _own(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
                 break
             chain.append((segment, size))
             which, stop = segment.before, segment.start.offset
-        if which is None or any(_between(mark, chain) for mark in marks):
+        if which is None or any(_in_chain(mark, chain) for mark in marks):
             return chain
     return []
 
 
-def _between(mark: Mark, chain: Own) -> bool:
+def _in_chain(mark: Mark, chain: Own) -> bool:
     """Returns True if a mark is in consecutive segments, given with the newest first."""
     (last, size), (first, _) = chain[0], chain[-1]
     end = last.start.offset + size - HEADER_BYTES
     return first.start.offset <= mark.offset <= end
 
 
-def _headers(
+def _segment_headers(
     source: LogSource, replica: Replica, held: Mapping[str, int]
 ) -> dict[tuple[int, int], Segment]:
     """Returns the segments of a replica whose headers can be read, by their keys."""

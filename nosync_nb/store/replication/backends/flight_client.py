@@ -40,8 +40,8 @@ _NAMES_BYTES = 1 << 20
 _DIGEST_BYTES_PER_S = 10e6
 _MESSAGE_BYTES_MAX = 4 << 20
 _NAMES_MAX = 256
-_SHOWN = 200
-_PLAIN = (
+_SHOWN_MAX = 200
+_PLAIN_WORDS = (
     ("Connection refused", "nothing listens there"),
     ("resolv", "nobody knows its host's name"),
     ("lookup failed", "nobody knows its host's name"),
@@ -64,7 +64,7 @@ class ServerConnection:
     def __init__(self, address: ReplicaAddress, files: Files) -> None:
         self._address, self._files = address, files
         self._client: Any = None
-        self._greeting: ClientHandshake | None = None
+        self._handshake: ClientHandshake | None = None
 
     def call(self, header: dict[str, Any], data: bytes = b"", *, more_s: float = 0.0) -> bytes:
         """Returns the server's answer.
@@ -81,21 +81,21 @@ class ServerConnection:
 
         seconds = CALL_S + more_s + len(data) / SLOWEST_BYTES_PER_S
         try:
-            greeting = self._greeting or self._opened()
+            greeting = self._handshake or self._connect()
             body = greeting.call(header, data)
-            return greeting.read(body, self._asked("call", body, seconds))
+            return greeting.read(body, self._action("call", body, seconds))
         except (flight.FlightError, pa.ArrowException, UnauthenticatedError) as error:
             self.close()
-            raise self._failure(error, seconds) from error
+            raise self._call_error(error, seconds) from error
 
     def close(self) -> None:
         """Closes the connection."""
-        client, self._client, self._greeting = self._client, None, None
+        client, self._client, self._handshake = self._client, None, None
         if client is not None:
             with suppress(Exception):
                 client.close()
 
-    def _opened(self) -> ClientHandshake:
+    def _connect(self) -> ClientHandshake:
         """Connects, and verifies that the server has the token."""
         import pyarrow.flight as flight
 
@@ -112,24 +112,24 @@ class ServerConnection:
             f"{kind}://{host}", tls_root_certs=roots, generic_options=options
         )
         greeting = ClientHandshake(token)
-        if not greeting.proved(self._asked("hello", greeting.nonce, CALL_S)):
+        if not greeting.proved(self._action("hello", greeting.nonce, CALL_S)):
             self.close()
             raise DurabilityError(
                 f"'{self._address.url}' has another token than this user",
                 hint=f"give the server's token to this user: a line in "
                 f"'{flight_protocol.KNOWN}' beside the key, `{host} TOKEN`",
             )
-        self._greeting = greeting
+        self._handshake = greeting
         return greeting
 
-    def _asked(self, what: str, body: bytes, seconds: float) -> bytes:
+    def _action(self, what: str, body: bytes, seconds: float) -> bytes:
         import pyarrow.flight as flight
 
         action = flight.Action(what, body)
         found = self._client.do_action(action, flight.FlightCallOptions(timeout=seconds))
         return joined_bytes(each.body.to_pybytes() for each in found)
 
-    def _failure(self, error: Exception, seconds: float) -> DurabilityError:
+    def _call_error(self, error: Exception, seconds: float) -> DurabilityError:
         """Returns the error that a failed call raises."""
         import pyarrow.flight as flight
 
@@ -197,8 +197,8 @@ class FlightReplica:
     """
 
     def __init__(self, line: ServerConnection, url: str, log_id: bytes) -> None:
-        self._line, self._url, self._log = line, url, log_id.hex()
-        self._late: tuple[OwnerTerm, str, int, bytes] | None = None  # buffered bytes to append
+        self._connection, self._url, self._log_hex = line, url, log_id.hex()
+        self._buffered: tuple[OwnerTerm, str, int, bytes] | None = None  # buffered bytes to append
 
     @property
     def folder(self) -> None:
@@ -207,50 +207,50 @@ class FlightReplica:
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
-        said = self._ask("promised")
+        said = self._call("promised")
         return fencing_grant.decode_grant(said, self._url).term if said else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on, durably."""
-        self._late = None
+        self._buffered = None
         made = fencing_grant.encode_grant(FencingGrant(term, "", name))
         more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # the answer lists the files that it holds
-        return self._holdings(self._ask("promise", made, more_s=more_s))
+        return self._holdings(self._call("promise", made, more_s=more_s))
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
         self._flush()
-        return self._holdings(self._ask("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
+        return self._holdings(self._call("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """Writes the next piece of a new file; the last piece makes the file appear, durably."""
         self._flush()
-        self._ask("store", data, term=term, name=name, offset=offset, last=last)
+        self._call("store", data, term=term, name=name, offset=offset, last=last)
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Appends to a segment at its end; the next `sync` makes that durable."""
-        late = self._late
+        late = self._buffered
         if late is not None and late[:2] == (term, name):
             begun = late[3]
             if late[2] + len(begun) == offset and len(begun) + len(data) <= PIECE_BYTES:
-                self._late = term, name, late[2], begun + data
+                self._buffered = term, name, late[2], begun + data
                 return
         self._flush()
-        self._late = term, name, offset, data
+        self._buffered = term, name, offset, data
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Makes appended bytes durable, then checks that the term is still accepted."""
-        if self._late is not None and self._late[0] == term:
-            _, name, offset, data = self._late
-            self._late = None
-            self._ask("sync", data, term=term, seq=seq, name=name, offset=offset)
+        if self._buffered is not None and self._buffered[0] == term:
+            _, name, offset, data = self._buffered
+            self._buffered = None
+            self._call("sync", data, term=term, seq=seq, name=name, offset=offset)
         else:
             self._flush()
-            self._ask("sync", term=term, seq=seq)
+            self._call("sync", term=term, seq=seq)
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 0: nothing was acknowledged."""
-        said = decoded(self._ask("acknowledged"), self._url)
+        said = decoded(self._call("acknowledged"), self._url)
         if type(said) is not int or said < 0:
             raise malformed_reply_error(self._url)
         return said
@@ -258,7 +258,7 @@ class FlightReplica:
     def digest(self, name: str, size: int) -> bytes:
         """Returns the digest of the first bytes of a file."""
         self._flush()
-        return self._ask("digest", name=name, size=size, more_s=size / _DIGEST_BYTES_PER_S)
+        return self._call("digest", name=name, size=size, more_s=size / _DIGEST_BYTES_PER_S)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
@@ -268,7 +268,7 @@ class FlightReplica:
             piece = min(PIECE_BYTES, size - len(whole))
             more_s = piece / SLOWEST_BYTES_PER_S
             at = offset + len(whole)
-            data = self._ask("read", name=name, offset=at, size=piece, more_s=more_s)
+            data = self._call("read", name=name, offset=at, size=piece, more_s=more_s)
             if len(data) > piece:
                 raise malformed_reply_error(self._url)
             whole += data
@@ -281,24 +281,26 @@ class FlightReplica:
         self._flush()
         all_ = list(names)
         for at in range(0, len(all_), _NAMES_MAX):
-            self._ask("discard", term=term, names=all_[at : at + _NAMES_MAX])
+            self._call("discard", term=term, names=all_[at : at + _NAMES_MAX])
 
     def close(self) -> None:
         """Closes the connection; buffered bytes are dropped."""
-        self._late = None
-        self._line.close()
+        self._buffered = None
+        self._connection.close()
 
     def _flush(self) -> None:
         """Sends buffered bytes."""
-        if self._late is not None:
-            (term, name, offset, data), self._late = self._late, None
-            self._ask("append", data, term=term, name=name, offset=offset)
+        if self._buffered is not None:
+            (term, name, offset, data), self._buffered = self._buffered, None
+            self._call("append", data, term=term, name=name, offset=offset)
 
-    def _ask(self, what: str, data: bytes = b"", *, more_s: float = 0.0, **said: Any) -> bytes:
+    def _call(self, what: str, data: bytes = b"", *, more_s: float = 0.0, **said: Any) -> bytes:
         try:
-            return self._line.call({"do": what, "log": self._log, **said}, data, more_s=more_s)
+            return self._connection.call(
+                {"do": what, "log": self._log_hex, **said}, data, more_s=more_s
+            )
         except BaseException:
-            self._late = None  # the shipper starts over
+            self._buffered = None  # the shipper starts over
             raise
 
     def _holdings(self, said: bytes) -> ReplicaHoldings:
@@ -311,11 +313,11 @@ class FlightReplica:
 
 def plain(message: str) -> str:
     """Returns a transport error in plain words if it is known; else without its jargon."""
-    for sign, words in _PLAIN:
+    for sign, words in _PLAIN_WORDS:
         if sign in message:
             return words
     why = message.partition(". Detail:")[0].rpartition("last error: ")[2]
-    return _JARGON.sub("", why)[:_SHOWN]
+    return _JARGON.sub("", why)[:_SHOWN_MAX]
 
 
 def decoded(said: bytes, url: str) -> Any:

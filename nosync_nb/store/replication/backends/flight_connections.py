@@ -30,10 +30,10 @@ UNPROVED_MAX = 64
 PROOF_S = 1.0
 """Seconds within which a connection must make its first signed call if there are more."""
 
-_FEW = 128
+_FEW_DESCRIPTORS = 128
 """With so few descriptors in use, connections are not checked."""
 _PEERS_MAX = 4096
-_MAPPED = "::ffff:"
+_MAPPED_PREFIX = "::ffff:"
 
 
 class Connections:
@@ -47,7 +47,7 @@ class Connections:
         self._port, self._files = port, files or Files()
         self._lock = threading.Lock()
         self._proved: set[str] = set()
-        self._since: dict[str, float] = {}
+        self._first_seen: dict[str, float] = {}
 
     def prove(self, peer: str) -> None:
         """Records that a client has made a signed call.
@@ -68,17 +68,17 @@ class Connections:
         Cost: some 20 us while there are few.
         """
         descriptors = self._descriptors()
-        if len(descriptors) <= _FEW and len(self._proved) <= _PEERS_MAX:
+        if len(descriptors) <= _FEW_DESCRIPTORS and len(self._proved) <= _PEERS_MAX:
             return 0
         peers = _peers(descriptors, self._port)
         now = time.monotonic() if now is None else now
         with self._lock:
             self._proved.intersection_update(peers)
             unproved = [peer for peer in peers if peer not in self._proved]
-            self._since = {peer: self._since.get(peer, now) for peer in unproved}
+            self._first_seen = {peer: self._first_seen.get(peer, now) for peer in unproved}
             if len(unproved) <= UNPROVED_MAX:
                 return 0
-            old = [peer for peer in unproved if now - self._since[peer] >= PROOF_S]
+            old = [peer for peer in unproved if now - self._first_seen[peer] >= PROOF_S]
         for peer in old:
             _shut_down(peers[peer], peer)
         return len(old)
@@ -110,7 +110,7 @@ def _peer(fd: int, port: int) -> str | None:
         if held.family not in (socket.AF_INET, socket.AF_INET6) or held.getsockname()[1] != port:
             return None
         host, number = held.getpeername()[:2]
-        return f"{host.removeprefix(_MAPPED)}:{number}"
+        return f"{host.removeprefix(_MAPPED_PREFIX)}:{number}"
     finally:
         held.detach()
 
@@ -121,7 +121,9 @@ def _shut_down(fd: int, peer: str) -> None:
         held = socket.socket(fileno=fd)
         try:
             host, number = held.getpeername()[:2]
-            if f"{host.removeprefix(_MAPPED)}:{number}" == peer:  # else it was closed meanwhile
+            if (
+                f"{host.removeprefix(_MAPPED_PREFIX)}:{number}" == peer
+            ):  # else it was closed meanwhile
                 held.shutdown(socket.SHUT_RDWR)
         finally:
             held.detach()

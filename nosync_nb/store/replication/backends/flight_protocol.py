@@ -71,7 +71,7 @@ def server_token(files: Files) -> bytes:
     Raises:
         TrustError: other users can read it, or it is damaged.
     """
-    path = _beside(OWN)
+    path = _secret_path(OWN)
     if not files.exists(path):
         secret_files.create_secret_file(files, path, "token", _REMEDY)
     secret_files.check_folder(files, os.path.dirname(path), "token", _REMEDY)
@@ -97,7 +97,7 @@ def token_for(files: Files, address: ReplicaAddress) -> bytes:
         TrustError: other users can read the file, or its entry for the server is not a token.
         DurabilityError: the file has no entry for the server.
     """
-    path = _beside(KNOWN)
+    path = _secret_path(KNOWN)
     if files.exists(path):
         secret_files.check_secret_file(files, path, "tokens")
         for line in files.read(path, most=_BYTES_MAX).splitlines():
@@ -124,7 +124,7 @@ def root_certificates(files: Files) -> bytes:
     Raises:
         DurabilityError: no file with certificates exists, or it cannot be read.
     """
-    path = _beside(ROOTS)
+    path = _secret_path(ROOTS)
     if files.exists(path):
         return files.read(path, most=_BYTES_MAX)
     system = ssl.get_default_verify_paths().cafile
@@ -136,7 +136,7 @@ def root_certificates(files: Files) -> bytes:
     return files.read(os.path.realpath(system), most=_BYTES_MAX)
 
 
-def _beside(name: str) -> str:
+def _secret_path(name: str) -> str:
     return os.path.join(os.path.dirname(signing.key_path()), name)
 
 
@@ -158,7 +158,7 @@ class ServerHandshake:
     """The server's side of the handshake; it has no state for each client."""
 
     def __init__(self, token: bytes) -> None:
-        self._token, self._start = token, secrets.token_bytes(NONCE_BYTES)
+        self._token, self._start_secret = token, secrets.token_bytes(NONCE_BYTES)
 
     def hello(self, nonce: bytes) -> bytes:
         """Answers a client's nonce.
@@ -199,7 +199,7 @@ class ServerHandshake:
 
     def _nonce(self, theirs: bytes) -> bytes:
         """Returns the server's nonce for a client's; it differs after each start."""
-        return hashlib.blake2b(theirs, key=self._start, digest_size=NONCE_BYTES).digest()
+        return hashlib.blake2b(theirs, key=self._start_secret, digest_size=NONCE_BYTES).digest()
 
 
 class ClientHandshake:
@@ -269,14 +269,14 @@ def joined_bytes(pieces: Iterable[bytes]) -> bytes:
 
 
 def _proof(token: bytes, theirs: bytes, own: bytes) -> bytes:
-    return _mac(_hashed(token), b"proof", theirs + own)
+    return _mac(_token_key(token), b"proof", theirs + own)
 
 
 def _session_key(token: bytes, theirs: bytes, own: bytes) -> bytes:
-    return _mac(_hashed(token), b"session", theirs + own)
+    return _mac(_token_key(token), b"session", theirs + own)
 
 
-def _hashed(token: bytes) -> bytes:
+def _token_key(token: bytes) -> bytes:
     """Derives a key of fixed length from a token."""
     return hashlib.blake2b(token, digest_size=32, person=b"nosync replica").digest()
 

@@ -84,7 +84,7 @@ _IDLE_LOOKS = 100
 _PORT_MAX = 65535
 
 
-class _Held(NamedTuple):
+class _SessionCopy(NamedTuple):
     """A session's copy, and the time of its last call."""
 
     session: bytes
@@ -95,15 +95,15 @@ class _Held(NamedTuple):
 class ServerCopies:
     """Answers the calls of sessions about the logs in a folder; any thread may call.
 
-    Owns, under `_lock`, the copy of each session. A call to a copy runs under one of `_turns`, by
-    the log's id, which is acquired first.
+    Owns, under `_lock`, the copy of each session. A call to a copy runs under one of `_log_locks`,
+    by the log's id, which is acquired first.
     """
 
     def __init__(self, folder: str, files: Files | None = None) -> None:
         self._folder, self._files = folder, files or Files()
         self._lock = threading.Lock()
-        self._turns = [threading.Lock() for _ in range(_LOCKS)]
-        self._held: dict[bytes, _Held] = {}
+        self._log_locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._session_copies: dict[bytes, _SessionCopy] = {}
 
     def call(self, session: bytes, header: dict[str, Any], data: bytes) -> bytes:
         """Executes a call; returns the bytes for the client.
@@ -111,14 +111,14 @@ class ServerCopies:
         Raises:
             NosyncError: as `Replica` raises it; also for a malformed call.
         """
-        asked = _word(header, "do")
+        asked = _text_field(header, "do")
         if asked == "logs":
-            return self._logs()
+            return self._list_logs()
         call = _CALLS.get(asked)
         if call is None:
             raise DurabilityError(f"'{asked:.40}' is not known here", hint="update the server")
-        log_id = _log_id(header)
-        turn = self._turns[log_id[0] % _LOCKS]
+        log_id = _log_id_field(header)
+        turn = self._log_locks[log_id[0] % _LOCKS]
         if not turn.acquire(timeout=_BUSY_S):
             raise DurabilityError(
                 f"the server is busy with log {log_id.hex()}", hint="it is tried again"
@@ -127,16 +127,16 @@ class ServerCopies:
             if asked == "promise":
                 return self._promise(session, log_id, header, data)
             with self._lock:
-                held = self._held.get(log_id)
+                held = self._session_copies.get(log_id)
                 if held is not None and held.session == session:
-                    self._held[log_id] = held._replace(used=time.monotonic())
+                    self._session_copies[log_id] = held._replace(used=time.monotonic())
             if held is not None and held.session == session:
                 return call(held.replica, header, data)
             replica = self._replica(log_id)
             try:
                 if "term" in header:  # the error tells an earlier owner about its successor
                     said = replica.promised()
-                    if said is not None and fencing_grant.conflicts(said, _term(header)):
+                    if said is not None and fencing_grant.conflicts(said, _term_field(header)):
                         raise fencing_grant.grant_conflict_error(replica.folder, said)
                 return call(replica, header, data)
             finally:
@@ -148,13 +148,13 @@ class ServerCopies:
         """Ends the sessions that were silent for too long; returns their number."""
         before = time.monotonic() - idle_s
         with self._lock:
-            idle = [log_id for log_id, held in self._held.items() if held.used < before]
+            idle = [log_id for log_id, held in self._session_copies.items() if held.used < before]
         dropped = 0
         for log_id in idle:
-            turn = self._turns[log_id[0] % _LOCKS]
+            turn = self._log_locks[log_id[0] % _LOCKS]
             if turn.acquire(blocking=False):  # a copy in use is not idle
                 try:
-                    dropped += self._drop(log_id)
+                    dropped += self._end_session(log_id)
                 finally:
                     turn.release()
         return dropped
@@ -162,12 +162,12 @@ class ServerCopies:
     def close(self) -> None:
         """Ends all sessions; bytes that were appended and not synced do not count."""
         with self._lock:
-            ids = list(self._held)
+            ids = list(self._session_copies)
         for log_id in ids:
-            with self._turns[log_id[0] % _LOCKS]:
-                self._drop(log_id)
+            with self._log_locks[log_id[0] % _LOCKS]:
+                self._end_session(log_id)
 
-    def _logs(self) -> bytes:
+    def _list_logs(self) -> bytes:
         said = FolderSite(self._folder, self._files).logs()
         known = {
             log_id.hex(): fencing_grant.encode_grant(one).decode() for log_id, one in said.items()
@@ -177,8 +177,8 @@ class ServerCopies:
     def _promise(self, session: bytes, log_id: bytes, header: dict[str, Any], data: bytes) -> bytes:
         """Gives a copy to a session if the copy accepts its term."""
         if len(data) > _PROMISE_BYTES_MAX:  # a longer grant could not be read back
-            raise _senseless("name")
-        self._room(log_id)
+            raise _malformed_call("name")
+        self._check_limits(log_id)
         asked = fencing_grant.decode_grant(data, "the call")
         replica = self._replica(log_id)
         try:
@@ -186,12 +186,12 @@ class ServerCopies:
         except BaseException:
             replica.close()
             raise
-        self._drop(log_id)
+        self._end_session(log_id)
         with self._lock:
-            self._held[log_id] = _Held(session, replica, time.monotonic())
-        return _told(holdings)
+            self._session_copies[log_id] = _SessionCopy(session, replica, time.monotonic())
+        return _encode_holdings(holdings)
 
-    def _room(self, log_id: bytes) -> None:
+    def _check_limits(self, log_id: bytes) -> None:
         """Raises DurabilityError if the limit of copies or of sessions is reached."""
         copies = [name for name in self._files.names(self._folder) if len(name) == _ID_HEX]
         if len(copies) >= LOGS_MAX and log_id.hex() not in copies:
@@ -200,7 +200,7 @@ class ServerCopies:
                 hint=f"start one with another folder, or delete some in '{self._folder}'",
             )
         with self._lock:
-            full = len(self._held) >= SESSIONS_MAX and log_id not in self._held
+            full = len(self._session_copies) >= SESSIONS_MAX and log_id not in self._session_copies
         if full and not self.drop_idle(_SILENT_S):
             raise DurabilityError(
                 f"{SESSIONS_MAX} sessions ship to the server already", hint="it is tried again"
@@ -209,10 +209,10 @@ class ServerCopies:
     def _replica(self, log_id: bytes) -> FolderReplica:
         return FolderReplica(self._folder, log_id, files=self._files)
 
-    def _drop(self, log_id: bytes) -> bool:
+    def _end_session(self, log_id: bytes) -> bool:
         """Ends the session that has a copy; the caller holds the copy's turn."""
         with self._lock:
-            held = self._held.pop(log_id, None)
+            held = self._session_copies.pop(log_id, None)
         if held is not None:
             with suppress(DurabilityError):
                 held.replica.close()
@@ -230,25 +230,27 @@ def _promised(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> 
 
 
 def _holdings(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> bytes:
-    return _told(replica.held())
+    return _encode_holdings(replica.held())
 
 
 def _store(replica: FolderReplica, header: dict[str, Any], data: bytes) -> bytes:
-    name, offset = _word(header, "name"), _number(header, "offset")
-    replica.store(_term(header), name, offset, data, last=header.get("last") is True)
+    name, offset = _text_field(header, "name"), _int_field(header, "offset")
+    replica.store(_term_field(header), name, offset, data, last=header.get("last") is True)
     return b""
 
 
 def _append(replica: FolderReplica, header: dict[str, Any], data: bytes) -> bytes:
-    replica.append(_term(header), _word(header, "name"), _number(header, "offset"), data)
+    replica.append(
+        _term_field(header), _text_field(header, "name"), _int_field(header, "offset"), data
+    )
     return b""
 
 
 def _sync(replica: FolderReplica, header: dict[str, Any], data: bytes) -> bytes:
     if "name" in header:  # bytes to append first
         _append(replica, header, data)
-    seq = _number(header, "seq") if header.get("seq") is not None else None
-    replica.sync(_term(header), seq)
+    seq = _int_field(header, "seq") if header.get("seq") is not None else None
+    replica.sync(_term_field(header), seq)
     return b""
 
 
@@ -257,19 +259,19 @@ def _acknowledged(replica: FolderReplica, _header: dict[str, Any], _data: bytes)
 
 
 def _digest(replica: FolderReplica, header: dict[str, Any], _data: bytes) -> bytes:
-    return replica.digest(_word(header, "name"), _number(header, "size"))
+    return replica.digest(_text_field(header, "name"), _int_field(header, "size"))
 
 
 def _read(replica: FolderReplica, header: dict[str, Any], _data: bytes) -> bytes:
-    size = min(_number(header, "size"), PIECE_BYTES)
-    return replica.read(_word(header, "name"), _number(header, "offset"), size)
+    size = min(_int_field(header, "size"), PIECE_BYTES)
+    return replica.read(_text_field(header, "name"), _int_field(header, "offset"), size)
 
 
 def _discard(replica: FolderReplica, header: dict[str, Any], _data: bytes) -> bytes:
     names = header.get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _senseless("names")
-    replica.discard(_term(header), names)
+        raise _malformed_call("names")
+    replica.discard(_term_field(header), names)
     return b""
 
 
@@ -287,39 +289,39 @@ _CALLS: dict[str, Callable[[FolderReplica, dict[str, Any], bytes], bytes]] = {
 }
 
 
-def _told(holdings: ReplicaHoldings) -> bytes:
+def _encode_holdings(holdings: ReplicaHoldings) -> bytes:
     return json.dumps([holdings.incarnation, dict(holdings.files)]).encode()
 
 
-def _log_id(header: dict[str, Any]) -> bytes:
-    word = _word(header, "log")
+def _log_id_field(header: dict[str, Any]) -> bytes:
+    word = _text_field(header, "log")
     if len(word) != _ID_HEX or not set(word) <= set("0123456789abcdef"):
-        raise _senseless("log")
+        raise _malformed_call("log")
     return bytes.fromhex(word)
 
 
-def _term(header: dict[str, Any]) -> OwnerTerm:
+def _term_field(header: dict[str, Any]) -> OwnerTerm:
     match header.get("term"):
         case [int(generation), str(owner)]:
             return OwnerTerm(generation, owner)
-    raise _senseless("term")
+    raise _malformed_call("term")
 
 
-def _word(header: dict[str, Any], key: str) -> str:
+def _text_field(header: dict[str, Any], key: str) -> str:
     value = header.get(key)
     if not isinstance(value, str):
-        raise _senseless(key)
+        raise _malformed_call(key)
     return value
 
 
-def _number(header: dict[str, Any], key: str) -> int:
+def _int_field(header: dict[str, Any], key: str) -> int:
     value = header.get(key)
     if type(value) is not int or not 0 <= value < _OFFSET_MAX:
-        raise _senseless(key)
+        raise _malformed_call(key)
     return value
 
 
-def _senseless(key: str) -> DurabilityError:
+def _malformed_call(key: str) -> DurabilityError:
     return DurabilityError(f"a call has no '{key}' that makes sense", hint="update the client")
 
 
@@ -334,8 +336,8 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(
         self, where: str, copies: ServerCopies, token: bytes, tls: tuple[bytes, bytes] | None
     ) -> None:
-        self._copies, self._greeter = copies, ServerHandshake(token)
-        self._places = threading.BoundedSemaphore(CALLS_MAX)
+        self._copies, self._handshake = copies, ServerHandshake(token)
+        self._call_slots = threading.BoundedSemaphore(CALLS_MAX)
         super().__init__(where, tls_certificates=[tls] if tls else None)
         self.connections = Connections(self.port)
 
@@ -343,15 +345,15 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
         """Answers a client; a client with another token learns only that it has another token."""
         try:
             if action.type == "hello" and action.body.size == NONCE_BYTES:
-                return [_result(self._greeter.hello(action.body.to_pybytes()))]
+                return [_result(self._handshake.hello(action.body.to_pybytes()))]
             if action.type != "call" or action.body.size > CALL_BYTES_MAX:
                 raise UnauthenticatedError("no call")
-            call = self._greeter.opened(action.body.to_pybytes())
+            call = self._handshake.opened(action.body.to_pybytes())
             self.connections.prove(context.peer())
         except UnauthenticatedError as error:
             raise flight.FlightUnauthenticatedError(str(error)) from None
         said: bytes | NosyncError
-        if not self._places.acquire(blocking=False):
+        if not self._call_slots.acquire(blocking=False):
             said = DurabilityError("the server is busy", hint="it is tried again")
             return [_result(piece) for piece in check_answer(call, said)]
         try:
@@ -361,7 +363,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
         except Exception as error:  # the client gets it, and the server continues
             said = DurabilityError(f"the server failed: {type(error).__name__}: {error}")
         finally:
-            self._places.release()
+            self._call_slots.release()
         return [_result(piece) for piece in check_answer(call, said)]
 
 
@@ -383,20 +385,20 @@ def main(arguments: Sequence[str]) -> int:
 
 def _serve(options: argparse.Namespace, files: Files) -> None:
     """Listens until a signal ends it."""
-    tls = _identity(files, options)
+    tls = _tls_identity(files, options)
     token = (
         flight_protocol.client_token(files, options.token_file)
         if options.token_file
         else flight_protocol.server_token(files)
     )
     with ExitStack() as ends:
-        lock = _claimed(files, options.dir)
+        lock = _lock_folder(files, options.dir)
         ends.callback(lock.release)
         copies = ServerCopies(options.dir, files)
         ends.callback(copies.close)
-        service = _listening(options, copies, token, tls)
+        service = _start_service(options, copies, token, tls)
         ends.callback(service.shutdown)
-        told = _ending()
+        told = _signal_descriptor()
         kind = "grpc+tls" if tls else "grpc"
         at = f"{kind}://{_bracketed(options.host)}:{service.port}"
         sys.stdout.write(f"{at} keeps {options.dir}\n")
@@ -408,10 +410,10 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
                 copies.drop_idle()
             service.connections.limit()
             if _memory_bytes(files) > MEMORY_BYTES_MAX:
-                _again(service.port)
+                _restart(service.port)
 
 
-def _ending() -> int:
+def _signal_descriptor() -> int:
     """Makes SIGTERM and SIGINT, in whatever thread, signal a descriptor; returns the descriptor."""
     told, tell = os.pipe()
     os.set_blocking(tell, False)
@@ -441,7 +443,7 @@ def _port(word: str) -> int:
     return number
 
 
-def _identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] | None:
+def _tls_identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] | None:
     """Returns certificate and key, if they are given.
 
     Raises:
@@ -461,7 +463,7 @@ def _identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] 
     return files.read(options.tls_cert), files.read(options.tls_key)
 
 
-def _claimed(files: Files, folder: str) -> Lock:
+def _lock_folder(files: Files, folder: str) -> Lock:
     """Creates the folder of copies if its parent exists, and locks it for this process.
 
     Raises:
@@ -483,7 +485,7 @@ def _claimed(files: Files, folder: str) -> Lock:
     return lock
 
 
-def _listening(
+def _start_service(
     options: argparse.Namespace, copies: ServerCopies, token: bytes, tls: tuple[bytes, bytes] | None
 ) -> ReplicaService:
     host = _bracketed(options.host)
@@ -511,7 +513,7 @@ def _memory_bytes(files: Files) -> int:
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
-def _again(port: int) -> None:
+def _restart(port: int) -> None:
     """Restarts the process at its port; its clients reconnect."""
     sys.stderr.write("nosync replica: sent more than it may be, and starts again\n")
     sys.stderr.flush()

@@ -41,8 +41,7 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.files.os_errors import suppress_missing
 from nosync_nb.store.log import folder as log_folder
-from nosync_nb.store.replication import fencing_grant as promises
-from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication import fencing_grant, file_layout
 from nosync_nb.store.replication.fencing_grant import FencingGrant
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
@@ -79,7 +78,7 @@ class FolderSite:
     def logs(self, beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
         """Returns the grants of the logs that the site holds copies of, by log id."""
         present_files(self._files, self._folder)
-        promises = {}
+        grants = {}
         for name in self._files.names(self._folder):
             if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
                 beat()
@@ -88,8 +87,8 @@ class FolderSite:
                 said = read_promise(self._files, copy)
                 begun = any(map(file_layout.is_frames, self._files.names(copy)))
                 if said is not None and begun:
-                    promises[bytes.fromhex(name)] = said
-        return promises
+                    grants[bytes.fromhex(name)] = said
+        return grants
 
     def replica(self, log_id: bytes) -> FolderReplica:
         """Returns the copy of one log, which need not exist yet."""
@@ -108,13 +107,15 @@ class FolderReplica:
         self._files = files or Files()
         self._root = folder
         self._folder = os.path.join(folder, log_id.hex())
-        self._open: dict[str, File] = {}  # segments with appended bytes that are not synced
-        self._new: File | None = None  # the file that `store` is writing
+        self._open_segments: dict[
+            str, File
+        ] = {}  # segments with appended bytes that are not synced
+        self._new_file: File | None = None  # the file that `store` is writing
         self._doubtful: set[str] = set()  # doubtful segments that could not be recorded
         self._incarnation = ""
-        self._seq = -1  # the last acknowledged frame that was recorded; -1: unknown
-        self._written: dict[str, int] = {}  # least size of each file that the shipper wrote
-        self._compared: _Stamps | None = None  # stamps of the folders at the last comparison
+        self._recorded_seq = -1  # the last acknowledged frame that was recorded; -1: unknown
+        self._least_sizes: dict[str, int] = {}  # least size of each file that the shipper wrote
+        self._checked_stamps: _Stamps | None = None  # stamps of the folders at the last comparison
 
     @property
     def folder(self) -> str:
@@ -129,7 +130,7 @@ class FolderReplica:
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on, durably."""
         self.close()
-        self._make()
+        self._create_folders()
         lock = self._files.lock(os.path.join(self._folder, "lock"), wait_s=_LOCK_WAIT_S)
         if lock is None:
             raise DurabilityError(
@@ -138,23 +139,23 @@ class FolderReplica:
         try:
             said = read_promise(self._files, self._folder)
             said = said or FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
-            if promises.conflicts(said.term, term):
-                raise promises.grant_conflict_error(self._folder, said.term)
+            if fencing_grant.conflicts(said.term, term):
+                raise fencing_grant.grant_conflict_error(self._folder, said.term)
             if (said.term, said.name) != (term, name):
                 made = FencingGrant(term, said.incarnation, name)
                 self._files.replace(
-                    os.path.join(self._folder, "promise"), promises.encode_grant(made)
+                    os.path.join(self._folder, "promise"), fencing_grant.encode_grant(made)
                 )
         finally:
             lock.release()
-        self._incarnation, self._seq = said.incarnation, -1
+        self._incarnation, self._recorded_seq = said.incarnation, -1
         names = self._names()
         for path in self._unfinished(names):
             self._files.unlink(path)
         held = self._sizes(names)
-        self._written, self._compared = dict(held), None
+        self._least_sizes, self._checked_stamps = dict(held), None
         self._settle()  # last, because an earlier owner may write until the grant
-        doubtful = self._doubts()
+        doubtful = self._read_doubtful()
         return ReplicaHoldings(
             said.incarnation, {n: s for n, s in held.items() if n not in doubtful}
         )
@@ -197,8 +198,8 @@ class FolderReplica:
                 self._check(term)
                 self._drop_new()
                 self._files.unlink(temporary)
-                self._new = self._files.create(temporary)
-            new = self._new
+                self._new_file = self._files.create(temporary)
+            new = self._new_file
             if new is None or new.path != temporary or new.size() != offset:
                 raise DurabilityError(f"'{path}': a piece at byte {offset} follows nothing")
             new.append(data)
@@ -208,18 +209,18 @@ class FolderReplica:
                 self._drop_new()
                 self._files.rename(temporary, path)
                 self._files.sync_folder(os.path.dirname(path))
-                self._written[name] = offset + len(data)
-                self._believe(name)
+                self._least_sizes[name] = offset + len(data)
+                self._clear_doubt(name)
         except BaseException:
             self._drop_new()
             raise
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Appends to a segment at its end; the next `sync` makes that durable."""
-        file = self._open.get(name)
+        file = self._open_segments.get(name)
         if file is None:
             self._check(term)
-            file = self._open[name] = self._files.open(
+            file = self._open_segments[name] = self._files.open(
                 file_layout.file_path(self._folder, name), write=True
             )
         if file.size() != offset:
@@ -227,7 +228,7 @@ class FolderReplica:
                 f"'{file.path}' holds {file.size()} bytes, and byte {offset} was to follow"
             )
         file.write_at(offset, data)
-        self._written[name] = offset + len(data)
+        self._least_sizes[name] = offset + len(data)
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Makes appended bytes durable, then checks that the term is still accepted.
@@ -236,13 +237,13 @@ class FolderReplica:
         sync may falsely succeed. It will be stored again.
         """
         try:
-            for name, file in self._open.items():
-                self._bring(name, file)
+            for name, file in self._open_segments.items():
+                self._sync_segment(name, file)
                 if file.deleted():
                     raise DurabilityError(f"'{file.path}' was deleted")
             self._check(term)
-            self._compare()
-            if seq is not None and seq != self._seq:
+            self._check_paths()
+            if seq is not None and seq != self._recorded_seq:
                 self._acknowledge(seq)
         except BaseException:
             self.close()
@@ -255,7 +256,7 @@ class FolderReplica:
         damaged. It must not disappear either, because the copy would not testify in a takeover
         (takeover.py).
         """
-        before = self._seq if self._seq >= 0 else self.acknowledged()
+        before = self._recorded_seq if self._recorded_seq >= 0 else self.acknowledged()
         path = file_layout.temporary_name(self._folder, "acknowledged")
         word = seq.to_bytes(8, "little")
         data = word + bytes(byte ^ 0xFF for byte in word)
@@ -269,12 +270,12 @@ class FolderReplica:
                     file.sync()
             finally:
                 file.close()
-        self._seq = seq
+        self._recorded_seq = seq
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 1: its record is torn; 0: nothing acknowledged."""
         path = file_layout.temporary_name(self._folder, "acknowledged")
-        data = suppress_missing(self._files.read, path, most=promises.BYTES_MAX)
+        data = suppress_missing(self._files.read, path, most=fencing_grant.BYTES_MAX)
         if data is None:
             return 0
         word = data[:8]
@@ -297,19 +298,19 @@ class FolderReplica:
         """Deletes files of the log."""
         for name in names:
             self._check(term)
-            open_ = self._open.pop(name, None)
+            open_ = self._open_segments.pop(name, None)
             if open_ is not None:
                 open_.close()
-            self._written.pop(name, None)
+            self._least_sizes.pop(name, None)
             self._files.unlink(file_layout.file_path(self._folder, name))
 
     def close(self) -> None:
         """Closes the files that it has open."""
         self._drop_new()
-        while self._open:
-            self._open.popitem()[1].close()
+        while self._open_segments:
+            self._open_segments.popitem()[1].close()
 
-    def _make(self) -> None:
+    def _create_folders(self) -> None:
         """Creates the folder of the copy; only the user creates the folder for all copies."""
         present_files(self._files, self._root)
         self._files.make_folder(self._folder)
@@ -320,30 +321,30 @@ class FolderReplica:
     def _check(self, term: OwnerTerm) -> None:
         said = read_promise(self._files, self._folder)
         if said is None or said.incarnation != self._incarnation:
-            raise self._replaced()
+            raise self._replaced_error()
         if said.term != term:
-            raise promises.grant_conflict_error(self._folder, said.term)
+            raise fencing_grant.grant_conflict_error(self._folder, said.term)
 
-    def _compare(self) -> None:
+    def _check_paths(self) -> None:
         """Checks that the paths lead to the files that were written.
 
         The names are listed again only if a folder has changed, because a sync follows each epoch.
 
         Cost: one system call for each open segment, and three.
         """
-        for name, file in self._open.items():
+        for name, file in self._open_segments.items():
             status = self._files.status(file.path)
-            if status.st_ino != file.stamp()[0] or status.st_size < self._written[name]:
-                raise self._replaced()
+            if status.st_ino != file.stamp()[0] or status.st_size < self._least_sizes[name]:
+                raise self._replaced_error()
         stamps = self._stamps()
-        if stamps == self._compared:
+        if stamps == self._checked_stamps:
             return
-        self._compared = None
+        self._checked_stamps = None
         held = self._sizes(self._names())
-        if any(held.get(name, -1) < size for name, size in self._written.items()):
-            raise self._replaced()
+        if any(held.get(name, -1) < size for name, size in self._least_sizes.items()):
+            raise self._replaced_error()
         if max(changed for *_, changed in stamps) < time.time_ns() - _TICK_NS:
-            self._compared = stamps
+            self._checked_stamps = stamps
 
     def _stamps(self) -> _Stamps:
         """Returns values that change if a folder of the copy or a name in it is replaced."""
@@ -353,7 +354,7 @@ class FolderReplica:
         statuses = map(self._files.status, (self._folder, *inner))
         return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in statuses)
 
-    def _replaced(self) -> DurabilityError:
+    def _replaced_error(self) -> DurabilityError:
         return DurabilityError(
             f"'{self._folder}' is not the copy any more that it was",
             hint="it is filled anew at the next try",
@@ -382,38 +383,38 @@ class FolderReplica:
                 if file_layout.is_segment(name):
                     file = self._files.open(file_layout.file_path(self._folder, name))
                     try:
-                        self._bring(name, file)
+                        self._sync_segment(name, file)
                     finally:
                         file.close()
             self._files.sync_folder(folder)
 
     # -- doubt -------------------------------------------------------------------------------
 
-    def _bring(self, name: str, file: File) -> None:
+    def _sync_segment(self, name: str, file: File) -> None:
         """Syncs a segment; if that fails, the segment is recorded as doubtful first."""
         try:
             file.sync()
         except DurabilityError:
-            self._doubt(name)
+            self._mark_doubtful(name)
             raise
 
-    def _doubt(self, name: str) -> None:
+    def _mark_doubtful(self, name: str) -> None:
         """Records a segment as doubtful; if that fails, deletes it."""
         try:
-            self._note({*self._doubts(), name})
+            self._write_doubtful({*self._read_doubtful(), name})
         except DurabilityError:
             self._doubtful.add(name)
             with suppress(DurabilityError):
                 self._files.unlink(file_layout.file_path(self._folder, name))
 
-    def _believe(self, name: str) -> None:
+    def _clear_doubt(self, name: str) -> None:
         """Removes a file that was stored again from the doubtful ones."""
         self._doubtful.discard(name)
-        doubtful = self._doubts() if file_layout.is_segment(name) else ()
+        doubtful = self._read_doubtful() if file_layout.is_segment(name) else ()
         if name in doubtful:
-            self._note({*doubtful} - {name})
+            self._write_doubtful({*doubtful} - {name})
 
-    def _doubts(self) -> set[str]:
+    def _read_doubtful(self) -> set[str]:
         """Returns the doubtful segments; all segments, if the record of them is damaged."""
         path = file_layout.temporary_name(self._folder, _DOUBTFUL)
         data = suppress_missing(self._files.read, path, most=_NOTE_BYTES_MAX)
@@ -422,12 +423,12 @@ class FolderReplica:
             names = list(filter(file_layout.is_segment, self._files.names(self._folder)))
         return self._doubtful.union(names)
 
-    def _note(self, names: Iterable[str]) -> None:
+    def _write_doubtful(self, names: Iterable[str]) -> None:
         path, text = file_layout.temporary_name(self._folder, _DOUBTFUL), "\n".join(sorted(names))
         self._files.replace(path, text.encode())
 
     def _drop_new(self) -> None:
-        new, self._new = self._new, None
+        new, self._new_file = self._new_file, None
         if new is not None:
             new.close()
 
@@ -462,6 +463,6 @@ def read_promise(files: Files, folder: str) -> FencingGrant | None:
         CorruptLogError: the file is damaged.
     """
     data = suppress_missing(
-        files.read, file_layout.temporary_name(folder, "promise"), most=promises.BYTES_MAX
+        files.read, file_layout.temporary_name(folder, "promise"), most=fencing_grant.BYTES_MAX
     )
-    return None if data is None else promises.decode_grant(data, folder)
+    return None if data is None else fencing_grant.decode_grant(data, folder)

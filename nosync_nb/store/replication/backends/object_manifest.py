@@ -216,17 +216,17 @@ def decode_record(data: bytes, where: str) -> CopyRecord:
         if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(words) != crc:
             raise ValueError("checksum")
         said: dict[str, Any] = json.loads(words)
-        slot, seq = _number(said["slot"], _SLOT_MAX), _number(said["seq"], 1 << 63)
-        if len(data) != _HEAD + size + _number(said["bytes"], _SIZE_MAX):
+        slot, seq = _checked_number(said["slot"], _SLOT_MAX), _checked_number(said["seq"], 1 << 63)
+        if len(data) != _HEAD + size + _checked_number(said["bytes"], _SIZE_MAX):
             raise ValueError("size")
         if not _TOKEN.fullmatch(said["writer"]):
             raise ValueError("writer")
         promise = fencing_grant.decode_grant(said["promise"].encode(), where)
         reigns = said["reigns"]
         if reigns is not None:
-            reigns = tuple(_number(each, _SLOT_MAX) for each in reigns)
+            reigns = tuple(_checked_number(each, _SLOT_MAX) for each in reigns)
         changes = {
-            name: _change(name, each, record_key(slot), _HEAD + size)
+            name: _decode_change(name, each, record_key(slot), _HEAD + size)
             for name, each in said["files"].items()
         }
         begins = said.get("begins", False) is True
@@ -238,7 +238,7 @@ def decode_record(data: bytes, where: str) -> CopyRecord:
         ) from error
 
 
-def _change(name: str, said: Any, own: str, start: int) -> FileChange | None:
+def _decode_change(name: str, said: Any, own: str, start: int) -> FileChange | None:
     if not file_layout.is_file(name):
         raise ValueError("name")
     if said is None:
@@ -248,12 +248,14 @@ def _change(name: str, said: Any, own: str, start: int) -> FileChange | None:
     for key, at, size, rank in more:
         if key and not _KEY.fullmatch(key):
             raise ValueError("key")
-        at = _number(at, _SIZE_MAX) + (0 if key else start)
-        pieces.append(ObjectPiece(key or own, at, _number(size, _SIZE_MAX), _number(rank, 64)))
-    return FileChange(_number(keep, _SIZE_MAX), tuple(pieces), bytes.fromhex(digest))
+        at = _checked_number(at, _SIZE_MAX) + (0 if key else start)
+        pieces.append(
+            ObjectPiece(key or own, at, _checked_number(size, _SIZE_MAX), _checked_number(rank, 64))
+        )
+    return FileChange(_checked_number(keep, _SIZE_MAX), tuple(pieces), bytes.fromhex(digest))
 
 
-def _number(said: Any, most: int) -> int:
+def _checked_number(said: Any, most: int) -> int:
     if type(said) is not int or not 0 <= said < most:
         raise ValueError("number")
     return said
@@ -306,12 +308,12 @@ class ManifestChain:
         self._bucket, self._root = bucket, root
         self.where = f"{bucket.where}/{root}"
         self.writer = secrets.token_hex(8)
-        self._known: tuple[ObjectName | None, CopyState | None] = (None, None)
+        self._cached: tuple[ObjectName | None, CopyState | None] = (None, None)
         self._state: CopyState | None = None  # None while a request is unanswered
-        self._later: OwnerTerm | None = None
+        self._successor: OwnerTerm | None = None
         self._uses: Counter[str] = Counter()  # pieces of the state in each object
-        self._useless: set[str] = set()
-        self._tried = False
+        self._obsolete: set[str] = set()
+        self._probed = False
 
     def path(self, key: str) -> str:
         """Returns the name of an object in the bucket."""
@@ -327,7 +329,7 @@ class ManifestChain:
 
     def known(self) -> CopyState | None:
         """Returns the cached state of the copy; reads the chain only without a cached one."""
-        return self._state or self._known[1] or self._read()
+        return self._state or self._cached[1] or self._read()
 
     def reign(self, term: OwnerTerm) -> CopyState:
         """Returns the state, if a term may extend it.
@@ -336,8 +338,8 @@ class ManifestChain:
             FencedError: the copy has accepted a later term.
             DurabilityError: the copy must be promised first, or again after a failed request.
         """
-        if self._later is not None:
-            raise fencing_grant.grant_conflict_error(self.where, self._later)
+        if self._successor is not None:
+            raise fencing_grant.grant_conflict_error(self.where, self._successor)
         if self._state is None:
             raise DurabilityError(
                 f"'{self.where}' is to be promised anew", hint="it is tried again"
@@ -349,17 +351,17 @@ class ManifestChain:
     def begin(self, term: OwnerTerm, name: LogName) -> CopyState:
         """Makes the copy accept a term; see `Replica.promise`."""
         was, self._state = self._state, None
-        self._try()
+        self._probe_store()
         state = self._read()
         for _ in range(_TRIES_MAX):
             if state is None:
-                state = CopyState(0, 0, _nobody(name), "", (), 0, {})
+                state = CopyState(0, 0, _new_grant(name), "", (), 0, {})
             said = state.promise
             if fencing_grant.conflicts(said.term, term):
-                self._later = said.term
+                self._successor = said.term
                 raise fencing_grant.grant_conflict_error(self.where, said.term)
             if (state.writer, said.term, said.name) == (self.writer, term, name):
-                return self._begun(state, swept=state is was)
+                return self._start_term(state, swept=state is was)
             made = FencingGrant(term, said.incarnation, name)
             slot = state.slot + 1
             first = CopyRecord(slot, self.writer, made, state.seq, {}, None, begins=True)
@@ -367,9 +369,9 @@ class ManifestChain:
                 first = first._replace(reigns=(*state.reigns, slot))
             other = self._create(first, encode_record(first, b""), state)
             if other is None:
-                assert self._known[1] is not None
-                return self._begun(self._known[1], swept=False)
-            state = self._follow(state, other)
+                assert self._cached[1] is not None
+                return self._start_term(self._cached[1], swept=False)
+            state = self._state_after_other(state, other)
         raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
 
     def commit(
@@ -389,14 +391,14 @@ class ManifestChain:
         seq = before.seq if seq is None else seq
         record = CopyRecord(slot, self.writer, before.promise, seq, changes, None)
         if slot - before.full >= FAN - 1:
-            record = _whole(before, record, self.where)
+            record = _completed(before, record, self.where)
         made = encode_record(record, data)
         self._state = None  # unknown until the request is answered
         other = self._create(record, made, before)
         if other is not None:
-            raise self._refused(other, term)
-        self._state = self._known[1]
-        self._count(before, changes)
+            raise self._refused_error(other, term)
+        self._state = self._cached[1]
+        self._count_uses(before, changes)
         self.clear()
 
     def present(self, term: OwnerTerm) -> CopyState:
@@ -410,8 +412,8 @@ class ManifestChain:
             self._state = None
             current = self._read()
             if current is not None and fencing_grant.conflicts(current.promise.term, term):
-                self._later = current.promise.term  # a later owner has deleted the record
-                raise fencing_grant.grant_conflict_error(self.where, self._later)
+                self._successor = current.promise.term  # a later owner has deleted the record
+                raise fencing_grant.grant_conflict_error(self.where, self._successor)
             raise DurabilityError(
                 f"'{self.where}' is not the copy any more that it was",
                 hint="it is filled anew at the next try",
@@ -423,23 +425,23 @@ class ManifestChain:
         path = self.path(record_key(self.reign(term).slot + 1))
         if self._bucket.holds(path):
             self._state = None
-            raise self._refused(
+            raise self._refused_error(
                 decode_record(self._bucket.get(path, most=RECORD_BYTES_MAX) or b"", self.where),
                 term,
             )
 
     def clear(self) -> None:
         """Deletes objects that no record names any more; a failed deletion is retried."""
-        if self._useless:
-            self._bucket.delete(map(self.path, sorted(self._useless)))
-            self._useless.clear()
+        if self._obsolete:
+            self._bucket.delete(map(self.path, sorted(self._obsolete)))
+            self._obsolete.clear()
 
     # -- reading -----------------------------------------------------------------------------
 
     def _read(self) -> CopyState | None:
         """Reads the state from the chain; None if it is empty."""
         for _ in range(_TRIES_MAX):
-            there = self._there()
+            there = self._listed_records()
             if not there:
                 return None
             last = max(there)
@@ -448,11 +450,11 @@ class ManifestChain:
             except _PrunedError:
                 continue
             except CorruptLogError:  # or the copy was replaced while it was read
-                if self._there().get(last) == there[last]:
+                if self._listed_records().get(last) == there[last]:
                     raise
         raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
 
-    def _there(self) -> dict[int, ObjectName]:
+    def _listed_records(self) -> dict[int, ObjectName]:
         """Returns the records that exist, by their numbers."""
         return {
             slot: each
@@ -461,8 +463,8 @@ class ManifestChain:
         }
 
     def _read_once(self, there: Mapping[int, ObjectName], last: int) -> CopyState | None:
-        if self._known[0] == there[last]:
-            return self._known[1]
+        if self._cached[0] == there[last]:
+            return self._cached[1]
         read: list[bytes | None] = []
         said: list[CopyRecord] = []
         first = last + 1
@@ -476,7 +478,7 @@ class ManifestChain:
             read = some + read
             if read[-1] is None:
                 raise _PrunedError
-            said = self._decoded(read)
+            said = self._decode_all(read)
             if len(said) < len(read):
                 break  # records before a damaged one are useless
         whole = [i for i, record in enumerate(said) if record.reigns is not None]
@@ -486,11 +488,11 @@ class ManifestChain:
         if state is None and None in read:
             raise _PrunedError
         if state is None:
-            state = _lost(said[-1])
-        self._known = there[last], state
+            state = _empty_state(said[-1])
+        self._cached = there[last], state
         return state
 
-    def _decoded(self, read: Sequence[bytes | None]) -> list[CopyRecord]:
+    def _decode_all(self, read: Sequence[bytes | None]) -> list[CopyRecord]:
         """Returns the records after the last damaged one; raises if the newest is damaged."""
         said: list[CopyRecord] = []
         for data in read:
@@ -502,12 +504,12 @@ class ManifestChain:
                 said.clear()  # the next complete record starts over
         return said
 
-    def _follow(self, state: CopyState, other: CopyRecord) -> CopyState:
+    def _state_after_other(self, state: CopyState, other: CopyRecord) -> CopyState:
         """Returns the state after a record that another writer has created meanwhile."""
         try:
             return state_after(state, other, self.where)
         except CorruptLogError:
-            self._known = None, None
+            self._cached = None, None
             known = self._read()
             if known is None:
                 raise
@@ -515,11 +517,11 @@ class ManifestChain:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def _try(self) -> None:
+    def _probe_store(self) -> None:
         """Raises unless the store refuses to create an object twice; some stores do not."""
         once = self.path("once")
-        if self._tried or self._bucket.create(once, b"") is None:
-            self._tried = True
+        if self._probed or self._bucket.create(once, b"") is None:
+            self._probed = True
         elif self._bucket.create(once, b"") is not None:
             raise DurabilityError(
                 f"'{self._bucket.where}' makes an object that is there already when it is asked to"
@@ -541,29 +543,29 @@ class ManifestChain:
                 return decode_record(there, self.where)
             tag = ""  # the unanswered request was retried
         placed = decode_record(data, self.where)
-        self._known = (
+        self._cached = (
             ObjectName(path, tag),
             state_after(before, placed, self.where),
         )
         return None
 
-    def _refused(self, other: CopyRecord, term: OwnerTerm) -> Exception:
+    def _refused_error(self, other: CopyRecord, term: OwnerTerm) -> Exception:
         """Returns the error of a term whose record was refused because of another one."""
         if fencing_grant.conflicts(other.promise.term, term):
-            self._later = other.promise.term
-            return fencing_grant.grant_conflict_error(self.where, self._later)
+            self._successor = other.promise.term
+            return fencing_grant.grant_conflict_error(self.where, self._successor)
         return DurabilityError(
             f"'{self.where}' is not as it was: a request that failed was done later",
             hint="it is tried again",
         )
 
-    def _begun(self, state: CopyState, *, swept: bool) -> CopyState:
+    def _start_term(self, state: CopyState, *, swept: bool) -> CopyState:
         self._uses = Counter(
             piece.key for content in state.files.values() for piece in content.pieces
         )
         if not swept:
             self._sweep(state)
-        self._state, self._later = state, None
+        self._state, self._successor = state, None
         return state
 
     def _sweep(self, state: CopyState) -> None:
@@ -571,17 +573,17 @@ class ManifestChain:
 
         A piece of a record that is still being written has that record's number, which is higher.
         """
-        self._useless = set()
+        self._obsolete = set()
         for each in self._bucket.listed(self._root):
             key = each.key.removeprefix(f"{self._root}/")
             slot = record_slot(key)
             if slot is None or self._uses[key] or slot > state.slot:
                 continue
             if not is_record(key) or (slot < state.full and slot not in state.reigns):
-                self._useless.add(key)
+                self._obsolete.add(key)
         self.clear()
 
-    def _count(self, before: CopyState, changes: Mapping[str, FileChange | None]) -> None:
+    def _count_uses(self, before: CopyState, changes: Mapping[str, FileChange | None]) -> None:
         """Counts the uses of objects after a commit, and notes the obsolete ones."""
         now = self._state
         assert now is not None
@@ -601,25 +603,25 @@ class ManifestChain:
                 del self._uses[key]
                 record = is_record(key)
                 if not record or (slot < now.full and slot not in now.reigns):
-                    self._useless.add(key)
+                    self._obsolete.add(key)
 
 
-def _nobody(name: LogName) -> FencingGrant:
+def _new_grant(name: LogName) -> FencingGrant:
     """Returns the grant of a new copy."""
     return FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
 
 
-def _lost(last: CopyRecord) -> CopyState:
+def _empty_state(last: CopyRecord) -> CopyState:
     """Returns the state after the last record if the records before it are lost: no files."""
     promise = last.promise._replace(incarnation=secrets.token_hex(8))
     return CopyState(last.slot, 0, promise, "", (), 0, {})
 
 
-def _all(files: Mapping[str, FileContent]) -> dict[str, FileChange | None]:
+def _all_changes(files: Mapping[str, FileContent]) -> dict[str, FileChange | None]:
     return {name: FileChange(0, each.pieces, each.digest) for name, each in files.items()}
 
 
-def _whole(before: CopyState, record: CopyRecord, where: str) -> CopyRecord:
+def _completed(before: CopyState, record: CopyRecord, where: str) -> CopyRecord:
     """Completes a record: it then also lists the unchanged files."""
     after = state_after(before, record, where)
-    return record._replace(changes=_all(after.files), reigns=before.reigns)
+    return record._replace(changes=_all_changes(after.files), reigns=before.reigns)

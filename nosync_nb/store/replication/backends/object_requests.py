@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from obstore import GetResult
     from obstore.store import ObjectStore
 
-_AT_ONCE = 8
+_PARALLEL_MAX = 8
 _DELETED_AT_ONCE = 1000
 TIMEOUT_S, _CONNECT_S = 6, 3
 """Seconds that a store may be silent, plus the time to transfer the bytes."""
@@ -48,8 +48,8 @@ _ENVIRONMENT = {
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-_LATE = re.compile(r"[Tt]imed ?out|TimedOut")
-_NOBODY = re.compile(r"169\.254\.169\.254|metadata\.google|MissingCredentials")
+_TIMED_OUT = re.compile(r"[Tt]imed ?out|TimedOut")
+_NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google|MissingCredentials")
 _DENIED = frozenset({"401", "403"})
 
 Result = TypeVar("Result")
@@ -89,7 +89,7 @@ class ObjectStoreClient:
         self._clients: dict[bool, ObjectStore] = {}  # True: for large requests
         if client is not None:
             self._clients = {False: client, True: client}
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
 
     def create(self, key: str, data: bytes) -> str | None:
         """Creates an object unless its name is taken; returns its tag, or None if it is taken.
@@ -127,7 +127,7 @@ class ObjectStoreClient:
 
         def asked(client: ObjectStore, key: str) -> bytes:
             got = client.get(key)
-            return b"" if got.meta["size"] > most else _taken(got, most)
+            return b"" if got.meta["size"] > most else _limited_body(got, most)
 
         def get(key: str) -> bytes | None:
             try:
@@ -137,13 +137,13 @@ class ObjectStoreClient:
             self._count(read=len(data))
             return data
 
-        return _at_once(get, keys)
+        return _in_parallel(get, keys)
 
     def read(self, key: str, start: int, size: int) -> bytes:
         """Returns bytes of an object that has them."""
 
         def asked(client: ObjectStore) -> bytes:
-            return _taken(client.get(key, options={"range": (start, start + size)}), size)
+            return _limited_body(client.get(key, options={"range": (start, start + size)}), size)
 
         try:
             data = self._ask(asked)
@@ -156,7 +156,7 @@ class ObjectStoreClient:
 
     def read_all(self, ranges: Iterable[tuple[str, int, int]]) -> list[bytes]:
         """Returns bytes of several objects, requested in parallel."""
-        return _at_once(lambda each: self.read(*each), list(ranges))
+        return _in_parallel(lambda each: self.read(*each), list(ranges))
 
     def holds(self, key: str) -> bool:
         """Returns True if an object of this name exists."""
@@ -171,11 +171,11 @@ class ObjectStoreClient:
             except FileNotFoundError:
                 return -1
 
-        return _at_once(size, keys)
+        return _in_parallel(size, keys)
 
     def listed(self, prefix: str) -> list[ObjectName]:
         """Returns the objects below a prefix, ascending by key."""
-        known = self._ask(lambda client: _listed(client, prefix))
+        known = self._ask(lambda client: _list_all(client, prefix))
         if len(known) > _LISTED_MAX:
             raise DurabilityError(f"'{self.where}' lists more than {_LISTED_MAX} objects")
         return sorted(known)
@@ -191,7 +191,7 @@ class ObjectStoreClient:
         known: set[str] = set()
         after: str | None = None
         for _ in range(_FOLDERS_MAX):
-            page = self._ask(partial(_page, after=after))
+            page = self._ask(partial(_list_page, after=after))
             if not page:
                 return sorted(known)
             known.update(key.partition("/")[0] for key in page if "/" in key)
@@ -222,7 +222,7 @@ class ObjectStoreClient:
     def check(self) -> None:
         """Raises DurabilityError if the client or its settings are missing; sends nothing."""
         if not self._clients:
-            self._clients = {large: self._connected(large=large) for large in (False, True)}
+            self._clients = {large: self._connect(large=large) for large in (False, True)}
 
     def _ask(self, request: Callable[[ObjectStore], Result], *, large: bool = False) -> Result:
         """Makes a request; a missing or an existing object raises the client's own error.
@@ -240,18 +240,18 @@ class ObjectStoreClient:
             raise
         except FileNotFoundError as error:
             if _NO_BUCKET.search(str(error)):
-                raise self._failed(str(error)) from None
+                raise self._request_error(str(error)) from None
             raise
         except (BaseError, OSError, TimeoutError) as error:
-            raise self._failed(str(error)) from None
+            raise self._request_error(str(error)) from None
 
     def _count(self, *, requests: int = 0, sent: int = 0, read: int = 0) -> None:
-        with self._counting:
+        with self._count_lock:
             self.requests += requests
             self.bytes_sent += sent
             self.bytes_read += read
 
-    def _connected(self, *, large: bool) -> ObjectStore:
+    def _connect(self, *, large: bool) -> ObjectStore:
         """Creates a client; received bytes extend its timeout, sent bytes do not."""
         silent_s = TIMEOUT_S + (_LARGEST_BYTES // SLOWEST_BYTES_PER_S if large else 0)
         try:
@@ -286,7 +286,7 @@ class ObjectStoreClient:
             ) from None
         return client
 
-    def _failed(self, text: str) -> DurabilityError:
+    def _request_error(self, text: str) -> DurabilityError:
         """Returns the error for a failed request; `text`, the client's message, is not shown."""
         status, code = _STATUS.search(text), _CODE.search(text)
         said = " ".join(each[1] for each in (status, code) if each)
@@ -295,7 +295,7 @@ class ObjectStoreClient:
                 f"'{self.where}': there is no bucket '{self._name}'",
                 hint="make it, or name another",
             )
-        if _NOBODY.search(text):
+        if _NO_CREDENTIALS.search(text):
             return DurabilityError(
                 f"'{self.where}' cannot be asked: the environment has no credentials"
                 f" ({_ENVIRONMENT[self._kind]})"
@@ -308,11 +308,11 @@ class ObjectStoreClient:
             )
         if said:
             return DurabilityError(f"'{self.where}' answers {said}")
-        late = f" within {TIMEOUT_S} s" if _LATE.search(text) else ""
+        late = f" within {TIMEOUT_S} s" if _TIMED_OUT.search(text) else ""
         return DurabilityError(f"'{self.where}' cannot be reached{late}")
 
 
-def _taken(got: GetResult, most: int) -> bytes:
+def _limited_body(got: GetResult, most: int) -> bytes:
     """Returns the bytes of a response; none if there are more than were requested."""
     data = bytearray()
     for piece in got.stream(_CHUNK_BYTES):
@@ -322,13 +322,13 @@ def _taken(got: GetResult, most: int) -> bytes:
     return bytes(data)
 
 
-def _page(client: ObjectStore, after: str | None) -> list[str]:
+def _list_page(client: ObjectStore, after: str | None) -> list[str]:
     """Returns the next keys after one, ascending; none at the end."""
     pages = client.list(offset=after, chunk_size=_PAGE)
     return [each["path"] for each in next(iter(pages), ())]
 
 
-def _listed(client: ObjectStore, prefix: str) -> list[ObjectName]:
+def _list_all(client: ObjectStore, prefix: str) -> list[ObjectName]:
     """Returns the objects that a store lists, cut off at a maximum."""
     known: list[ObjectName] = []
     for some in client.list(prefix):
@@ -341,9 +341,9 @@ def _listed(client: ObjectStore, prefix: str) -> list[ObjectName]:
 Given = TypeVar("Given")
 
 
-def _at_once(call: Callable[[Given], Result], given: Sequence[Given]) -> list[Result]:
+def _in_parallel(call: Callable[[Given], Result], given: Sequence[Given]) -> list[Result]:
     """Returns the results of calls, in order; a few run in parallel."""
     if len(given) < 2:
         return [call(each) for each in given]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(given)), "nosync objects") as pool:
+    with ThreadPoolExecutor(min(_PARALLEL_MAX, len(given)), "nosync objects") as pool:
         return list(pool.map(call, given))

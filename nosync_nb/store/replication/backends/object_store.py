@@ -38,7 +38,7 @@ EMBEDDED_BYTES = 1 << 16
 """The most bytes of each file that are embedded in a record."""
 
 _PART_BYTES = 2 << 20
-_KEPT = 2 * object_manifest.FAN
+_CACHED_MAX = 2 * object_manifest.FAN
 _READ_BYTES = 8 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -96,11 +96,11 @@ class ObjectReplica:
 
     def __init__(self, bucket: ObjectStoreClient, log_id: bytes) -> None:
         self._bucket = bucket
-        self._account = ManifestChain(bucket, log_id.hex())
-        self._grown: dict[str, _Growth] = {}
-        self._new: _Growth | None = None
+        self._chain = ManifestChain(bucket, log_id.hex())
+        self._growths: dict[str, _Growth] = {}
+        self._new_file: _Growth | None = None
         self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, with the size
-        self._kept: dict[tuple[str, int], bytes] = {}  # small pieces that will be merged
+        self._cached_pieces: dict[tuple[str, int], bytes] = {}  # small pieces that will be merged
 
     @property
     def folder(self) -> str | None:
@@ -109,18 +109,18 @@ class ObjectReplica:
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
-        state = self._account.look()
+        state = self._chain.look()
         return state.promise.term if state else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on."""
         self.close()
-        self._account.begin(term, name)
+        self._chain.begin(term, name)
         return self.held()
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
-        state = self._account.look()
+        state = self._chain.look()
         if state is None:
             return ReplicaHoldings("", {})
         sizes = {name: content.size for name, content in state.files.items()}
@@ -129,55 +129,55 @@ class ObjectReplica:
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """Writes the next piece of a new file; the last piece makes the file appear."""
         file_layout.file_path("", name)
-        self._account.reign(term)
+        self._chain.reign(term)
         if offset == 0:
-            self._new = _Growth(name, 0, hashlib.blake2b(digest_size=16))
-        new = self._new
+            self._new_file = _Growth(name, 0, hashlib.blake2b(digest_size=16))
+        new = self._new_file
         if new is None or new.name != name or new.size != offset:
-            self._new = None
+            self._new_file = None
             raise DurabilityError(
-                f"'{self._account.where}': a piece of '{name}' at byte {offset} follows nothing"
+                f"'{self._chain.where}': a piece of '{name}' at byte {offset} follows nothing"
             )
         try:
-            self._add(term, new, data)
+            self._add_bytes(term, new, data)
             if last:
                 self._commit(term, [new], keep=False)
         except BaseException:
-            self._new = None
+            self._new_file = None
             raise
         if last:
-            self._new = None
+            self._new_file = None
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Appends to a segment at its end; the next `sync` makes that durable."""
-        grown = self._grown.get(name)
+        grown = self._growths.get(name)
         if grown is None:
-            self._account.reign(term)
+            self._chain.reign(term)
             content = self._content(name)
             at, digest = self._digests.get(name, (-1, None))
             known = digest.copy() if digest is not None and at == content.size else None
-            grown = self._grown[name] = _Growth(name, content.size, known)
+            grown = self._growths[name] = _Growth(name, content.size, known)
         if grown.size != offset:
             raise DurabilityError(
-                f"'{self._account.where}' holds {grown.size} bytes of '{name}', and byte {offset}"
+                f"'{self._chain.where}' holds {grown.size} bytes of '{name}', and byte {offset}"
                 " was to follow"
             )
-        self._add(term, grown, data)
+        self._add_bytes(term, grown, data)
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Writes a record of the appended bytes; then the term is known to be still accepted."""
-        state = self._account.reign(term)
-        if self._grown or seq not in (None, state.seq):
-            self._commit(term, list(self._grown.values()), keep=True, seq=seq)
-            self._grown.clear()
+        state = self._chain.reign(term)
+        if self._growths or seq not in (None, state.seq):
+            self._commit(term, list(self._growths.values()), keep=True, seq=seq)
+            self._growths.clear()
         else:
-            self._account.present(term)
-            self._account.still(term)
-            self._account.clear()
+            self._chain.present(term)
+            self._chain.still(term)
+            self._chain.clear()
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 0: nothing was acknowledged."""
-        state = self._account.look()
+        state = self._chain.look()
         return state.seq if state else 0
 
     def digest(self, name: str, size: int) -> bytes:
@@ -185,9 +185,11 @@ class ObjectReplica:
         file_layout.file_path("", name)
         content = self._content(name)
         if content.digest and size >= content.size:
-            if not self._whole(content):
+            if not self._objects_exist(content):
                 content = self._content(name, fresh=True)
-                return content.digest if size >= content.size and self._whole(content) else b""
+                return (
+                    content.digest if size >= content.size and self._objects_exist(content) else b""
+                )
             return content.digest
         made = hashlib.blake2b(digest_size=16)
         size = min(size, content.size)
@@ -200,16 +202,16 @@ class ObjectReplica:
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
         file_layout.file_path("", name)
-        before = self._account.known()
+        before = self._chain.known()
         try:
-            return self._cut(name, offset, size)
+            return self._read_range(name, offset, size)
         except DurabilityError:
-            if self._account.look() is before:
+            if self._chain.look() is before:
                 raise
-            return self._cut(name, offset, size)  # its writer had merged pieces meanwhile
+            return self._read_range(name, offset, size)  # its writer had merged pieces meanwhile
 
-    def _cut(self, name: str, offset: int, size: int) -> bytes:
-        grown = self._grown.get(name)
+    def _read_range(self, name: str, offset: int, size: int) -> bytes:
+        grown = self._growths.get(name)
         pieces = self._content(name).pieces
         wanted = []
         start, stop = 0, offset + size
@@ -218,71 +220,71 @@ class ObjectReplica:
             if low < high:
                 wanted.append(ObjectPiece(piece.key, piece.start + low - start, high - low))
             start += piece.size
-        data = self._read(wanted)
+        data = self._read_pieces(wanted)
         if grown is not None and stop > start:
             data += grown.rest[max(0, offset - start) : stop - start]
         return data
 
     def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
-        state = self._account.reign(term)
+        state = self._chain.reign(term)
         gone = {name: None for name in names if name in state.files}
         for name in gone:
-            self._grown.pop(name, None)
+            self._growths.pop(name, None)
             self._digests.pop(name, None)
         if gone:
-            self._account.commit(term, gone, b"")
+            self._chain.commit(term, gone, b"")
         else:
-            self._account.still(term)
+            self._chain.still(term)
 
     def close(self) -> None:
         """Drops its buffers."""
-        self._new = None
-        self._grown.clear()
+        self._new_file = None
+        self._growths.clear()
         self._digests.clear()
-        self._kept.clear()
+        self._cached_pieces.clear()
 
     # -- pieces ------------------------------------------------------------------------------
 
     def _content(self, name: str, *, fresh: bool = False) -> FileContent:
-        state = self._account.look() if fresh else self._account.known()
+        state = self._chain.look() if fresh else self._chain.known()
         if not fresh and (state is None or name not in state.files):
-            state = self._account.look()
+            state = self._chain.look()
         if state is None or name not in state.files:
-            raise DurabilityError(f"'{self._account.where}' holds nothing of '{name}'")
+            raise DurabilityError(f"'{self._chain.where}' holds nothing of '{name}'")
         return state.files[name]
 
-    def _whole(self, content: FileContent) -> bool:
+    def _objects_exist(self, content: FileContent) -> bool:
         """Returns True if the objects of a file exist with all their bytes."""
         needed: dict[str, int] = {}
         for piece in content.pieces:
             needed[piece.key] = max(needed.get(piece.key, 0), piece.start + piece.size)
-        sizes = self._bucket.sizes([self._account.path(key) for key in needed])
+        sizes = self._bucket.sizes([self._chain.path(key) for key in needed])
         return all(size >= least for size, least in zip(sizes, needed.values(), strict=True))
 
-    def _add(self, term: OwnerTerm, growth: _Growth, data: bytes) -> None:
+    def _add_bytes(self, term: OwnerTerm, growth: _Growth, data: bytes) -> None:
         """Adds bytes, and sends full parts."""
         growth.add(data)
         while len(growth.rest) >= _PART_BYTES:
-            growth.parts.append(self._put(term, bytes(growth.rest[:_PART_BYTES]), 0))
+            growth.parts.append(self._put_piece(term, bytes(growth.rest[:_PART_BYTES]), 0))
             del growth.rest[:_PART_BYTES]
 
-    def _put(self, term: OwnerTerm, data: bytes, rank: int) -> ObjectPiece:
+    def _put_piece(self, term: OwnerTerm, data: bytes, rank: int) -> ObjectPiece:
         """Writes bytes as an object; its name has the number of the next record, which names it.
 
         Two files of one record with the same bytes share the object, as long as one of them exists.
         """
-        slot = self._account.reign(term).slot + 1
+        slot = self._chain.reign(term).slot + 1
         made = hashlib.blake2b(data, digest_size=16).hexdigest()
-        key = f"data/{slot:012d}-{self._account.writer}-{made}"
-        self._bucket.put(self._account.path(key), data)
+        key = f"data/{slot:012d}-{self._chain.writer}-{made}"
+        self._bucket.put(self._chain.path(key), data)
         return ObjectPiece(key, 0, len(data), rank)
 
     def _commit(
         self, term: OwnerTerm, grown: list[_Growth], *, keep: bool, seq: int | None = None
     ) -> None:
         """Writes a record of new bytes of files; `keep` appends them, otherwise they replace."""
-        files = self._account.reign(term).files
+        files = self._chain.reign(term).files
         changes: dict[str, FileChange | None] = {}
         data = b""
         for growth in grown:
@@ -291,40 +293,40 @@ class ObjectReplica:
             if keep and rest and not more:
                 count, rank = object_manifest.pieces_to_merge(held, len(rest))
                 held, merged = held[: len(held) - count], held[len(held) - count :]
-                rest = self._read(merged) + rest
+                rest = self._read_pieces(merged) + rest
             if len(rest) > EMBEDDED_BYTES:
-                more = [*more, self._put(term, rest, rank)]
+                more = [*more, self._put_piece(term, rest, rank)]
             elif rest:
                 more = [*more, ObjectPiece("", len(data), len(rest), rank)]
                 data += rest
             digest = growth.digest.digest() if growth.digest is not None else b""
             changes[growth.name] = FileChange(len(held), tuple(more), digest)
-        self._account.commit(term, changes, data, seq)
+        self._chain.commit(term, changes, data, seq)
         for growth in grown:
-            self._note(growth)
+            self._cache_growth(growth)
 
-    def _note(self, growth: _Growth) -> None:
+    def _cache_growth(self, growth: _Growth) -> None:
         """Caches the digest and the small pieces of a segment, which make the next append cheap."""
         if not file_layout.is_segment(growth.name):
             return
         if growth.digest is not None:
             self._digests[growth.name] = growth.size, growth.digest
-        state = self._account.look()
+        state = self._chain.look()
         assert state is not None
         piece = state.files[growth.name].pieces[-1] if growth.rest else None
         if piece is not None and piece.rank == 0 and piece.size == len(growth.rest):
-            self._kept[piece.key, piece.start] = bytes(growth.rest)
-        while len(self._kept) > _KEPT:
-            del self._kept[next(iter(self._kept))]
+            self._cached_pieces[piece.key, piece.start] = bytes(growth.rest)
+        while len(self._cached_pieces) > _CACHED_MAX:
+            del self._cached_pieces[next(iter(self._cached_pieces))]
 
-    def _read(self, pieces: Iterable[ObjectPiece]) -> bytes:
+    def _read_pieces(self, pieces: Iterable[ObjectPiece]) -> bytes:
         """Returns the bytes of pieces; those that are not cached are requested in parallel."""
         pieces = list(pieces)
-        asked = [p for p in pieces if (p.key, p.start) not in self._kept]
+        asked = [p for p in pieces if (p.key, p.start) not in self._cached_pieces]
         read = iter(
-            self._bucket.read_all((self._account.path(p.key), p.start, p.size) for p in asked)
+            self._bucket.read_all((self._chain.path(p.key), p.start, p.size) for p in asked)
         )
-        kept = (self._kept.get((p.key, p.start)) for p in pieces)
+        kept = (self._cached_pieces.get((p.key, p.start)) for p in pieces)
         return b"".join(
             next(read) if data is None else data[: piece.size]
             for piece, data in zip(pieces, kept, strict=True)

@@ -68,23 +68,23 @@ def furthest_replica(
     Args:
         head: of the newest local segment.
     """
-    calls = [(each.url, _Beyond(files, each, head, end)) for each in replicas]
+    calls = [(each.url, _FramesAfter(files, each, head, end)) for each in replicas]
     answers = zip(replicas, call_all(calls, silent_s=WAIT_S), strict=True)
     given = [(each.url, said) for each, said in answers if isinstance(said, bytes) and said]
     if not given:
         return None
     url, data = max(given, key=lambda one: len(one[1]))
-    return CaughtUpFrames(data, lambda taken: _told(url, taken))
+    return CaughtUpFrames(data, lambda taken: _notice(url, taken))
 
 
-def _whole(frame: Frame, held: Mapping[str, int]) -> bool:
+def _has_files(frame: Frame, held: Mapping[str, int]) -> bool:
     """Returns True if a copy has the files that a frame names."""
     with guarded_decoding(f"frame {frame.position.seq}"):
         wanted = file_references.files_of_frame(frame.payload).files.values()
     return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
 
 
-def _told(url: str, taken: list[Frame]) -> str:
+def _notice(url: str, taken: list[Frame]) -> str:
     """Returns the notice to the user about the fetched frames."""
     epochs = [
         payloads.decode_payload(frame.payload).epoch
@@ -96,7 +96,7 @@ def _told(url: str, taken: list[Frame]) -> str:
     return f"this disk had lost {what}: taken from {url}, which had it"
 
 
-class _Beyond:
+class _FramesAfter:
     """Reads the frames of one replica after a mark, of the owner of a segment."""
 
     def __init__(self, files: Files, address: ReplicaAddress, head: Segment, end: Mark) -> None:
@@ -109,23 +109,23 @@ class _Beyond:
             acknowledged = replica.acknowledged()
             beat()
             more = acknowledged > self._end.seq
-            return self._after(replica, acknowledged, beat) if more else b""
+            return self._readable_bytes(replica, acknowledged, beat) if more else b""
         finally:
             replica.close()
 
-    def _after(self, replica: Replica, acknowledged: int, beat: Beat) -> bytes:
+    def _readable_bytes(self, replica: Replica, acknowledged: int, beat: Beat) -> bytes:
         """Returns the bytes of the frames after the mark that can be read with their rows."""
         held = replica.held().files
         beat()
-        stream = self._stream(replica, held, beat)
+        stream = self._segment_bytes(replica, held, beat)
         sure = self._end
         for frame in frames.scan_buffer(stream, self._end.offset, self._end)[0]:
-            if frame.position.seq > acknowledged or not _whole(frame, held):
+            if frame.position.seq > acknowledged or not _has_files(frame, held):
                 break
             sure = frame.end
         return stream[: sure.offset - self._end.offset]
 
-    def _stream(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> bytes:
+    def _segment_bytes(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> bytes:
         """Returns the bytes after the mark; empty if they are missing, or of several owners."""
         parts: list[bytes] = []
         newest = segments.segment_names([*filter(file_layout.is_segment, held)])[-1:]
@@ -137,7 +137,7 @@ class _Beyond:
                 if name in held
                 else None
             )
-            if segment is None or not self._same(segment):
+            if segment is None or not self._same_owner(segment):
                 return b""
             last = segment.start.offset + held[name] - HEADER_BYTES if stop is None else stop
             first = max(segment.start.offset, self._end.offset)
@@ -154,7 +154,7 @@ class _Beyond:
             which, stop = segment.before, segment.start.offset
         return b""
 
-    def _same(self, segment: Segment) -> bool:
+    def _same_owner(self, segment: Segment) -> bool:
         """Returns True if a segment is of the owner that wrote last here."""
         one, two = segment, self._head
         return (one.log_id, one.generation, one.word) == (two.log_id, two.generation, two.word)

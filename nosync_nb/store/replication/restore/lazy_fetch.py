@@ -176,11 +176,11 @@ class _Task:
 
     def __init__(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> None:
         self.work, self.urgent = work, urgent
-        self.done = self.left = False
+        self.done = self.abandoned = False
         self.error: BaseException | None = None
 
 
-class _LeftError(Exception):
+class _AbandonedError(Exception):
     """No caller waits for this file any more."""
 
 
@@ -200,7 +200,7 @@ class FetchWorker:
         self._files, self._folder = files, folder
         self._news = threading.Condition()
         self._urgent: deque[_Task] = deque()
-        self._later: deque[_Task] = deque()
+        self._background: deque[_Task] = deque()
         self._replica: Replica | None = None
         self._thread = SingleThread(f"nosync fetch from {address.url}")
         self._closed = False
@@ -220,7 +220,7 @@ class FetchWorker:
             fetch_file(self._files, self._folder, wanted, replica, between=between)
             self.files_read += 1
 
-        self._wait(self._asked(work, urgent=urgent), stall_s)
+        self._wait(self._queue_task(work, urgent=urgent), stall_s)
 
     def held(self, stall_s: float) -> Mapping[str, int]:
         """Returns the files that the replica holds; raises as `bring`."""
@@ -229,17 +229,17 @@ class FetchWorker:
         def work(replica: Replica, _between: Between) -> None:
             files.update(replica.held().files)
 
-        self._wait(self._asked(work, urgent=True), stall_s)
+        self._wait(self._queue_task(work, urgent=True), stall_s)
         return files
 
-    def _asked(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> _Task:
+    def _queue_task(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> _Task:
         """Queues a task; the first one starts the thread."""
         task = _Task(work, urgent=urgent)
         with self._news:
             if self._closed:
                 raise closed_error()
             self._thread.start(self._run)
-            (self._urgent if urgent else self._later).append(task)
+            (self._urgent if urgent else self._background).append(task)
             self._news.notify_all()
         return task
 
@@ -253,13 +253,13 @@ class FetchWorker:
                         self._news, lambda: task.done or self._closed, stall_s
                     )
             finally:
-                task.left = not task.done
-        if task.left and self._closed:
+                task.abandoned = not task.done
+        if task.abandoned and self._closed:
             raise closed_error()
-        if task.left:
+        if task.abandoned:
             self.trouble += 1
             raise DurabilityError(f"it gave nothing for {stall_s:g} s")
-        if isinstance(task.error, _LeftError):
+        if isinstance(task.error, _AbandonedError):
             raise closed_error()
         if task.error is not None:
             self.trouble += 1
@@ -269,17 +269,17 @@ class FetchWorker:
         """Ends the thread after the piece that it is reading."""
         with self._news:
             self._closed = True
-            for task in (*self._urgent, *self._later):
-                task.left = True
+            for task in (*self._urgent, *self._background):
+                task.abandoned = True
             self._news.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._closed or self._urgent or self._later)
+                self._news.wait_for(lambda: self._closed or self._urgent or self._background)
                 if self._closed:
                     break
-                task = (self._urgent or self._later).popleft()
+                task = (self._urgent or self._background).popleft()
             self._serve(task)
         if self._replica is not None:
             self._replica.close()
@@ -288,23 +288,23 @@ class FetchWorker:
         """Runs a task, and records how it ended."""
         error: BaseException | None = None
         try:
-            if task.left:
-                raise _LeftError
+            if task.abandoned:
+                raise _AbandonedError
             if self._replica is None:
                 self._replica = connect_site(self._address, self._files).replica(self._log_id)
-            task.work(self._replica, lambda size: self._between(task, size))
+            task.work(self._replica, lambda size: self._after_piece(task, size))
         except Exception as failed:  # raised in the waiting thread
             error = failed
         with self._news:
             task.error, task.done = error, True
             self._news.notify_all()
 
-    def _between(self, task: _Task, size: int) -> None:
+    def _after_piece(self, task: _Task, size: int) -> None:
         """After a piece of a file: stops abandoned tasks, and runs urgent ones first."""
         with self._news:
             self.bytes_read += size
-            if self._closed or task.left:
-                raise _LeftError
+            if self._closed or task.abandoned:
+                raise _AbandonedError
         while not task.urgent:
             with self._news:
                 if not self._urgent:
@@ -336,7 +336,7 @@ class FetchingFiles(Files):
         try:
             return super().open(path, write=write)
         except DurabilityError as error:
-            if error.errno != errno.ENOENT or not self._came(path):
+            if error.errno != errno.ENOENT or not self._fetch_missing(path):
                 raise
         return super().open(path, write=write)
 
@@ -358,7 +358,7 @@ class FetchingFiles(Files):
         if self._fetcher is not None:
             self._fetcher.complete()
 
-    def _came(self, path: str) -> bool:
+    def _fetch_missing(self, path: str) -> bool:
         fetcher = self._fetcher
         return fetcher is not None and fetcher.fetch(os.path.basename(path))
 
@@ -391,11 +391,11 @@ class LazyFetcher:
         self._files, self._folder, self._log_id = files, folder, log_id
         self._replicas = replicas
         self._lock = threading.Lock()
-        self._wanted: dict[str, FileReference] = {}
-        self._turns: dict[str, threading.Lock] = {}
-        self._why = ""
+        self._missing: dict[str, FileReference] = {}
+        self._file_locks: dict[str, threading.Lock] = {}
+        self._last_error = ""
         self._closing = threading.Event()
-        self._supplies: dict[ReplicaAddress, FetchWorker] = {}
+        self._workers: dict[ReplicaAddress, FetchWorker] = {}
         self._thread = SingleThread("nosync fetching")
 
     def expect(self, wanted: Iterable[FileReference]) -> frozenset[str]:
@@ -405,42 +405,42 @@ class LazyFetcher:
         without any file of the log: its volume may not be mounted at the moment.
         """
         asked = {each.name: each for each in wanted}
-        nowhere_ = frozenset(asked)
-        for supply in self._asked():
-            if not nowhere_:
+        unavailable = frozenset(asked)
+        for worker in self._ranked_workers():
+            if not unavailable:
                 break
             try:
-                held = supply.held(_LOOK_S)
+                held = worker.held(_LOOK_S)
             except (NosyncError, OSError):
                 held = {}
-            nowhere_ = nowhere_ - held.keys() if held else frozenset()
+            unavailable = unavailable - held.keys() if held else frozenset()
         with self._lock:
-            self._wanted.update(asked)
-        self.forget(nowhere_)
-        return nowhere_
+            self._missing.update(asked)
+        self.forget(unavailable)
+        return unavailable
 
     @property
     def left(self) -> MissingSummary:
         """The files that are still missing."""
         with self._lock:
-            sizes = [each.size or 0 for each in self._wanted.values()]
-            return MissingSummary(len(sizes), sum(sizes), self._why if sizes else "")
+            sizes = [each.size or 0 for each in self._missing.values()]
+            return MissingSummary(len(sizes), sum(sizes), self._last_error if sizes else "")
 
     @property
     def bytes_read(self) -> int:
         """Number of bytes that replicas have sent."""
-        return sum(supply.bytes_read for supply in self._known())
+        return sum(worker.bytes_read for worker in self._started_workers())
 
     @property
     def files_read(self) -> int:
         """Number of files that have arrived complete."""
-        return sum(supply.files_read for supply in self._known())
+        return sum(worker.files_read for worker in self._started_workers())
 
     def forget(self, names: Iterable[str]) -> None:
         """Unregisters files that are not needed any more."""
         with self._lock:
             for name in names:
-                self._wanted.pop(name, None)
+                self._missing.pop(name, None)
 
     def fetch(self, name: str) -> bool:
         """Fetches a file if it is registered as missing; the wait can be interrupted.
@@ -456,36 +456,36 @@ class LazyFetcher:
 
     def _fetch(self, name: str, *, urgent: bool) -> bool:
         with self._lock:
-            wanted = self._wanted.get(name)
+            wanted = self._missing.get(name)
             if wanted is None:
-                return name in self._turns  # fetched meanwhile
-            turn = self._turns.setdefault(name, threading.Lock())
+                return name in self._file_locks  # fetched meanwhile
+            turn = self._file_locks.setdefault(name, threading.Lock())
         if not turn.acquire(blocking=urgent):
             return True
         try:
             with self._lock:
-                wanted = self._wanted.get(name)
+                wanted = self._missing.get(name)
             if wanted is not None:
-                self._bring(wanted, urgent=urgent)
+                self._fetch_from_replicas(wanted, urgent=urgent)
                 self.forget([name])
         finally:
             turn.release()
         return True
 
-    def _bring(self, wanted: FileReference, *, urgent: bool) -> None:
+    def _fetch_from_replicas(self, wanted: FileReference, *, urgent: bool) -> None:
         """Asks one replica after the other."""
         why = []
         reached = False
-        for supply in self._asked():
+        for worker in self._ranked_workers():
             if self._closing.is_set():
                 raise closed_error()
             try:
-                supply.bring(wanted, urgent=urgent, stall_s=STALL_S)
+                worker.bring(wanted, urgent=urgent, stall_s=STALL_S)
             except (NosyncError, OSError) as error:
                 if self._closing.is_set():  # an interrupted fetch is no fault of the replica
                     raise closed_error() from error
                 reached = reached or isinstance(error, CorruptLogError)
-                why.append(f"{supply.url}: {error}")
+                why.append(f"{worker.url}: {error}")
             else:
                 return
         if reached:
@@ -496,43 +496,43 @@ class LazyFetcher:
             errno=errno.EHOSTUNREACH,
         )
 
-    def _asked(self) -> list[FetchWorker]:
+    def _ranked_workers(self) -> list[FetchWorker]:
         """Returns workers for the log's replicas, those with the fewest failures first."""
         with self._lock:
             for address in self._replicas():
-                if address not in self._supplies:
-                    self._supplies[address] = FetchWorker(
+                if address not in self._workers:
+                    self._workers[address] = FetchWorker(
                         address, self._log_id, self._files, self._folder
                     )
-            supplies = [self._supplies[address] for address in self._replicas()]
-        return sorted(supplies, key=lambda supply: supply.trouble)
+            workers = [self._workers[address] for address in self._replicas()]
+        return sorted(workers, key=lambda worker: worker.trouble)
 
-    def _known(self) -> list[FetchWorker]:
+    def _started_workers(self) -> list[FetchWorker]:
         with self._lock:
-            return list(self._supplies.values())
+            return list(self._workers.values())
 
     # -- in the background -------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts to fetch files in the background."""
         with self._lock:
-            if self._wanted and not self._closing.is_set():
-                self._thread.start(self._rest)
+            if self._missing and not self._closing.is_set():
+                self._thread.start(self._run_background)
 
     def complete(self) -> None:
         """Fetches all missing files, for a reader in another process; raises as `fetch`."""
         with self._lock:
-            names = list(self._wanted)
+            names = list(self._missing)
         for name in names:
             self.fetch(name)
 
-    def _rest(self) -> None:
+    def _run_background(self) -> None:
         """The background thread: fetches file by file, and retries failed ones later."""
         self._closing.wait(_GRACE_S)
         again = _AGAIN_S
         while not self._closing.is_set():
             with self._lock:
-                names = list(self._wanted)
+                names = list(self._missing)
             if not names:
                 return
             failed = 0
@@ -544,7 +544,7 @@ class LazyFetcher:
                 except (NosyncError, OSError) as error:
                     failed += 1
                     with self._lock:
-                        self._why = str(error)
+                        self._last_error = str(error)
             again = _AGAIN_S if failed < len(names) else min(2 * again, _AGAIN_MOST_S)
             if failed:
                 self._closing.wait(again)
@@ -552,8 +552,8 @@ class LazyFetcher:
     def close(self) -> None:
         """Stops all fetches; the next opening of the log starts them over."""
         self._closing.set()
-        for supply in self._known():
-            supply.close()
+        for worker in self._started_workers():
+            worker.close()
         self._thread.join(STALL_S)
 
 

@@ -83,13 +83,13 @@ def repair_file(
         temporary = f"{path}.{secrets.token_hex(4)}.tmp"
         try:
             try:
-                call_remote(address.url, _Fetch(files, address, log_id, item, temporary))
+                call_remote(address.url, _RemoteCopy(files, address, log_id, item, temporary))
             except NosyncError:
                 continue
             if damage_at(files, temporary, item):
                 continue
             check()
-            kept = _kept(files, folder, item.name)
+            kept = _quarantined(files, folder, item.name)
             files.rename(temporary, path)
             files.sync_folder(os.path.dirname(path))
             return RepairedFile(item.name, address.url, why, kept)
@@ -107,7 +107,7 @@ def damage_at(files: Files, path: str, item: ImmutableFile) -> str:
         return str(error)
 
 
-class _Fetch:
+class _RemoteCopy:
     """Copies the relevant bytes of a replica's file to a new one, and syncs it."""
 
     def __init__(
@@ -128,7 +128,7 @@ class _Fetch:
 # -- quarantine ----------------------------------------------------------------------------------
 
 
-def _kept(files: Files, folder: str, name: str) -> str | None:
+def _quarantined(files: Files, folder: str, name: str) -> str | None:
     """Retains the readable bytes of a bad file; returns their path, None if not retained."""
     source = file_layout.file_path(folder, name)
     where = os.path.join(folder, QUARANTINE)
@@ -142,14 +142,14 @@ def _kept(files: Files, folder: str, name: str) -> str | None:
             closing(files.open(source)) as bad,
             closing(files.create(os.path.join(where, kept))) as copy,
         ):
-            for data in _readable(bad):
+            for data in _readable_bytes(bad):
                 copy.append(data)
         return os.path.join(QUARANTINE, kept)
     except NosyncError:
         return None  # a repair must succeed even if the bad file cannot be retained
 
 
-def _readable(file: File) -> Iterable[bytes]:
+def _readable_bytes(file: File) -> Iterable[bytes]:
     """Yields the bytes of a file; zeros for unreadable ones."""
     size = file.size()
     for at in range(0, size, _PIECE):

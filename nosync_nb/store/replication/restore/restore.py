@@ -114,19 +114,19 @@ def restore_log(
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
     name = LogName(path, config_signer(files), len(settings.replicas), settings.quorum)
-    former = _former(files, path)
+    former = _registered_urls(files, path)
     _prepare(files, settings.replicas, former)
-    answers, silent = _answers(files, settings)
-    which = _which(name, answers, settings, silent)
+    answers, silent = _ask_logs(files, settings)
+    which = _requested_log(name, answers, settings, silent)
     if which is None:
         return _without_copy(path, settings, former, silent)
     _prepare(files, settings.replicas)
     # A replica without a copy of the log may have held one before.
     silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
     said = [logs[which] for _, logs in answers if which in logs]
-    strict = _strictest(settings, said)
+    strict = _strictest_settings(settings, said)
     if not gap:
-        _enough(path, strict, silent)
+        _check_quorum(path, strict, silent)
     having = [address for address, logs in answers if which in logs]
     replicas = [
         BoundedReplica(each.url, connect_site(each, files).replica(which)) for each in having
@@ -134,26 +134,28 @@ def restore_log(
     with ExitStack() as given_back:
         for replica in replicas:
             given_back.callback(replica.close)
-        promised, replicas, more = _promise(replicas, name._replace(quorum=max(1, strict.quorum)))
-        copies, also = _copies(files, replicas, promised, which)
+        promised, replicas, more = _promise_all(
+            replicas, name._replace(quorum=max(1, strict.quorum))
+        )
+        copies, also = _examined_copies(files, replicas, promised, which)
         silent += more + also
         while copies:
-            best = _furthest(copies, silent)
+            best = _furthest_copy(copies, silent)
             if not gap:
-                _enough(path, strict, silent)
+                _check_quorum(path, strict, silent)
             copies.remove(best)
             try:
-                known = _following(settings, said, max(1, strict.quorum), best)
-                _copy(files, path, best, promised.generation, which, known)
-                return _told(best, strict, silent)
+                known = _settings_after(settings, said, max(1, strict.quorum), best)
+                _write_log(files, path, best, promised.generation, which, known)
+                return _result(best, strict, silent)
             except (CorruptLogError, RemoteTimeoutError) as error:
                 silent.append(f"{best.url}: {error}")
     if not gap:
-        _enough(path, strict, silent)
-    raise _unreadable(path, silent)
+        _check_quorum(path, strict, silent)
+    raise _unreadable_error(path, silent)
 
 
-def _former(files: Files, path: str) -> set[str]:
+def _registered_urls(files: Files, path: str) -> set[str]:
     """Returns the URLs of the replicas that the registry lists for a path."""
     known = registry.registered_replicas(files, path)
     return {parse_address(url).url for url in known[0]} if known is not None else set()
@@ -189,12 +191,14 @@ def _without_copy(
             read.
     """
     if silent and (former or any(each.log_id for each in settings.replicas)):
-        raise _unknown(path, settings, silent)
-    _enough(path, settings, silent)
+        raise _missing_error(path, settings, silent)
+    _check_quorum(path, settings, silent)
     return RestoreResult("", 0, (), tuple(silent)) if silent else None
 
 
-def _unknown(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> QuorumUnavailableError:
+def _missing_error(
+    path: str, settings: ReplicaConfig, silent: Sequence[str]
+) -> QuorumUnavailableError:
     """Returns the error for a log that no answering replica has, while others are silent."""
     count = len(settings.replicas)
     return QuorumUnavailableError(
@@ -205,7 +209,7 @@ def _unknown(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> Quoru
     )
 
 
-def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
+def _unreadable_error(path: str, silent: Sequence[str]) -> CorruptLogError:
     """Returns the error for a log that replicas have, while no copy can be read."""
     return CorruptLogError(
         f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
@@ -213,7 +217,7 @@ def _unreadable(path: str, silent: Sequence[str]) -> CorruptLogError:
     )
 
 
-def _furthest(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent:
+def _furthest_copy(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent:
     """Returns the copy with every safe frame, if one has it; removes copies that fail."""
     best, *rest = sorted(copies, key=lambda copy: (copy.generation, copy.end.seq), reverse=True)
     for each in rest:
@@ -225,7 +229,7 @@ def _furthest(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent
     return best
 
 
-def _told(best: ReadableExtent, settings: ReplicaConfig, silent: Sequence[str]) -> RestoreResult:
+def _result(best: ReadableExtent, settings: ReplicaConfig, silent: Sequence[str]) -> RestoreResult:
     """Returns the result for the restored copy."""
     count = len(settings.replicas)
     uncertain = count - len(silent) < read_quorum(count, settings.quorum)
@@ -238,7 +242,9 @@ Held = tuple[BoundedReplica, Mapping[str, int]]
 """A replica, and the sizes of its files."""
 
 
-def _apart(replicas: Sequence[BoundedReplica], promised: OwnerTerm) -> tuple[list[Held], list[str]]:
+def _distinct_copies(
+    replicas: Sequence[BoundedReplica], promised: OwnerTerm
+) -> tuple[list[Held], list[str]]:
     """Returns the replicas that have promised, each copy once; and why others are left out."""
     claims = CopyClaims([each.url for each in replicas])
     why, held = [], []
@@ -253,12 +259,12 @@ def _apart(replicas: Sequence[BoundedReplica], promised: OwnerTerm) -> tuple[lis
     return held, why
 
 
-def _copies(
+def _examined_copies(
     files: Files, replicas: Sequence[BoundedReplica], promised: OwnerTerm, log_id: bytes
 ) -> tuple[list[ReadableExtent], list[str]]:
     """Returns the readable copies of a log, and why others cannot be used."""
     copies = []
-    held, why = _apart(replicas, promised)
+    held, why = _distinct_copies(replicas, promised)
     there = [sizes for _, sizes in held]
     for replica, sizes in held:
         try:
@@ -278,7 +284,7 @@ def _reason(url: str, error: NosyncError) -> str:
     return f"{url}: {error}" + (f" ({error.hint})" if error.hint else "")
 
 
-def _answers(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]:
+def _ask_logs(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]:
     """Asks the replicas which logs they hold; returns also why some do not answer."""
     answers: Answers = []
     silent = []
@@ -291,14 +297,14 @@ def _answers(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]
     return answers, silent
 
 
-def _strictest(settings: ReplicaConfig, said: Iterable[LogName]) -> ReplicaConfig:
+def _strictest_settings(settings: ReplicaConfig, said: Iterable[LogName]) -> ReplicaConfig:
     """Returns the settings with the quorum that requires the most readable replicas."""
     by = max(said, key=lambda name: read_quorum(name.replicas, name.quorum))
     count, needed = len(settings.replicas), read_quorum(by.replicas, by.quorum)
     return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
 
 
-def _following(
+def _settings_after(
     settings: ReplicaConfig, said: Iterable[LogName], strict: int, best: ReadableExtent
 ) -> ReplicaConfig:
     """Returns the settings as a change of those under which the copies were made.
@@ -314,7 +320,7 @@ def _following(
     return before.changed(settings, best.end.seq)
 
 
-def _which(
+def _requested_log(
     name: LogName, answers: Answers, settings: ReplicaConfig, silent: Sequence[str]
 ) -> bytes | None:
     """Returns the id of the requested log; None if the answering replicas do not have it.
@@ -352,7 +358,7 @@ def _which(
     return None
 
 
-def _enough(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
+def _check_quorum(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
     """Raises QuorumUnavailableError if safe frames may be at the silent replicas alone."""
     count = len(settings.replicas)
     needed, answered = read_quorum(count, settings.quorum), count - len(silent)
@@ -365,7 +371,7 @@ def _enough(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
         )
 
 
-def _promise(
+def _promise_all(
     replicas: Sequence[BoundedReplica], name: LogName
 ) -> tuple[OwnerTerm, list[BoundedReplica], list[str]]:
     """Makes replicas accept a new term; returns the term, those that have, and why others have not.
@@ -386,7 +392,7 @@ def _promise(
     return term, promised, why
 
 
-def _copy(
+def _write_log(
     files: Files,
     path: str,
     best: ReadableExtent,
