@@ -1,6 +1,6 @@
-"""Store: what survives. The log, its payloads, checkpoints, part files, and reading them again.
+"""The durable part of a session: the log, its payloads, checkpoints, part files, and recovery.
 
-Promises: what was appended survives the death of this process, what was synced that of the machine;
-a log is data from a stranger until its signature says otherwise. Owns: the log's folder and what is
-in it. Imports: dataflow, collections, trace, rows, files, errors.
+Promises: an appended frame survives the death of this process, a synced frame that of the machine.
+A log is untrusted data until its signature proves otherwise. Owns: the folder of the log and all
+files in it. Imports: dataflow, collections, trace, rows, files, errors.
 """

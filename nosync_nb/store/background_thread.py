@@ -20,20 +20,21 @@ from collections.abc import Callable
 from nosync_nb.store import interruptible_wait
 
 AGAIN_S = 1.0
-"""After so long it is started again: an exception that another thread sets in this one may come to
-the thread that it has just made, before that has run at all."""
+"""Seconds after which `start` tries again. An exception that another thread sets in this thread may
+end the new thread before it has run at all.
+"""
 
 
 class SingleThread:
     """One daemon thread; `start` may be called, interrupted and called again.
 
-    It knows what it runs only from then on: its owner, dropped before that, is freed at once.
+    It references its target only from `start` on: an owner that is dropped before is freed at once.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None  # with `_lock`, as what follows
+        self._thread: threading.Thread | None = None  # guarded by `_lock`, like `_joined`
         self._joined = False
 
     @property
@@ -43,7 +44,7 @@ class SingleThread:
 
     @property
     def ended(self) -> bool:
-        """True if the thread has run, and does not any more."""
+        """True if the thread ran and has ended."""
         return self._thread is not None and not self._thread.is_alive()
 
     def start(self, run: Callable[[], None]) -> None:
@@ -74,9 +75,9 @@ class SingleThread:
             ended.set()
 
     def join(self, seconds: float | None = None) -> None:
-        """Waits until the thread has ended, at most so long; from now on none is started.
+        """Waits until the thread has ended, at most so long; afterwards no thread can be started.
 
-        The thread itself may call it, and does not wait.
+        The thread itself may call this; it does not wait then.
         """
         with self._lock:
             self._joined = True

@@ -1,10 +1,8 @@
-"""Waiting: for news of another thread, where a Ctrl-C has to come through.
+"""Waits for another thread in a way that Ctrl-C can interrupt.
 
-The interpreter sees an interrupt between two steps of Python, and the system ends a wait that one
-comes into. One that comes after the last step and before the wait does neither. Who may wait for
-long looks from time to time, so it is late and not lost.
-
-Short, and on its own: rooms that share nothing else wait alike.
+The interpreter handles an interrupt between two steps of Python, and the system ends a wait during
+which an interrupt arrives. An interrupt that arrives after the last step and before the wait does
+neither. A long wait is therefore cut into short ones: such an interrupt is late but not lost.
 """
 
 from __future__ import annotations
@@ -14,18 +12,24 @@ import time
 from collections.abc import Callable
 
 LOOK_S = 0.25
-"""How often who waits looks whether he was interrupted."""
+"""Seconds between two checks for an interrupt."""
 
 
 def wait_event(news: threading.Condition, seconds: float | None = None) -> None:
-    """Waits for news, at most so long, and may come back without any; with its lock."""
+    """Waits to be notified, at most so long, and may return without a notification.
+
+    The caller holds the lock of `news`.
+    """
     news.wait(LOOK_S if seconds is None else min(seconds, LOOK_S))
 
 
 def wait_until(
     news: threading.Condition, is_so: Callable[[], bool], seconds: float | None = None
 ) -> bool:
-    """Waits until something is so, at most so long, and returns whether it is; with its lock."""
+    """Waits until a condition is true, at most so long; returns its value.
+
+    The caller holds the lock of `news`.
+    """
     until = None if seconds is None else time.monotonic() + seconds
     while not is_so():
         left = None if until is None else until - time.monotonic()

@@ -1,4 +1,4 @@
-"""Deferred layers: their rows are made when somebody looks, out of frames, files, or the past."""
+"""Layers whose rows are read from frames, files or the history when they are first accessed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nosync_nb.trace.parts.part_file import PartRef, readable, refs_from_json
 
 
 class LazyLayer(Layer):
-    """A layer whose rows are made when somebody looks at them.
+    """A layer whose rows are made when a reader first accesses them.
 
-    `rows_count` may be more than there are: updates that cancel are counted. `needs` names the
-    files that they are made from, which may be those of other layers.
+    `rows_count` may exceed the number of rows, because updates that cancel out are counted. `needs`
+    are the names of the files that the rows are made from. They may be files of other layers.
     """
 
     __slots__ = ("_make", "needs")
@@ -42,7 +42,7 @@ class LazyLayer(Layer):
 
     @property
     def parts(self) -> tuple[Batch, ...]:
-        """The rows; what they are made from is let go."""
+        """The rows. The first access makes them and drops their source."""
         make = self._make
         if make is not None:
             self._parts = make()
@@ -53,19 +53,20 @@ class LazyLayer(Layer):
 
     @property
     def is_made(self) -> bool:
-        """Whether somebody has looked."""
+        """True if the rows have been accessed."""
         return self._make is None
 
 
 class HistoryLayer(LazyLayer):
-    """A layer out of the history of a log, read when somebody looks at it.
+    """A layer that is read from the history of a log when a reader first accesses it.
 
     Args:
-        history: that is read, and is not to change; see `dataflow.snapshot.seen`.
-        log: of which its rows are the changes in `(after, span.upper)`.
-        span: the epochs that it covers.
-        after: the last epoch that it has nothing of; None: all from the beginning is in it.
-        rows_count: how many rows are expected, not 0; it is not known before they are read.
+        history: the history to read. It must not change afterwards; see `dataflow.snapshot.seen`.
+        log: the log whose changes in `(after, span.upper)` are the rows.
+        span: the epochs that the layer covers.
+        after: the last epoch whose changes are not included; None: all changes from the beginning
+            on.
+        rows_count: the expected number of rows, not 0. The exact number is unknown before the read.
     """
 
     __slots__ = ("after", "log")
@@ -89,14 +90,17 @@ class HistoryLayer(LazyLayer):
         self.log, self.after = log, after
 
     def said(self) -> dict[str, Any] | None:
-        """How a checkpoint says it; None once it was made, as it may be joined with others then."""
+        """Returns the entry of a checkpoint for this layer; None once the rows were made.
+
+        After that the layer may be merged with others.
+        """
         if self.is_made:
             return None
         return {"log": self.log, "after": self.after, "rows": self.rows_count}
 
 
 def files_needed(trace: Trace) -> set[str]:
-    """The files that the layers of a trace are made from when somebody looks."""
+    """Returns the files that the layers of a trace are made from when a reader accesses them."""
     names: set[str] = set()
     for layer in trace.layers:
         own = layer.needs if isinstance(layer, LazyLayer) else (ref.path for ref in layer.files)
@@ -105,5 +109,8 @@ def files_needed(trace: Trace) -> set[str]:
 
 
 def layer_refs(said: Any) -> tuple[PartRef, ...]:
-    """The files of a layer that a checkpoint lists; one that it holds, or of the past, has none."""
+    """Returns the files of a layer that a checkpoint lists.
+
+    A layer that is inline in the checkpoint, or read from the history, has none.
+    """
     return () if said is None or isinstance(said, dict) else refs_from_json(said)

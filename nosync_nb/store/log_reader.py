@@ -1,8 +1,8 @@
-"""Reading: what a log says after its last frame, as a value: its epochs, and a snapshot.
+"""Reads a log into a value: its epochs, and a snapshot after its last frame.
 
-Nothing is compiled or run, and nothing is changed but the store that was opened for it. Who only
-reads takes a catalog of somebody else's like one of this user's, but none of its rows on trust; who
-is to go on writing decides of each stage (nosync_nb/session/recovery/recover.py).
+Nothing is compiled or run, and nothing is changed but the store that was opened for it. A reader
+uses the catalog of another user like one of this user, but trusts none of its rows. Recovery for a
+writer decides separately for each stage (nosync_nb/session/recovery/recover.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NO_LOADS: Mapping[str, str] = MappingProxyType({})
 
 
 class WrittenCatalog(NamedTuple):
-    """A catalog as it was written at an epoch, and what stood as its signature.
+    """A catalog as it was written at an epoch, with its signature.
 
-    `defined` tells the frame that each of its named logs is defined by.
+    `defined` maps each named log to the frame that defines it.
     """
 
     epoch: int
@@ -44,22 +44,22 @@ class WrittenCatalog(NamedTuple):
 
 
 class CatalogTrust(NamedTuple):
-    """Whose a catalog is: this user's key, if there is one, and where the catalog is from."""
+    """This user's key, if there is one, and the origin of a catalog."""
 
     key: bytes | None
     origin: signing.CatalogOrigin
 
 
 class RecoveredState(NamedTuple):
-    """A log after its last frame.
+    """The state of a log after its last frame.
 
     Attributes:
-        store: the folder.
-        ledger: the epochs.
-        snapshot: the stages and what is in them; nothing of it is compiled.
-        data: the catalog as it is believed.
-        said: the catalog as it was written; None before there is one.
-        judged: whose it is.
+        store: the store of the log's folder.
+        ledger: the index of epochs.
+        snapshot: the stages and their contents; nothing in it is compiled.
+        data: the catalog with its untrusted stages disabled.
+        said: the catalog as it was written; None before the first definition.
+        judged: the key of this user, and the origin of the catalog.
     """
 
     store: Store
@@ -71,11 +71,11 @@ class RecoveredState(NamedTuple):
 
 
 Described = tuple[Mapping[str, Any], dict[str, Stage]]
-"""A catalog as it is believed, and its stages."""
+"""A catalog with its untrusted stages disabled, and its stages."""
 
 
 def described(log_id: bytes, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
-    """The stages of a log's catalog for who runs nothing of them, whoever wrote it."""
+    """Returns the stages of a log's catalog for a reader, which runs none of them."""
     catalog = payloads.catalog_from_json(said.catalog, log_id, None)
     why = "it is kept in the memory of its owner alone"
     for name in [name for name, stage in catalog.items() if stage.in_memory]:
@@ -86,13 +86,14 @@ def described(log_id: bytes, said: WrittenCatalog, judged: CatalogTrust, epoch: 
 def recover_state(
     store: Store, describe: Callable[[WrittenCatalog, CatalogTrust, int], Described] | None = None
 ) -> RecoveredState:
-    """What a log that was opened says after its last frame.
+    """Returns the state of an opened log after its last frame.
 
     Args:
-        describe: of a catalog, whose it is, and the last epoch; None: nothing is run of it.
+        describe: makes the stages from a catalog, its origin and the last epoch; None: a reader's
+            stages, which are never run.
 
     Raises:
-        CorruptLogError: if that makes no sense.
+        CorruptLogError: the frames or the checkpoint make no sense.
     """
     with guarded_decoding("the log"):
         ledger = EpochIndex.restored(store.epoch, store.times, store.meta)
@@ -115,7 +116,7 @@ def recover_state(
 
 
 def follow_frames(before: RecoveredState, tail: list[FrameContent]) -> RecoveredState:
-    """What a log says after frames that its owner has written since, to who only reads."""
+    """Returns the state that a reader has after the frames that the owner appended since."""
     store, ledger, last = before.store, before.ledger, before.snapshot
     epoch, said = written_catalog(ledger, tail, last.epoch, before.said, store.log.durable)
     graph, catalog = last.graph, last.catalog
@@ -140,14 +141,14 @@ def written_catalog(
     said: WrittenCatalog | None,
     durable: int,
 ) -> tuple[int, WrittenCatalog | None]:
-    """Records the epochs that frames tell of; returns the last one and the last catalog.
+    """Records the epochs of frames; returns the last epoch and the last catalog.
 
     Args:
-        epoch, said: the last ones before them; None: there is no catalog yet.
-        durable: how far frames are on disk.
+        epoch, said: the last epoch and catalog before the frames; None: before the first definition.
+        durable: the last frame that is on disk.
     """
     records: list[EpochRecord] = []
-    new = tuple.__new__  # once an epoch of the log at each opening
+    new = tuple.__new__  # called for each epoch of the log at every opening
     for seq, kind, payload in tail:
         if kind in payloads.DEFINES:
             said = _said(payload.epoch, payload.meta, said, seq)
@@ -168,13 +169,13 @@ def written_catalog(
 
 
 def _marks(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
-    """The keys of the loads of an epoch, and its label."""
+    """Returns the idempotency keys of an epoch, and its label."""
     once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
     return once, check_text(meta["label"], "a label") if "label" in meta else None
 
 
 def _rewound(ledger: EpochIndex, payload: Payload, epoch: int, seq: int) -> RewindMark:
-    """What a rewind says; `epoch` is the last one before it."""
+    """Returns the mark of a rewind; `epoch` is the last epoch before it."""
     incarnation = payload.meta.get("incarnation")
     if payload.epoch > epoch or incarnation != ledger.incarnation + 1:
         raise CorruptLogError(
@@ -199,7 +200,11 @@ def _said(
 
 
 def catalog_trust(store: Store, said: WrittenCatalog) -> CatalogTrust:
-    """Tells whose a catalog is; of what is not this user's alone, rows are not trusted either."""
+    """Determines the origin of a catalog.
+
+    If any part of the catalog is not signed by this user, the rows of the log are not trusted
+    either.
+    """
     check_catalog(said.catalog, said.epoch)
     key, unfit = signing.own_key()
     origin = signing.judge_signature(key, store.log.id, said.epoch, said.catalog, said.signature)
@@ -211,10 +216,10 @@ def catalog_trust(store: Store, said: WrittenCatalog) -> CatalogTrust:
 
 
 def restored_graph(taken: Iterable[int], data: Mapping[str, Any]) -> Graph:
-    """The graph that a catalog names.
+    """Returns the graph of a catalog.
 
     Args:
-        taken: the numbers that frames name: those that a definition took which never came about
-            are not given again.
+        taken: the numbers that frames name. An unfinished definition may have used some of them;
+            they are not assigned again.
     """
     return Graph(payloads.restored_nodes(data), max((data["numbers"], *taken)))

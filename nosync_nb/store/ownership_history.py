@@ -1,16 +1,17 @@
-"""Succession: who wrote a log, opening by opening, where its frames cannot be compared any more.
+"""Records which owners wrote a log, for the time when its old frames are trimmed.
 
-Each owner draws a word when he begins, which stands in the head of his segments. A checkpoint says
-of each owner of before the word, and which frame was the last one when he ended.
+Each owner draws a random word when it opens the log, and writes it into the headers of its
+segments. A checkpoint lists for each earlier owner the word, and the last frame when it ended.
 
-Failure: 1. The disk comes back from an old copy, or from a snapshot that was taken while somebody
-wrote. 2. Who opens it next is of the same generation as the owner who was lost, or goes on where
-that one had only come by then. 3. He writes so much that what a replica has beyond the copy is
-older than his checkpoints, and of which nothing is left to be compared with. Hence what a replica
-has of an owner is here if the word is the same, and his part went as far here.
+Failure: 1. The disk is restored from an old copy, or from a snapshot that was taken during a write.
+2. The next owner has the same generation as the owner that was lost, or continues from a frame
+that the lost owner had passed. 3. It writes so much that the frames which a replica has beyond the copy
+are older than its checkpoints, and no frame is left to compare them with. Hence a log contains the
+frames that a replica has from an owner only if the words are equal, and this log contains as many
+frames of that owner.
 
-What is known is known of all owners since the first of which it is said, and of those before him
-nothing: of a log that is older than the word, of more owners than are kept.
+The list is complete from its first owner on. Nothing is known of the owners before it: the log may
+be older than the word, or have had more owners than are retained.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ _KEY = "owners"
 
 
 class OwnerTenure(NamedTuple):
-    """One owner: his word, and the last frame that the log had when he ended."""
+    """One owner: its word, and the last frame of the log when it ended."""
 
     word: bytes
     last: int
 
 
 Reigns = Mapping[int, OwnerTenure]
-"""Owners by their generations; complete from the first of them on."""
+"""The owners by generation; complete from the first of them on."""
 
 
 def decode_ownership(meta: Mapping[str, Any]) -> Reigns:
-    """The owners that a checkpoint names.
+    """Returns the owners that a checkpoint lists.
 
     Raises:
-        CorruptLogError: it makes no sense.
+        CorruptLogError: the list makes no sense.
     """
     with guarded_decoding("the owners that a checkpoint names"):
         return {
@@ -52,24 +53,25 @@ def decode_ownership(meta: Mapping[str, Any]) -> Reigns:
 
 
 def includes_owner(reigns: Reigns, head: Segment | None, seq: int) -> bool:
-    """Whether a log has what a segment of it elsewhere holds up to a frame, as far as is known.
+    """Returns False if a log is known to lack frames of a copied segment.
 
     Args:
-        reigns: of the log.
-        head: of that segment; None: it is not known whose it is.
+        reigns: the owners of the log.
+        head: the header of the segment; None: its owner is not known.
+        seq: the last frame of the segment to compare.
     """
     if head is None or seq == 0:
         return True
     if _knows(reigns, head.generation, head.word, seq):
         return True
-    # Of an owner who wrote nothing no trace is left if the next one wrote no checkpoint.
+    # An owner that wrote nothing is not listed if the next one wrote no checkpoint.
     if head.before is None or seq > head.start.seq:
         return False
     return _knows(reigns, head.before[0], head.word_before, seq)
 
 
 def _knows(reigns: Reigns, generation: int, word: bytes, seq: int) -> bool:
-    """Whether an owner is one of those of a log, and wrote as far there."""
+    """Returns True if an owner is one of those of a log and wrote up to this frame there."""
     if generation < min(reigns, default=generation + 1):
         return True
     known = reigns.get(generation)
@@ -77,13 +79,13 @@ def _knows(reigns: Reigns, generation: int, word: bytes, seq: int) -> bool:
 
 
 class OwnershipHistory:
-    """Who wrote a log that is written here.
+    """The owners of a log that this process writes.
 
     Args:
-        heads: of all segments that are there, the last of them the own one.
-        meta: of the checkpoint that it was opened with.
-        seq: the frame that it was made after.
-        frames: those since.
+        heads: the headers of all segments, the last one being of this owner.
+        meta: of the checkpoint that the log was opened with.
+        seq: the last frame before that checkpoint.
+        frames: the frames after it.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class OwnershipHistory:
         self._before = dict(decode_ownership(meta))
         words = {head.generation: head.word for head in heads}
         if self._before:
-            newest = max(self._before)  # he may have gone on after the checkpoint
+            newest = max(self._before)  # it may have continued after the checkpoint
             words = {each: word for each, word in words.items() if each > newest}
             words[newest] = self._before[newest].word
         else:
@@ -104,7 +106,7 @@ class OwnershipHistory:
             self._before[generation] = OwnerTenure(word, last)
 
     def saved(self, seq: int) -> dict[str, Any]:
-        """What a checkpoint after a frame says of it."""
+        """Returns the entry of a checkpoint after a frame."""
         if self._own is None:
             return {}
         reigns = {**self._before, self._own.generation: OwnerTenure(self._own.word, seq)}

@@ -1,15 +1,15 @@
-"""Renames the folder of a log that no process has open, and finds a renamed one again.
+"""Renames the folder of a log that no process has open, and finds a renamed folder again.
 
-A rename is atomic, and the log is named by its id everywhere else: in its replicas, and in its
-branches, which lie inside the folder. Whatever else names the folder is the caller's to change.
+A rename is atomic, and everything else refers to the log by its id: its replicas, and its branches,
+which are inside the folder. References to the folder elsewhere are updated by the caller.
 
 Failure: 1. A process opens the log, or one of its branches, by the old path. 2. The folder is
 renamed. 3. The process writes to a path where no log is. Hence the opening locks of the log and of
 all its branches are taken first, and nothing is renamed if one is locked or has a live owner. An
 opening that waits for such a lock finds no log at its path afterwards, and fails.
 
-Failure: 1. A session reads the log. 2. The folder is renamed. 3. The session finds no files.
-Hence a reader looks for the folder under its new name, by its `generation` file (`current_folder`).
+Failure: 1. A session reads the log. 2. The folder is renamed. 3. The session finds no files. Hence
+a reader searches for the folder under its new name, by its `generation` file (`current_folder`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def move(
                 return False
         prepare([(path, target + path.removeprefix(log)) for path in paths])
         files.rename(log, target)
-        with suppress(DurabilityError):  # either name is good after a loss of power
+        with suppress(DurabilityError):  # after a power loss either name is valid
             files.sync_folder(os.path.dirname(target))
         return True
     return False
 
 
 def current_folder(files: Files, known: LogLocation) -> str:
-    """The folder of a log that was at a known place: that place, or its new name beside it."""
+    """Returns the folder of a log by its known location, also if it was renamed."""
     folder, old = os.path.split(known.path)
     with suppress(DurabilityError):
         for name in (old, *files.names(folder)):

@@ -1,8 +1,9 @@
-"""Retention: which past of a log can be told apart, as its catalog says.
+"""The retention and the disk budget of a log, as its catalog records them.
 
-Single epochs are kept for the newest `epochs`, or those of the last `seconds`; intervals of 16 for
-16 times as long, of 256 for 256 times, and so on. Pins keep their epochs exactly. It stands in the
-catalog, under the same signature: nothing is let go because a stranger's log says so.
+Single epochs are retained for the newest `epochs`, or those of the last `seconds`; intervals of 16
+for 16 times as long, of 256 for 256 times, and so on. Pinned epochs are retained exactly. The
+policy is part of the catalog, under the same signature: an untrusted log must not make us delete
+history.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 
 KEY = "retention"
-"""Under which a catalog has it, but for its bound of files."""
+"""The key of the retention in a catalog, without its limits of files and writes."""
 
 BOUNDS = "bounds"
-"""Under which a catalog has that: releases that know none pass it over."""
+"""The key of those limits in a catalog. Releases that know no such limits ignore it."""
 
 _NAMED = ("files", "writes")
-"""What a catalog has as bounds."""
+"""The limits below `BOUNDS`."""
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _LONGEST = 2**40
@@ -32,14 +33,13 @@ _LARGEST = 2**60
 
 
 class Retention(NamedTuple):
-    """What is kept of the past; neither `epochs` nor `seconds`: all of it.
+    """How much of the past is retained; with neither `epochs` nor `seconds`: all of it.
 
     Attributes:
-        pins: epochs that stay as they are, by name.
-        budget: the bytes on disk from which on less is kept; None: as many as it takes.
-        files: likewise how many files.
-        writes: how often what comes in may be written, from where on merges wait; None: as often
-            as merges pay.
+        pins: named epochs that are never downsampled.
+        budget: the bytes on disk above which less is retained; None: no limit.
+        files: the number of files above which less is retained; None: no limit.
+        writes: the write amplification above which merges wait; None: no limit.
     """
 
     epochs: int | None = None
@@ -51,12 +51,12 @@ class Retention(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """Whether less of the past is kept if the log takes more than it may."""
+        """True if less of the past is retained when the log exceeds its budget."""
         return self.budget is not None or self.files is not None
 
     @property
     def bounds(self) -> int | str | None:
-        """As a user says them: a number of bytes, `"500 B, 100 files, 3x"`, or None for none."""
+        """The limits as a user writes them: bytes, `"500 B, 100 files, 3x"`, or None for none."""
         if self.files is self.writes is None:
             return self.budget
         said = [] if self.budget is None else [f"{self.budget} B"]
@@ -66,7 +66,7 @@ class Retention(NamedTuple):
 
     @property
     def asked(self) -> int | str | None:
-        """As a user says it: a number of epochs, `"30 days"`, or None for all."""
+        """The retention as a user writes it: a number of epochs, `"30 days"`, or None for all."""
         if self.seconds is None:
             return self.epochs
         unit, size = max(
@@ -76,28 +76,28 @@ class Retention(NamedTuple):
         return f"{many} {unit}{'' if many == 1 else 's'}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a catalog has it, by key; nothing of what was not said."""
+        """Returns the entries of a catalog, by key; defaults are left out."""
         data = self._asdict()
         named = {name: data.pop(name) for name in _NAMED}
         said = {name: most for name, most in named.items() if most is not None}
         bounds = {BOUNDS: said} if said else {}
-        if self.budget is None:  # as releases had it that knew no budget
+        if self.budget is None:  # as in releases without a budget
             del data["budget"]
         plain = self._replace(files=None, writes=None)
         return {**({KEY: data} if plain != Retention() else {}), **bounds}
 
     def upto(self, epoch: int) -> Retention:
-        """The same without pins of later epochs."""
+        """Returns the same policy without the pins of later epochs."""
         return self._replace(pins={name: at for name, at in self.pins.items() if at <= epoch})
 
     def keep(
         self, now: int, since: Callable[[float], int], held: Iterable[int]
     ) -> RetainedEpochs | None:
-        """What is not thinned out now; None: nothing is.
+        """Returns the epochs to be retained exactly; None: nothing is downsampled.
 
         Args:
-            since: the first epoch of the last so many seconds.
-            held: epochs that somebody else needs as they are.
+            since: returns the first epoch of the last so many seconds.
+            held: epochs that branches or readers need exactly.
         """
         if self.seconds is not None:
             single = now + 1 - since(self.seconds)
@@ -108,24 +108,27 @@ class Retention(NamedTuple):
         return RetainedEpochs(max(single, 1), self.pinned(held))
 
     def pinned(self, held: Iterable[int]) -> frozenset[int]:
-        """The epochs that stay as they are: pins, and what somebody else needs."""
+        """Returns the epochs that are never downsampled: the pins and `held`."""
         return frozenset([*self.pins.values(), *held])
 
 
 def retention_of(catalog: Mapping[str, Any]) -> Retention:
-    """That of a catalog that was checked."""
+    """Returns the policy of a validated catalog."""
     bounds = catalog.get(BOUNDS) or {}
     named: dict[str, Any] = {name: bounds.get(name) for name in _NAMED}
     return Retention(**(catalog.get(KEY) or {}), **named)
 
 
 def without_pins(catalog: Mapping[str, Any]) -> dict[str, Any]:
-    """A catalog that says nothing of it."""
+    """Returns a catalog without its retention policy."""
     return {key: value for key, value in catalog.items() if key not in (KEY, BOUNDS)}
 
 
 def bounds_well_formed(data: Any) -> bool:
-    """Whether what a catalog has as bounds can be what `to_json` gave; later ones may be there."""
+    """Returns True if the limits of a catalog can be the output of `to_json`.
+
+    Limits that a later release has added are ignored.
+    """
     if type(data) is not dict:
         return False
     files, writes = data.get("files", 1), data.get("writes", 1)
@@ -135,7 +138,7 @@ def bounds_well_formed(data: Any) -> bool:
 
 
 def well_formed(data: Any, epoch: int) -> bool:
-    """Whether what a catalog of an epoch has can be what `to_json` gave."""
+    """Returns True if the retention of a catalog at an epoch can be the output of `to_json`."""
     try:
         said = Retention(**data, files=None, writes=None)
         whole = type(said.pins) is dict and all(isinstance(name, str) for name in said.pins)
@@ -152,10 +155,10 @@ def well_formed(data: Any, epoch: int) -> bool:
 
 
 def parse_retention(asked: Any) -> tuple[int | None, int | None]:
-    """Epochs or seconds, as a user says it.
+    """Returns the epochs or the seconds that a user wrote.
 
     Raises:
-        SchemaError: it is neither; says how it is written.
+        SchemaError: `asked` is neither; the hint shows the syntax.
     """
     if asked is None or asked == "all":
         return None, None
@@ -173,7 +176,7 @@ def parse_retention(asked: Any) -> tuple[int | None, int | None]:
 
 
 class DiskBudget(NamedTuple):
-    """What a log may take on its disk, and how often write what comes in; see `Retention`."""
+    """The limits of bytes, of files and of write amplification; see `Retention`."""
 
     budget: int | None = None
     files: int | None = None
@@ -181,10 +184,10 @@ class DiskBudget(NamedTuple):
 
 
 def parse_bounds(asked: Any) -> DiskBudget:
-    """Bounds as a user says them: a number of bytes, or a size, a number of files, `"3x"`.
+    """Returns the limits that a user wrote: bytes or a size, a number of files, `"3x"`.
 
     Raises:
-        SchemaError: something is none of these, or is said twice; says how it is written.
+        SchemaError: a part is not a limit, or occurs twice; the hint shows the syntax.
     """
     if asked is None or asked == "none":
         return DiskBudget()
@@ -204,7 +207,7 @@ def parse_bounds(asked: Any) -> DiskBudget:
 
 
 def _bound(part: Any) -> tuple[str, Any]:
-    """Which bound a part says, and how much; None: it says none."""
+    """Returns the name and the value of one limit; the value is None if it is invalid."""
     if type(part) is int:
         return "budget", part if 1 <= part <= _LARGEST else None
     pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*"
@@ -223,7 +226,7 @@ def _bound(part: Any) -> tuple[str, Any]:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size as it is written in messages: `812 B`, `1.4 MB`; never less than it is."""
+    """Returns a size as messages show it: `812 B`, `1.4 MB`; rounded up."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
     unit = next((u for u in ("kB", "MB", "GB") if size_bytes < 1000 * _SIZES[u.lower()]), "TB")

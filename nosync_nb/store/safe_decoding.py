@@ -1,8 +1,9 @@
-"""Decoding: one wrapper round whatever is made of bytes that somebody else may have written.
+"""Wraps the decoding of bytes that an untrusted writer may have made.
 
-Checksums tell that bytes are those that were written, not that they make sense: a crafted catalog
-nests a thousand lists, counts with text, names a column that is not there. Each is damage of the
-log, whichever of Python's errors comes of it, and says what could not be read.
+A checksum proves that bytes are those that were written, not that they make sense. A crafted
+catalog may nest a thousand lists, hold text in place of a number, or name a column that does not
+exist. The wrapper reports each as damage of the log, whichever error Python raises, and names what
+could not be decoded.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ CRAFTED = (
     pa.ArrowException,
     struct.error,
 )
-"""What comes of content that fits its checksum and nothing else."""
+"""The errors that content with a valid checksum and invalid values may raise."""
 
 
 def guarded_decoding(what: str, *others: type[Exception]) -> AbstractContextManager[None]:
-    """A block that reads something of a log.
+    """Returns a context manager for a block that decodes content of a log.
 
     Args:
-        others: errors that content may give here as well.
+        what: the content, for the message.
+        others: further errors that the content may raise here.
 
     Raises:
-        CorruptLogError: if what stands there makes no sense.
+        CorruptLogError: the content makes no sense.
     """
     return _Decoding(what, others)
 
 
 class _Decoding:
-    """Such a block; there is one for each frame that is read, so it is no generator."""
+    """A class and not a generator, because one is made for each frame that is read."""
 
     __slots__ = ("_others", "_what")
 
@@ -61,7 +63,7 @@ class _Decoding:
 
 
 def damage_error(what: str, error: BaseException) -> CorruptLogError:
-    """The error of something that cannot be decoded."""
+    """Returns the error for content that cannot be decoded."""
     said = str(error)[:200] or type(error).__name__
     return CorruptLogError(
         f"{what} cannot be decoded: {said}", hint="restore the log from a copy; nothing was changed"

@@ -1,11 +1,11 @@
-"""Spilling: what is large goes to files as soon as it is made, while the rest is still computed.
+"""Writes large results to files during a run, while later operators still compute.
 
-A run over many rows would hold all that its operators give until the frame is written. Instead each
-batch that the frame would only name is written at once, and mapped from then on: what memory is
-needed for is one operator at a time.
+Otherwise a run over many rows would keep the output of all its operators in memory until the frame
+is written. Instead each batch that the frame would only reference is written at once and
+memory-mapped from then on. So the run needs memory for one operator at a time.
 
-The files of a run are nobody's until a frame names them. Those that one operator writes for the
-next go with the end of the run; if it fails, all of them do.
+The files of a run are not referenced until a frame names them. Files that one operator writes for
+the next are deleted at the end of the run. If the run fails, all its files are deleted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from nosync_nb.trace.batch import UNORDERED, Layout, Updates, arrange
 from nosync_nb.trace.parts.part_file import PartRef
 
 REST_BYTES = 1 << 26
-"""An operator that has read more of files than this leaves none of their pages in memory."""
+"""An operator that has read more bytes of files than this leaves none of their pages in memory."""
 
 
 class RunFiles:
-    """The files that one run at a time writes; with the gate's lock, but for one that goes apart.
+    """The files of one run at a time.
+
+    The caller holds the writer's lock, unless the run computes off-lock.
 
     Args:
-        store: whose folder they are in.
+        store: the store whose folder they are in.
     """
 
     def __init__(self, store: Store) -> None:
@@ -36,7 +38,7 @@ class RunFiles:
         self._written: list[PartRef] = []
 
     def lend(self, refs: Iterable[PartRef]) -> None:
-        """Notes files that only the next operators read."""
+        """Notes files that only later operators of the run read."""
         self._between += refs
 
     def keep(self, refs: Iterable[PartRef]) -> None:
@@ -44,10 +46,10 @@ class RunFiles:
         self._written += refs
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
-        """The batch of a log or a trace: in files if it is large, else as it is.
+        """Returns the batch of a log or a trace: in files if it is large, else unchanged.
 
         Raises:
-            DurabilityError: the disk refuses; what was written goes with the run.
+            DurabilityError: the disk refuses. The files that were written are deleted with the run.
         """
         store, (batch,) = self._store, held.parts
         if batch.layout is UNORDERED or not store.large(batch):
@@ -57,33 +59,33 @@ class RunFiles:
         return held
 
     def rest(self, size_bytes: int) -> None:
-        """Is told that so many bytes of files were read; of many the system has the pages again."""
+        """Returns the mapped pages to the system if so many bytes of files were read."""
         if size_bytes > REST_BYTES:
             memory_map.remaining_bytes()
 
     def arranged(
         self, traces: Mapping[Layout, int], updates: Updates, epoch: int
     ) -> dict[Layout, ArrangedChange]:
-        """Rows in each of some orders, in files; in memory those that the disk refuses.
+        """Returns rows in each requested order, in files, or in memory if the disk refuses.
 
-        Whatever their number is, rows are in memory once, and a column of them for each core
-        twice, if one order is asked for; if there are more, once more.
+        Whatever the number of rows, they are in memory once, and one column for each core twice, if
+        one order is requested. For several orders they are in memory twice.
 
         Args:
             traces: the orders, with the number of the trace of each.
-            updates: not to be used afterwards.
+            updates: must not be used afterwards.
         """
         made: dict[Layout, ArrangedChange] = {}
         for at, (layout, number) in enumerate(traces.items(), 1):
             batch = arrange(layout, updates, consumed=at == len(traces))
             try:
                 made[layout] = self.spilled(number, ArrangedChange((batch,)), epoch)
-            except DurabilityError:  # the commit meets it again, and says what is the matter
+            except DurabilityError:  # the commit will fail in the same way, and reports the error
                 made[layout] = ArrangedChange((batch,))
         return made
 
     def end(self, *, failed: bool) -> None:
-        """Deletes what nobody reads any more; of a run that failed everything."""
+        """Deletes the files that are not needed any more; after a failure all of them."""
         if self._between or self._written:
             useless = (*self._between, *(self._written if failed else ()))
             self._store.remove(ref.path for ref in useless)

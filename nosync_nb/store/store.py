@@ -1,11 +1,11 @@
-"""The store: a session's versions made durable, and brought back.
+"""The store: makes the versions of a session durable, and recovers them.
 
-It ties the log (the order of everything), part files (large layers) and the history (old epochs)
-together. What the log names exists: part files are written and synced before the frame that names
-them, and a file that no frame and no checkpoint names is nobody's and is removed at opening.
+It combines the log (the order of all events), part files (large layers) and the history (old
+epochs). Every file that the log names exists: part files are written and synced before the frame
+that names them. A file that no frame and no checkpoint names is removed at the next opening.
 
-Restoring reads the checkpoint's layers (mapped, not read), then the tail: batches of one trace are
-concatenated and arranged once, whatever their number.
+Recovery maps the layers of the checkpoint without reading them. Then it reads the tail: the batches
+of one trace are concatenated and arranged once, whatever their number.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ SPILL_ROWS = 1 << 16
 """Batches above this many rows go to part files, not into frames."""
 
 FRAME_BYTES = 8 << 20
-"""Batches above this many bytes go there as well, however few their rows are."""
+"""Batches above this many bytes go to part files as well, however few rows they have."""
 
 SPILL_BYTES = 1 << 20
-"""Layers above this many bytes go to part files before a checkpoint, and are only named there."""
+"""Layers above this many bytes go to part files before a checkpoint, which only names them."""
 
 SETTLED_BYTES = 1 << 16
-"""The same for layers that are in a checkpoint for the second time."""
+"""The same limit for layers that a checkpoint would contain for the second time."""
 
 SYNC_DELAY_S = 0.02
-"""How long the syncing thread lets epochs gather, unless somebody waits for it: each time it runs
-it takes the interpreter's lock away from the committing thread."""
+"""How long the syncing thread lets epochs gather, unless a caller waits for it. Each run of that
+thread takes the interpreter's lock away from the committing thread.
+"""
 
 TIMES = 0
-"""The number under which a checkpoint keeps the times of epochs; no trace has it."""
+"""The number under which a checkpoint stores the times of epochs; no trace has it."""
 
 
 class Store:
@@ -69,16 +70,18 @@ class Store:
 
     Attributes:
         tail: the recovered frames after the checkpoint, until `release`.
-        changes: what they hold, by log or trace.
-        verified: when the log was open and its tail verified, by the performance counter.
-        writes: what was written since.
-        meta: the checkpoint's JSON, empty if there was none.
-        position, clocks: the last recovered frame after the checkpoint, if any; last batches.
-        succession: who wrote the log.
-        retired: files that the checkpoint does not need, but the one before it.
-        back: the epoch before that of the checkpoint that the tail goes back to; None: none.
-        named: files that checkpoint and tail name, also those of what the tail has left since.
-        foreign: this user has not signed the log; see `look_through`.
+        changes: the entries of the tail, by log or trace.
+        verified: the performance counter when the log was open and its tail verified.
+        writes: counts what was written since.
+        meta: the checkpoint's JSON, empty without a checkpoint.
+        position, clocks: the last recovered frame after the checkpoint, if any; the provenance
+            writer.
+        succession: the owners that wrote the log.
+        retired: files that the checkpoint before this one needs, and this one does not.
+        back: the epoch before the checkpoint's that the tail rewinds to; None: there is no such
+            rewind.
+        named: files that checkpoint and tail name, also in frames that a rewind has undone.
+        foreign: True if this user has not signed the log; see `look_through`.
     """
 
     def __init__(self, path: str, log: Log, files: Files) -> None:
@@ -130,7 +133,7 @@ class Store:
         if self.back is not None:
             with guarded_decoding("the log"):
                 self.history.truncate(self.back)
-        self._then = self.history.copied(())  # of the checkpoint, or of `back`
+        self._then = self.history.copied(())  # at the checkpoint, or at `back`
 
     @classmethod
     def open(
@@ -142,10 +145,10 @@ class Store:
         files: Files | None = None,
         opened: Callable[..., Log] = Log.open,
     ) -> Store:
-        """Opens the folder; see `Log.open` for the errors. Who is to own it starts its log.
+        """Opens the folder; see `Log.open` for the errors. The new owner starts its log later.
 
         Args:
-            files: the disk; tests put another in its place.
+            files: the disk; tests pass a simulated one.
             opened: opens the log, `Log.open` with more arguments.
         """
         disk = files or Files()
@@ -164,7 +167,7 @@ class Store:
     def write_epoch(
         self, draft: EpochResult, utc: float, meta: Mapping[str, Any], graph: Graph
     ) -> Position:
-        """Writes an epoch's frame, after which it survives the death of this process."""
+        """Appends an epoch's frame, which survives the death of this process afterwards."""
         entries = None
         if draft.largest <= SPILL_ROWS and not graph.memory:
             entries = payloads.inline_entries(draft.logged, draft.cleared, FRAME_BYTES)
@@ -177,7 +180,10 @@ class Store:
         )
 
     def write_replay(self, draft: EpochResult, graph: Graph) -> bool:
-        """Writes a past epoch that the next definition will make visible; False: nothing to say."""
+        """Appends the frame of a past epoch, which the next definition makes visible.
+
+        Returns False if there is nothing to write.
+        """
         entries = self._entries(draft, graph)
         if graph.memory and not entries:
             return False
@@ -198,15 +204,15 @@ class Store:
         *,
         back: Iterable[PayloadEntry] | None = None,
     ) -> bytes:
-        """What a definition's frame says: the catalog, and what new nodes made of what was there.
+        """Returns the payload of a definition: the catalog, and the first contents of new nodes.
 
-        What is large is in files afterwards, also in the drafts.
+        Large contents are in files afterwards, also in the drafts.
 
         Args:
-            graph, meta: what the catalog is compiled to; it, and its signature.
-            missed: past epochs of stages that had lagged behind; all of them count, or none.
-            replays: how many past epochs were written right before it, and count with it.
-            back: what a rewind takes back, to the epoch of the draft; None: it is none.
+            graph, meta: the compiled graph; the JSON with the catalog and its signature.
+            missed: past epochs of stages that had lagged behind; either all of them count, or none.
+            replays: how many past epochs were written right before this frame; they count with it.
+            back: the entries that a rewind to the draft's epoch undoes; None: it is no rewind.
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
@@ -218,25 +224,28 @@ class Store:
         return payloads.encode_payload(draft.epoch, now, meta, entries)
 
     def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
-        """Writes the frame of a definition or a rewind, which survives this process then."""
+        """Appends the frame of a definition or a rewind.
+
+        It survives the death of this process afterwards.
+        """
         return self.log.append(payloads.REWIND if back else payloads.DEFINITION, payload)
 
     def large(self, batch: Batch) -> bool:
-        """Whether a batch goes to a part file of its own."""
+        """Returns True if a batch goes to a part file of its own."""
         return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
 
     def _entries(
         self, draft: EpochResult, graph: Graph, before: VersionState | None = None
     ) -> list[PayloadEntry]:
-        """The entries of a draft; large batches and layers are spilled to files first.
+        """Returns the entries of a draft; large batches and layers are spilled to files first.
 
-        A trace that a definition added is named as a whole (`RESET`): its log may be older.
+        A trace that a definition added is named as a whole (`RESET`), because its log may be older.
         """
         unwritten = graph.unwritten
         entries = [
             payloads.clear_entry(number) for number in draft.cleared if number not in unwritten
         ]
-        spilled: dict[int, tuple[Batch, ArrangedChange]] = {}  # a batch that is kept keeps its id
+        spilled: dict[int, tuple[Batch, ArrangedChange]] = {}  # referenced, so ids stay valid
         for at, (number, layout, held) in enumerate(draft.logged):
             if number in unwritten:
                 continue
@@ -277,16 +286,16 @@ class Store:
         return ArrangedChange(tuple(made), tuple(refs))
 
     def open_part(self, ref: PartRef, layout: Layout) -> Batch:
-        """Maps a part file that was just written; costs a header, whatever its size."""
+        """Maps a part file that was just written. Cost: the read of a header, whatever its size."""
         return open_part(self.parts, ref, layout, files=self.files)
 
     def checked_part(self, ref: PartRef, layout: Layout) -> Batch:
-        """Maps a part file of before, after comparing its bytes with their checksums."""
+        """Maps an older part file, after comparing its bytes with their checksums."""
         thorough = self.foreign
         return open_part(self.parts, ref, layout, files=self.files, checked=True, thorough=thorough)
 
     def look_through(self) -> None:
-        """Takes nothing of the log on trust: its rows are not known to be this user's."""
+        """Makes the store verify all rows of the log, because they may not be this user's."""
         self.foreign = True
         self.history.look_through()
 
@@ -298,11 +307,11 @@ class Store:
         times: bytes,
         past: Mapping[str, Any],
     ) -> bytes:
-        """The state of a version: layers by file, and those in memory inline.
+        """Returns the payload of a checkpoint: filed layers by name, layers in memory inline.
 
         Args:
             times: when each epoch was committed, doubles of seconds UTC.
-            past: the manifest of the history up to it.
+            past: the manifest of the history up to the version.
         """
         layers, sound, held = trace_recovery.listed_layers(graph, version)
         entries = [PayloadEntry(TIMES, payloads.INLINE, times), *held]
@@ -314,13 +323,14 @@ class Store:
     def settled(
         self, number: int, trace: Trace, *, thinned: bool = False
     ) -> list[tuple[Layer, Layer]]:
-        """Writes layers to part files so that checkpoints name them instead of holding them.
+        """Writes layers to part files so that checkpoints name them and do not contain them.
 
-        Those are written of which a checkpoint would hold much, or hold something again; and, where
-        the past is thinned out, what would be read from there.
+        This concerns large layers, and smaller ones that a checkpoint would contain for the second
+        time. Where the past is downsampled, it concerns layers that would be read from the history
+        as well.
 
         Returns:
-            each with the layer that takes its place.
+            pairs of a layer and the layer that replaces it.
         """
         pairs = []
         for layer in trace.layers:
@@ -339,7 +349,7 @@ class Store:
         return pairs
 
     def filed(self, number: int, layout: Layout, batch: Batch, epoch: int) -> Layer:
-        """All that a trace holds at an epoch as a layer in files, however small it is."""
+        """Returns the contents of a trace at an epoch as a layer in files, however small it is."""
         stem = f"trace{number}-{epoch}-{epoch + 1}"
         refs = self.spill([batch], layout, stem).refs
         refs = refs or (write_part(self.parts, batch, stem, files=self.files),)
@@ -353,15 +363,15 @@ class Store:
     # -- restoring ---------------------------------------------------------------------------
 
     def decoded(self, frames: Iterable[Frame]) -> list[FrameContent]:
-        """What frames say; see `FrameReplay.told`."""
+        """Returns the contents of frames; see `FrameReplay.told`."""
         return self._telling.told(frames)
 
     def remember(self, graph: Graph, changes: Changes) -> None:
-        """Gives the history of named collections what frames say."""
+        """Adds the changes in frames to the history of named collections."""
         trace_recovery.history_layers(self.history, graph, changes)
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
-        """The traces after the last frame; costs the same whatever they hold."""
+        """Returns the traces after the last frame. Cost: the same for any number of rows."""
         layers, sound = self.meta.get("layers", {}), self.meta.get(nonnegative_layers.KEY, {})
         sound = {} if self.foreign else sound
         inline, then = self._inline, self._then
@@ -374,31 +384,31 @@ class Store:
     def followed_by(
         self, graph: Graph, before: VersionState, old: Graph, changes: Changes
     ) -> dict[int, Trace]:
-        """The traces that frames make of those before them."""
+        """Returns the traces after further frames, from those of a version."""
         known = trace_recovery.traces_of_version(before, old)
         return trace_recovery.extend_traces(graph, known, changes, self.checked_part)
 
     def release(self) -> None:
-        """Lets go of what `restored` needs."""
+        """Drops the data that only `restored` needs."""
         self.tail, self.changes, self._inline, self.back = [], {}, {}, None
 
-    # -- files nobody names ------------------------------------------------------------------
+    # -- unreferenced files ------------------------------------------------------------------
 
     def remove(self, names: Iterable[str]) -> None:
-        """Deletes files; those that are mapped stay readable to whoever mapped them.
+        """Deletes files; processes that have mapped them can still read them.
 
-        Nothing is deleted by a session that was replaced or a forked child: the next opening
-        deletes what the log does not name.
+        A session that was replaced, and a forked child, delete nothing: the next opening deletes
+        the files that the log does not name.
         """
         for name in names if self.log.owned else ():
             folder = self.packs if name.endswith(PACK) else self.parts
             self.files.unlink(checked_path_within(folder, name, PART, PACK))
 
     def sweep(self) -> list[str]:
-        """Deletes what a dead owner left half done: files of ours that nothing recovered names.
+        """Deletes the incomplete work of a dead owner: our files that nothing recovered names.
 
-        A checkpoint that could not be read may name others: then all of them stay. So they do in a
-        log of somebody else, by whose word nothing is deleted.
+        If a checkpoint could not be read, all files stay, because it may name others. In the log of
+        another user they stay as well: an untrusted log must not make us delete files.
 
         Returns:
             the files that are needed and missing.
@@ -411,12 +421,12 @@ class Store:
         return sorted(needed.difference(there))
 
     def _needed(self) -> set[str]:
-        """Every file that the checkpoint, the frames after it, or the history name."""
+        """Returns every file that the checkpoint, the frames after it, or the history name."""
         named = file_references.references_of_layers(
             self.meta
         ) | file_references.references_of_changes(self.changes)
         return self.history.files() | named
 
     def close(self) -> None:
-        """Syncs and leaves the mark of a proper end."""
+        """Syncs the log and records that it was closed properly."""
         self.log.close()

@@ -1,8 +1,8 @@
-"""Restoring: the traces of a graph, from an earlier state and the changes that followed it.
+"""Restores the traces of a graph from an earlier state and the changes that followed it.
 
-Nothing is decoded, sorted or mapped here: a restored layer knows its interval, its files and how
-many rows it holds, and makes them when somebody looks. Hence opening a session costs the same
-whatever its state holds, and a stage that nobody touches costs nothing.
+Nothing is decoded, sorted or mapped here. A restored layer knows its interval, its files and its
+number of rows, and makes the rows when a reader accesses them. Hence opening a session costs the
+same for any amount of state, and an unused stage costs nothing.
 
 The earlier state is a checkpoint's, at opening, or a version's, when a reader follows a log.
 """
@@ -29,10 +29,10 @@ from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
 Open = Callable[[PartRef, Layout], Batch]
 """Maps a part file."""
 Changes = Mapping[int, Sequence[tuple[int, PayloadEntry]]]
-"""What followed, by log or trace: (epoch, entry), oldest first."""
+"""The changes that followed, by log or trace: (epoch, entry), oldest first."""
 
 _BATCHES = frozenset((payloads.INLINE, payloads.FILES))
-"""Kinds of entries that are a log's batch."""
+"""The kinds of entries that are a log's batch."""
 
 
 class RecoveredTrace(NamedTuple):
@@ -43,7 +43,7 @@ class RecoveredTrace(NamedTuple):
 
 
 def encoded_traces(layout: Layout, layer: Layer) -> bytes:
-    """A layer in memory as a checkpoint holds it; made once."""
+    """Returns a layer in memory as a checkpoint stores it; the result is cached in the layer."""
     if layer.encoded is not None:
         return layer.encoded
     parts = layer.parts or (empty_batch(layout),)
@@ -57,16 +57,19 @@ def encoded_traces(layout: Layout, layer: Layer) -> bytes:
 def listed_layers(
     graph: Graph, version: VersionState
 ) -> tuple[dict[str, Any], dict[str, list[int]], list[PayloadEntry]]:
-    """The traces of a version as a checkpoint lists them, and the layers that it holds.
+    """Returns the traces of a version as a checkpoint lists them, and its inline layers.
 
-    Failure: 1. What some epochs changed cancels out, so that their layer has no rows. 2. A
-    checkpoint leaves it out. 3. Somebody goes back to one of these epochs, and takes the layers
-    before for all that there was. Hence such a layer is listed as well, and so is a first layer
-    without rows, as it says at which epoch the trace was made.
+    Failure: 1. The changes of some epochs cancel out, so that their layer has no rows. 2. A
+    checkpoint leaves the layer out. 3. A rewind to one of these epochs takes the layers before it
+    for the whole state. Hence such a layer is listed as well. So is a first layer without rows,
+    because its interval shows at which epoch the trace was made.
 
     Returns:
-        by trace: log, layout, and for each layer its interval, and its files, None if it is held,
-        or what it is of the history of its log; by trace which layers are sound, see `proven`.
+        by trace: log, layout, and for each layer its interval and its files. In place of the files
+            is
+        None for an inline layer, or an object for a layer of the history. Then by trace which
+            layers
+        are non-negative, see `nonnegative_layers`. Then the inline layers.
     """
     layers: dict[str, Any] = {}
     sound: dict[str, list[int]] = {}
@@ -103,15 +106,15 @@ def of_checkpoint(
     history: History,
     sound: Mapping[str, Any],
 ) -> dict[int, RecoveredTrace]:
-    """The traces that a checkpoint lists.
+    """Returns the traces that a checkpoint lists.
 
     Args:
-        layers, sound: see `listed`.
+        layers, sound: see `listed_layers`.
         inline: the inline layers of each trace, in order.
         history: the past of its logs.
 
     Raises:
-        CorruptLogError: if a layer is one of no epoch.
+        CorruptLogError: a layer covers no epoch.
     """
     traces = {}
     for number, (log, shape, listed) in layers.items():
@@ -139,7 +142,7 @@ def of_checkpoint(
 def _remembered(
     span: Interval, log: int, said: Mapping[str, Any], layout: Layout, history: History
 ) -> HistoryLayer:
-    """The layer of a log's history that a checkpoint names."""
+    """Returns the layer of a log's history that a checkpoint names."""
     after, rows_count = said["after"], said["rows"]
     numbers = (rows_count, said["log"], 0 if after is None else after)
     if not all(type(number) is int and number >= 0 for number in numbers) or said["log"] != log:
@@ -151,13 +154,13 @@ def _remembered(
 
 
 def traces_of_version(version: VersionState, graph: Graph) -> dict[int, RecoveredTrace]:
-    """The traces of a version."""
+    """Returns the traces of a version, each with its log."""
     logs = trace_logs(graph)
     return {n: RecoveredTrace(logs[n], trace) for n, trace in version.traces.items() if n in logs}
 
 
 def trace_logs(graph: Graph) -> dict[int, int]:
-    """Every trace that is written, with the log that feeds it."""
+    """Returns every trace that is written, with the log that feeds it."""
     owner: dict[int, int] = {}
     for node in graph:
         for number in node.traces.values():
@@ -171,9 +174,9 @@ def trace_logs(graph: Graph) -> dict[int, int]:
 
 
 def share_parts(draft: EpochResult, graph: Graph) -> None:
-    """Gives layers of an epoch the files that their log has, so that they need none of their own.
+    """Lets layers of an epoch reference the files of their log, so that they need no files.
 
-    That is how they come back: a layer of one epoch is what the log has of it.
+    Recovery does the same: a layer of one epoch is rebuilt from the batch of its log.
     """
     filed = {number: held for number, _, held in draft.logged if held.refs}
     draft.spares(ref.path for held in filed.values() for ref in held.refs)
@@ -198,15 +201,15 @@ def traces_at(
     epoch: int,
     gone: Mapping[int, UndoneChanges],
 ) -> dict[int, RecoveredTrace]:
-    """The traces of a checkpoint as of an epoch before it, for a graph that goes on from there.
+    """Returns the traces of a checkpoint as of an earlier epoch, for a graph rewound to it.
 
     Args:
-        past: up to that epoch.
-        gone: what is to be taken from the traces of some logs, see `undone.told`.
+        past: the history up to that epoch.
+        gone: the changes to subtract from the traces of some logs, see `undo.read_undone`.
 
     Raises:
-        CorruptLogError: a trace without a history is asked for that has no layer which ends there,
-            and of which it is not told what is to be taken from it.
+        CorruptLogError: a needed trace without a history has no layer that ends at the epoch, and
+            the changes to subtract from it are not known.
     """
     named = {node.log for node in graph if node.name is not None}
     asked = {number for node in graph for number in (*node.traces.values(), *node.state)}
@@ -221,7 +224,7 @@ def traces_at(
         layers = ended_logs(trace, epoch)
         lower = layers[-1].upper if layers else 0
         told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
-        if layers and not told_apart:  # it went on in one step from there, or is thinned out
+        if layers and not told_apart:  # a later step covers the epoch, or it was downsampled
             layers, lower = [], 0
         whole = len(layers) == len(trace.layers)
         if not whole and log in named and number != log and lower <= epoch:
@@ -245,7 +248,7 @@ def traces_at(
 def extend_traces(
     graph: Graph, known: Mapping[int, RecoveredTrace], changes: Changes, open_part: Open
 ) -> dict[int, Trace]:
-    """Every trace of a graph: what was known of it, and what followed."""
+    """Returns every trace of a graph: its earlier state with the changes that followed."""
     traces: dict[int, Trace] = {}
     for node in graph:
         for layout, number in node.traces.items():
@@ -258,7 +261,7 @@ def extend_traces(
 
 
 def history_layers(history: History, graph: Graph, changes: Changes) -> None:
-    """Gives the history of named collections what followed."""
+    """Adds the changes that followed to the history of named collections."""
     for node in graph:
         if node.name is None or node.log is None:
             continue
@@ -284,10 +287,11 @@ def _extended(
     changes: Changes,
     open_part: Open,
 ) -> Trace:
-    """One trace: the layers known before, then those of its log's changes.
+    """Returns one trace: its earlier layers, then the changes of its log.
 
-    A definition that asks for a new large trace names it as a whole (`RESET`), as its log may have
-    begun before. What an epoch empties (`CLEAR`) begins with what that epoch adds.
+    A definition that needs a new large trace names it as a whole (`RESET`), because its log may
+    have begun before. A trace that an epoch empties (`CLEAR`) begins with the rows that the epoch
+    adds.
     """
     logged = [each for each in changes.get(log, ()) if each[1].kind in _BATCHES]
     own = [each for each in changes.get(number, ()) if each[1].kind not in _BATCHES]
@@ -331,7 +335,10 @@ def _extended(
 def _before(
     number: int, layout: Layout, log: int, known: Mapping[int, RecoveredTrace]
 ) -> Iterator[Layer]:
-    """The layers known of a trace; else those of a sibling, in another order, as one layer."""
+    """Yields the earlier layers of a trace.
+
+    Otherwise yields those of a sibling in another order, as one layer.
+    """
     same = known.get(number)
     if same is not None and same.trace.layout == layout:
         yield from same.trace.layers
@@ -350,7 +357,7 @@ def _before(
 
 
 def _run(run: list[PayloadEntry], start: int, stop: int, layout: Layout) -> Iterator[Layer]:
-    """The inline changes of some epochs as one layer, none if there are none."""
+    """Yields the inline changes of some epochs as one layer, if there are any."""
     if run:
         yield _inline(start, stop + 1, [entry.data for entry in run], layout)
 
@@ -369,12 +376,11 @@ def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Update
 
 
 def _counted(data: Sequence[bytes | memoryview], types: Sequence[str]) -> tuple[Updates, list[int]]:
-    """The updates of changes, and how many each has."""
+    """Returns the updates of changes, and the number of each."""
     return _updates(data, types), [*map(batch_codec.rows_count, data)]
 
 
 def _named(entry: PayloadEntry, layout: Layout, open_part: Open) -> LazyLayer:
-    """The layer that an entry names."""
     lower, upper, refs = payloads.layer_of(entry)
     return _filed(lower, upper, refs, layout, open_part)
 
@@ -389,7 +395,7 @@ def _filed(
 
 
 def _arranged(layer: LazyLayer, had: Layout, layout: Layout) -> LazyLayer:
-    """A layer in another order, in memory."""
+    """Returns a layer in another order, in memory."""
     if had == layout:
         return layer
 

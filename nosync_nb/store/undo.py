@@ -1,17 +1,19 @@
 """Subtracts the changes made after an epoch from the current state.
 
-A layer that reaches beyond an epoch is what it was once its changes since are taken from it: as
-layers add up, they are one more layer, with all signs turned. So a trace of any size goes back by
-what was changed since, also one that has no history.
+A layer that reaches beyond an epoch equals its state at the epoch plus the changes since then. As
+layers add up, one more layer with these changes, all signs inverted, restores that state. So a
+trace of any size is rewound at the cost of the changes since, also a trace without a history.
 
-The frame of a rewind says these changes itself, by epoch, and of which logs all are told.
+The changes come from the retained frames (`RecentFrames`). They are not known for a trace that one
+of these frames empties or names files of, or that a definition wrote to.
 
-Failure: 1. A session goes back to before its checkpoint, and the frames since are trimmed. 2. It
-dies; who opens it has the state at the checkpoint, and nothing that leads back from there. Hence
-the frame needs no other one: of what it says, who opens the log takes what its checkpoint has.
+The frame of a rewind contains these changes itself, by epoch, and lists the logs whose changes are
+complete.
 
-The changes are read from the frames that are retained. Of a trace whose changes after the epoch lie
-in files, empty it, or belong to a definition, they are not known.
+Failure: 1. A session rewinds to before its checkpoint, and the frames since are trimmed. 2. It
+dies; the next opening has the state at the checkpoint, and no frame that leads back from there.
+Hence the frame of the rewind needs no other frame: the opening subtracts its changes from the state
+at the checkpoint.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ Since = Sequence[tuple[int, PayloadEntry]]
 """Inline changes of one log, each with its epoch, oldest first."""
 
 EPOCHS_MAX = 2048
-"""So many epochs back frames are asked; further back few are kept, and there is much to undo."""
+"""How many epochs back frames are read. Few older ones are retained, and there is much to undo."""
 
 
 class UndoneChanges(NamedTuple):
-    """What a log was changed by after an epoch that was gone back to.
+    """The changes of a log after an epoch that a rewind went to.
 
     Attributes:
-        last: up to this epoch all of it is told.
+        last: the changes are complete up to this epoch.
     """
 
     last: int
@@ -53,15 +55,17 @@ class UndoneChanges(NamedTuple):
 def subtract_undone(
     trace: Trace, epoch: int, since: Since, last: int | None = None
 ) -> Trace | None:
-    """A trace as it was at an epoch; None if it did not begin, or is not read from layers.
+    """Returns a trace as it was at an epoch.
 
-    Its rows keep their files, and what is taken from them is a layer behind them, so that no row is
-    made here. Both end at the epoch, as neither tells of one before it. Where another rewind has
-    done so, these two are one: what is left is told by both together.
+    Returns None if the trace did not exist then, or its layers cannot be read without the history.
+    Its rows keep their files. The subtracted changes are an additional layer, so no row is read
+    here. The shortened layer and the additional one both end at the epoch, because neither alone is
+    valid before it. If an earlier rewind has made such a pair, the pair is treated as one layer.
 
     Args:
-        since: all that its log was changed by after the epoch.
-        last: up to this one, if not up to now; None as well of a trace that tells of later ones.
+        since: all changes of its log after the epoch.
+        last: the changes are complete up to this epoch; None: up to the current one. The result is
+            None if the trace contains later epochs.
     """
     upper = epoch + 1
     layers = [layer for layer in trace.layers if layer.lower < upper]
@@ -89,11 +93,12 @@ def subtract_undone(
 
 
 def ended_logs(trace: Trace, epoch: int) -> list[Layer]:
-    """The first layers of a trace, as far as they add up to what it was at an epoch at most.
+    """Returns the first layers of a trace that add up to its state at an epoch or before.
 
-    Failure: 1. A session goes back: of a layer something is taken by one that begins before it ends
-    (see `without`). 2. That one is merged with later ones. 3. Who goes back to an epoch in between
-    keeps the first and not what is taken of it. Hence a layer counts with what overlaps it.
+    Failure: 1. A session rewinds: a second layer, which begins before the first one ends, subtracts
+    from it (see `subtract_undone`). 2. The second one is merged with later ones. 3. A rewind to an
+    epoch in between keeps the first layer without its subtraction. Hence a layer is only used
+    together with the layers that overlap it.
     """
     layers = [each for each in trace.layers if each.upper <= epoch + 1]
     later = min((each.lower for each in trace.layers[len(layers) :]), default=epoch + 1)
@@ -103,9 +108,10 @@ def ended_logs(trace: Trace, epoch: int) -> list[Layer]:
 
 
 def _shortened(layer: Layer, epoch: int, layout: Layout) -> LazyLayer:
-    """The rows of a layer, as one that ends at an epoch.
+    """Returns the rows of a layer as a layer that ends at an epoch.
 
-    Behind the same layers it adds up to the same, so what readers found out about it stays.
+    It adds up to the same with the layers before it, so the cached statistics of the layer stay
+    valid.
     """
     lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
     used = frozenset(files_needed(Trace(layout, (layer,))))
@@ -114,16 +120,15 @@ def _shortened(layer: Layer, epoch: int, layout: Layout) -> LazyLayer:
 
 
 def _negated(since: Sequence[bytes | memoryview], layout: Layout) -> Batch:
-    """Changes with their signs turned."""
     return arrange(layout, Updates(*batch_codec.decode_batches(since, layout.types)).negated())
 
 
 def undo_entries(epoch: int, taken: Mapping[int, Since]) -> list[PayloadEntry]:
-    """What is taken back, as the frame of a rewind says it.
+    """Returns the undone changes as entries for the frame of a rewind.
 
     Args:
-        epoch: that is gone back to.
-        taken: by log, all that was changed after it; the log of a trace without one is itself.
+        epoch: the target of the rewind.
+        taken: by log, all changes after it. A trace without a log is listed as its own log.
     """
     if not taken:
         return []
@@ -141,18 +146,19 @@ def undo_entries(epoch: int, taken: Mapping[int, Since]) -> list[PayloadEntry]:
 
 
 def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChanges]:
-    """What is to be taken from the traces of a checkpoint, after which the log has gone back.
+    """Returns the changes to subtract from the traces of a checkpoint before a rewind.
 
-    Failure: 1. A session goes back to an epoch at which a layer ends: its frame tells nothing of
-    that trace. 2. It goes back further, and tells the rest. 3. Whoever opens it takes what only one
-    of two frames tells for untold. Hence what a frame tells counts up to where it went back from.
+    Failure: 1. A session rewinds to an epoch at which a layer ends: its frame contains no changes
+    of that trace. 2. It rewinds further, and that frame contains the other changes. 3. An opening
+    ignores the changes that only one of the two frames contains. Hence the changes of a frame count
+    up to the epoch that its rewind started from.
 
     Args:
-        tail: the frames after it.
-        last: its epoch.
+        tail: the frames after the checkpoint.
+        last: the epoch of the checkpoint.
 
     Returns:
-        by log; of another one nothing is told.
+        by log; for the other logs the changes are not known.
 
     Raises:
         CorruptLogError: a frame makes no sense.
@@ -169,7 +175,7 @@ def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChan
 
 
 def _of_frame(said: Iterable[PayloadEntry], last: int) -> dict[int, list[tuple[int, PayloadEntry]]]:
-    """What a frame takes back, of epochs up to one."""
+    """Returns the changes that the frame of a rewind undoes, of epochs up to one."""
     decoded = [payloads.decode_payload(each.data) for each in said if each.kind == payloads.UNDONE]
     with guarded_decoding("what a rewind takes back"):
         logs = {int(log) for each in decoded for log in each.meta.get("logs", ())}
@@ -191,19 +197,19 @@ class FrameStore(Protocol):
 def recent_frames(
     store: FrameStore, epoch: int, now: int, rewinds: Iterable[tuple[int, int]]
 ) -> list[Frame]:
-    """The frames after an epoch, and some before it, as far as they are kept, if it is recent.
+    """Returns the retained frames after a recent epoch, and some before it.
 
-    None if the first of them is not kept, or one is damaged: they only make cheap what can be had
-    without them.
+    Returns an empty list if the first of them is not retained, or one is damaged. Callers work
+    without them at a higher cost.
 
     Args:
-        rewinds: the frame of each that is known, and the last epoch that it left.
+        rewinds: for each known rewind its frame, and the epoch that it rewound to.
     """
     if now - epoch > EPOCHS_MAX:
         return []
 
     def enough(frames: Sequence[Frame]) -> bool:
-        # What is before an epoch up to this one says nothing of what follows; see `RecentFrames`.
+        # `RecentFrames` drops the changes before this epoch anyway.
         return any(
             each.kind == payloads.EPOCH and payloads.payload_epoch(each.payload) <= epoch
             for each in frames
@@ -213,7 +219,7 @@ def recent_frames(
     if oldest is not None and payloads.payload_epoch(oldest.payload) > epoch + 1:
         seq = oldest.position.seq
         if not any(seq <= frame and last <= epoch for frame, last in rewinds):
-            return []  # epochs only count up from there
+            return []  # epochs only increase from there
     try:
         return retained_frames(store.files, store.log.path, store.log.head, enough)
     except CorruptLogError:
@@ -221,14 +227,14 @@ def recent_frames(
 
 
 class RecentFrames:
-    """What some frames say of the epochs after one.
+    """The changes that frames contain after one epoch.
 
     Args:
-        frames: all that are kept, oldest first.
-        epoch: that is gone back to.
+        frames: all retained frames, oldest first.
+        epoch: the target of the rewind.
 
     Attributes:
-        told: whether the frames of all epochs after it are among them.
+        told: True if the frames of all epochs after it are among them.
     """
 
     def __init__(self, frames: Iterable[Frame], epoch: int) -> None:
@@ -241,7 +247,7 @@ class RecentFrames:
             if frame.kind == payloads.EPOCH and at <= epoch:
                 self._changes.clear()
                 self.told = at == epoch
-                self._odd.clear()  # what was defined before it counts
+                self._odd.clear()  # definitions before it are part of the state
                 continue
             if frame.kind == payloads.REWIND:
                 self._leave(at)
@@ -252,11 +258,11 @@ class RecentFrames:
             if frame.kind == payloads.EPOCH:
                 for each in payload.entries:
                     self._add(payload.epoch, each)
-            elif at > epoch:  # what a definition makes at the epoch itself is there then
+            elif at > epoch:  # contents that a definition makes at the epoch itself belong to it
                 self._odd.update(payloads.entries_by_log([payload]))
 
     def _leave(self, last: int) -> None:
-        """Takes none of what a rewind has left for what is there now."""
+        """Drops the changes that a rewind has undone: they are not in the current state."""
         self.told = last == self.epoch or (self.told and last > self.epoch)
         for number, own in self._changes.items():
             self._changes[number] = [each for each in own if each[0] <= last]
@@ -268,10 +274,10 @@ class RecentFrames:
             self._odd.add(each.number)
 
     def since(self, log: int, number: int) -> Since | None:
-        """All changes of a trace after the epoch, oldest first; None if they are not told.
+        """Returns all changes of a trace after the epoch, oldest first; None if they are not known.
 
         Args:
-            log, number: of the trace; of one without a log both are the same.
+            log, number: of the trace; both are the same for a trace without a log.
         """
         if not self.told or {log, number} & self._odd:
             return None

@@ -1,1 +1,1 @@
-"""The catalog as stored: validation, signature, epochs, retention."""
+"""The catalog as the log stores it: validation, signature, and the index of epochs."""

@@ -1,8 +1,8 @@
-"""The epochs of a session: when each was committed, its label, its loads, the frame that holds it.
+"""The epochs of a session: when each was committed, its label, its loads, and its frame.
 
-It is asked, and not looked into: a `EpochIndex` is the one place that knows these, and its lock is
-the one that guards them. What is recorded is there as a whole or not at all, and recording it again
-changes nothing, so that a commit that was interrupted can be finished by whoever comes next.
+`EpochIndex` is the only place of these facts, and its lock guards them. A record is entered as a
+whole or not at all, and entering it again changes nothing. So the next caller can complete a commit
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nosync_nb.store.catalog.validation import check_count, check_marks, check_p
 from nosync_nb.store.durability.frame_offsets import EpochOffsets
 
 REWINDS_MAX = 64
-"""Rewinds of which it is known how far a copy is that lacks them."""
+"""The number of rewinds for which it is known which epochs a copy has that lacks them."""
 
 
 class EpochInfo(NamedTuple):
@@ -34,7 +34,7 @@ class EpochInfo(NamedTuple):
 
 
 class EpochSequence(Sequence[EpochInfo]):
-    """Readable epochs as a sequence that is made when it is looked at."""
+    """A lazy sequence of readable epochs."""
 
     def __init__(
         self, ranges: Sequence[range], times: Sequence[float], labels: Mapping[int, str]
@@ -57,7 +57,7 @@ class EpochSequence(Sequence[EpochInfo]):
         return self._epoch(self._number(range(len(self))[index]))
 
     def _number(self, at: int) -> int:
-        """The epoch at a place."""
+        """Returns the epoch at a position."""
         place = bisect.bisect_right(self._ends, at)
         return self._ranges[place][at - (self._ends[place - 1] if place else 0)]
 
@@ -76,12 +76,12 @@ class EpochSequence(Sequence[EpochInfo]):
 
 
 class RewindMark(NamedTuple):
-    """That the epochs after one are left behind.
+    """A rewind, which undoes the epochs after one.
 
     Attributes:
-        epoch: the last one that stays.
-        incarnation: what epochs are of that are counted on from it.
-        seq: the frame that says so.
+        epoch: the last epoch that stays.
+        incarnation: the count of rewinds from then on; epochs are numbered within it.
+        seq: the frame of the rewind.
     """
 
     epoch: int
@@ -90,13 +90,13 @@ class RewindMark(NamedTuple):
 
 
 class EpochRecord(NamedTuple):
-    """What there is to know of an epoch beside its rows.
+    """The facts of an epoch, without its rows.
 
     Attributes:
         utc: when it was committed, in seconds.
-        seq: the frame that holds it.
+        seq: the frame that contains it.
         durable: the last frame that was on disk then.
-        once: the keys of its loads, each with a digest of the rows.
+        once: the idempotency keys of its loads, each with a digest of the rows.
     """
 
     epoch: int
@@ -111,15 +111,15 @@ _NOTED_BITS = 32
 
 
 def last_epoch_note(incarnation: int, epoch: int) -> int:
-    """The last epoch as a number that an owner leaves for who opens the log next (`Log.note`)."""
+    """Returns the last epoch as a number that the owner leaves for the next one (`Log.note`)."""
     return (incarnation & 0xFFF) << _NOTED_BITS | epoch & (1 << _NOTED_BITS) - 1
 
 
 def lost_epochs(note: int, incarnation: int, epoch: int) -> range:
-    """The epochs that a note tells of and a log has not, of which `epoch` is the last.
+    """Returns the epochs that a note records and the log lacks; `epoch` is the last one of the log.
 
-    With a rewind between the two nothing is told: either the note is older than the rewind, or the
-    rewind is lost itself, and with it no epoch of before.
+    If a rewind lies between the two the result is empty. Either the note is older than the rewind,
+    or the rewind itself is lost, and no epoch before it is.
     """
     if note >> _NOTED_BITS != incarnation & 0xFFF:
         return range(0)
@@ -127,36 +127,36 @@ def lost_epochs(note: int, incarnation: int, epoch: int) -> range:
 
 
 class EpochNumbering(NamedTuple):
-    """What the numbers of epochs mean: how often a log has gone back, and to where the last times.
+    """The meaning of epoch numbers: how many rewinds there were, and to where the last ones went.
 
     Attributes:
-        ends: the epochs that it went back to, at most `REWINDS_MAX`, oldest first.
+        ends: the epochs that were rewound to, at most `REWINDS_MAX`, oldest first.
     """
 
     incarnation: int = 0
     ends: tuple[int, ...] = ()
 
     def has_left(self, epoch: int, incarnation: int) -> bool:
-        """Whether a number may be that of another epoch than it was in an incarnation."""
+        """Returns True if a number may denote another epoch than in an earlier incarnation."""
         count = self.incarnation - incarnation
         lately = self.ends[-count:] if count > 0 else ()
         return len(lately) < count or any(end < epoch for end in lately)
 
 
 class EpochIndex:
-    """What a session knows of its epochs, from 1 to the last.
+    """The facts of all epochs of a session, from 1 to the last.
 
-    Threads: any may ask, and record; all of it is guarded by its own lock, under which nothing else
-    is called. To record is one assignment. What it means for labels, times and loads is done by
-    whoever comes next, before it looks, and can be done twice: so an interrupt between any two
-    instructions leaves an epoch recorded, or not.
+    Threads: any thread may read and record. Everything is guarded by one lock, under which no other
+    code is called. To record is one assignment. The next caller enters the record into labels,
+    times and loads before it reads them, and entering it twice does no harm. So an interrupt
+    between any two instructions leaves an epoch either recorded or not.
 
     Args:
         times: when each epoch up to `epoch` was committed.
-        labels: the epochs that have one, by it.
-        once: the epochs of loads with a key, by it.
-        loads: digests of the rows of such loads, by their keys.
-        rewinds: the last frames that go back, each with the epoch that it goes back to.
+        labels: the labelled epochs, by label.
+        once: the epochs of loads with an idempotency key, by key.
+        loads: digests of the rows of such loads, by key.
+        rewinds: the frames of the last rewinds, each with the epoch that it went to.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class EpochIndex:
         once: Mapping[str, int] | None = None,
         loads: Mapping[str, str] | None = None,
     ) -> None:
-        self._mutex = threading.RLock()  # a signal's handler may ask in the middle of a call
+        self._mutex = threading.RLock()  # a signal handler may call in the middle of a call
         self._times = array("d")
         self._times.frombytes(times)
         if len(self._times) != epoch:
@@ -183,15 +183,15 @@ class EpochIndex:
         self._incarnation = incarnation
         self._rewinds = tuple(rewinds)
         self._newest: list[EpochRecord] | RewindMark | None = (
-            None  # recorded, and not entered below yet
+            None  # recorded, and not entered into the fields above yet
         )
 
     @classmethod
     def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> EpochIndex:
-        """What a checkpoint says; see `saved`.
+        """Returns the index that a checkpoint contains; see `saved`.
 
         Raises:
-            CorruptLogError: if it makes no sense.
+            CorruptLogError: the content makes no sense.
         """
         return cls(
             epoch,
@@ -204,10 +204,10 @@ class EpochIndex:
         )
 
     def saved(self, upto: int | None = None) -> tuple[dict[str, Any], bytes]:
-        """What a checkpoint keeps of it: a part of its JSON, and the times.
+        """Returns the parts of a checkpoint: entries of its JSON, and the times.
 
         Args:
-            upto: the last epoch that is told of; None: all are.
+            upto: the last epoch to include; None: all.
         """
         with self._mutex:
             self._enter()
@@ -224,7 +224,10 @@ class EpochIndex:
     # -- recording -------------------------------------------------------------------------------
 
     def record(self, *records: EpochRecord) -> None:
-        """Records epochs, each the one after the last; again, it changes nothing. Cost: some us."""
+        """Records epochs, each the successor of the last; a repeated call changes nothing.
+
+        Cost: some us.
+        """
         with self._mutex:
             self._enter()
             fresh = [record for record in records if record.epoch > self._last]
@@ -232,7 +235,10 @@ class EpochIndex:
             self._newest = fresh or None
 
     def rewind(self, rewound: RewindMark) -> None:
-        """Forgets the epochs after one, with their times, labels and loads; again, nothing more."""
+        """Removes the epochs after a rewind, with their times, labels and loads.
+
+        A repeated call changes nothing.
+        """
         with self._mutex:
             self._enter()
             if rewound.incarnation <= self._incarnation:
@@ -241,7 +247,7 @@ class EpochIndex:
             self._newest = rewound
 
     def _enter(self) -> None:
-        """Enters what was recorded last; each step may have been done before. Holds the lock."""
+        """Enters the last record; each step may be a repetition. The caller holds the lock."""
         newest = self._newest
         if newest is None:
             return
@@ -262,7 +268,7 @@ class EpochIndex:
         self._newest = None
 
     def _leave(self, rewound: RewindMark) -> None:
-        """Forgets what a rewind leaves. Sequences of epochs that were given go on as they are."""
+        """Removes what a rewind undoes. Sequences that were returned before do not change."""
         last = rewound.epoch
         self._times = self._times[:last]
         self._labels = {label: epoch for label, epoch in self._labels.items() if epoch <= last}
@@ -276,8 +282,8 @@ class EpochIndex:
         self._newest = None
 
     def not_before(self, utc: float) -> float:
-        """A time that no epoch is after: a clock that is set back does not mix up epochs."""
-        if isinstance(newest := self._newest, list):  # who records them asks: it is the last
+        """Returns a time not before that of any epoch, even if the clock was set back."""
+        if isinstance(newest := self._newest, list):  # only the recording thread calls this then
             return max(utc, newest[-1].utc)
         with self._mutex:
             self._enter()
@@ -287,94 +293,99 @@ class EpochIndex:
 
     @property
     def numbering(self) -> EpochNumbering:
-        """What the numbers of epochs mean now."""
+        """The current meaning of epoch numbers."""
         with self._mutex:
             return EpochNumbering(self.incarnation, tuple(last for _, last in self.rewinds))
 
     @property
     def rewinds(self) -> tuple[tuple[int, int], ...]:
-        """The newest rewinds, oldest first: the frame of each, and the last epoch that it left."""
+        """The newest rewinds, oldest first: the frame of each, and the epoch that it went to."""
         with self._mutex:
             self._enter()
             return self._rewinds
 
     @property
     def incarnation(self) -> int:
-        """How often the session has gone back; with it an epoch's number is that of no other."""
+        """The number of rewinds; together with it the number of an epoch is unique."""
         with self._mutex:
             self._enter()
             return self._incarnation
 
     def labelled(self, label: str) -> int | None:
-        """The epoch with a label, if there is one."""
+        """Returns the epoch with a label, if there is one."""
         with self._mutex:
             self._enter()
             return self._labels.get(label)
 
     def loaded(self, mark: str) -> bool:
-        """Whether a load with a key was committed."""
+        """Returns True if a load with this key was committed."""
         with self._mutex:
             self._enter()
             return mark in self._once
 
     def load(self, mark: str) -> str:
-        """The digest of the rows of a load with a key; "" if none is known."""
+        """Returns the digest of the rows of a load with this key; "" if none is known."""
         with self._mutex:
             self._enter()
             return self._loads.get(mark, "")
 
     def has_loads(self, prefix: str) -> bool:
-        """Whether a load was committed with a key that begins so."""
+        """Returns True if a load was committed whose key has this prefix."""
         with self._mutex:
             self._enter()
             return any(mark.startswith(prefix) for mark in self._once)
 
     def durable(self, frames: int) -> int:
-        """The last epoch that is on disk, if frames are up to `frames`.
+        """Returns the last epoch that is on disk, if the frames up to `frames` are.
 
-        IMPORTANT: ask the log before, so that what it says is no older than what is here.
+        IMPORTANT: read `frames` from the log first, so that this index is at least as new.
         """
         with self._mutex:
             self._enter()
             return self._written.upto(frames)
 
     def held(self, frames: int, epoch: int) -> int:
-        """The last epoch of now that a copy has, of which `epoch` is the last, in some frames.
+        """Returns the last epoch of the current history that a copy contains.
 
-        What it lacks of rewinds it has of epochs that are left.
+        If the copy lacks the frame of a rewind, its epochs after the target of the rewind are
+        undone ones.
+
+        Args:
+            frames: the last frame of the copy.
+            epoch: the last epoch of the copy.
         """
         with self._mutex:
             self._enter()
             return min([epoch, *(upto for seq, upto in self._rewinds if seq > frames)])
 
     def committed(self, number: int) -> float | None:
-        """When an epoch was committed, in seconds since 1970; None if there is none of it."""
+        """Returns when an epoch was committed, in seconds since 1970; None if it does not exist."""
         with self._mutex:
             self._enter()
             return self._times[number - 1] if 0 < number <= len(self._times) else None
 
     def since(self, seconds: float) -> int:
-        """The first epoch that is no older than so many seconds; 0 if none is older."""
+        """Returns the first epoch that is no older than so many seconds; 0 if no epoch is older."""
         with self._mutex:
             self._enter()
             older = bisect.bisect_left(self._times, time.time() - seconds)
             return older + 1 if older else 0
 
     def epochs(self, ranges: Sequence[range]) -> EpochSequence:
-        """Epochs in ranges, ascending, with their times and labels."""
+        """Returns the epochs of ascending ranges, with their times and labels."""
         with self._mutex:
             self._enter()
             labels = {number: label for label, number in self._labels.items()}
             return EpochSequence(ranges, self._times, labels)
 
     def resolve(self, at: Any, now: int) -> int:
-        """The epoch that `at` names: a number, a negative offset, a label or a datetime.
+        """Returns the epoch for `at`: a number, a negative offset, a label or a datetime.
 
         Args:
             now: the last epoch that the reader sees; others may have committed more.
 
         Raises:
-            TimeError: if it names none; tells what there is.
+            TimeError: `at` denotes no epoch; the hint lists the possible values.
         """
         if isinstance(at, str):
             return self._labelled(at, now)

@@ -1,21 +1,22 @@
-"""Signing: whose key a catalog was signed with, and what becomes of one that is not this user's.
+"""Verifies who signed a catalog, and exports and imports the key that signs.
 
-A log is data. What it says that stages compute is believed as far as the signature goes: an HMAC
-over the whole catalog, the log it stands in and the epoch it was written at. A catalog that this
-user's key has not signed so is read, and nothing of it is run: its stages are *held* until the
-user's own cells define them.
+A log is data. Its definitions are trusted according to their signature: an HMAC over the whole
+catalog, the id of the log and the epoch at which it was written. A catalog that is
+not signed with this user's key is read, and nothing in it is run: its stages are *untrusted* until
+the user's own cells define them.
 
-What is held stays held when this user's session writes the catalog again: such a stage carries the
-id of the key that described it, and our signature says no more than that.
+An untrusted stage stays untrusted when this user's session writes the catalog again. Such a stage
+carries the id of the key that described it, and the new signature does not change that.
 
-Failure: 1. A stranger's log holds a stage that calls `reflect`. 2. It is opened, and an input is
-committed to, which writes the catalog, signed by the user. 3. At the next opening the catalog is
-the user's own, and the stage is compiled. Hence the id in each stage.
+Failure: 1. The log of an untrusted writer contains a stage that calls `reflect`. 2. It is opened,
+and a commit to an input writes the catalog, signed by the user. 3. At the next opening the user's
+own signature covers the catalog, and the stage is compiled. Hence the id in each stage.
 
-Not here: functions, which are signed one by one as well (`trust`); rows, which nobody signs.
+Functions are signed one by one as well (`functions.trust`). Rows are not signed.
 
-A log that is moved without its key is a stranger's there. The key file is the secret itself: it
-travels like a private SSH key, and whoever has it can have code run wherever it is trusted.
+A log that is moved without its key is untrusted at its new place. The key file is the secret
+itself: it must travel like a private SSH key, because its holder can have code run wherever the key
+is trusted.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ _OWN_CELL = "run the stage's cell"
 
 
 class CatalogOrigin(NamedTuple):
-    """Where a catalog comes from.
+    """The origin of a catalog.
 
     Attributes:
-        signer: the id of the key that signed it; None: this user's, and it holds; "" if nobody's.
-        why: why nothing of it is run, in words; None if it is this user's.
+        signer: the id of the key that signed it; None: this user's key, and the signature is valid;
+            "" if it is not signed.
+        why: why nothing in it is run, as text for the user; None if it is this user's.
     """
 
     signer: str | None
@@ -49,7 +51,7 @@ class CatalogOrigin(NamedTuple):
 
     @property
     def own(self) -> bool:
-        """Whether this user signed it, here and at its epoch."""
+        """True if this user signed the catalog for this log and epoch."""
         return self.signer is None
 
 
@@ -57,12 +59,12 @@ OWN = CatalogOrigin(None, None)
 
 
 def digest(catalog: Mapping[str, Any]) -> bytes:
-    """Identifies a catalog, before it was written and after it was read."""
+    """Returns the digest of a catalog, which is the same before writing and after reading."""
     return hashlib.sha256(catalog_text(catalog).encode()).digest()
 
 
 def sign_catalog(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[str]:
-    """The signature as it stands beside a catalog: the id of the key, and the HMAC.
+    """Returns the signature as it is stored with a catalog: the id of the key, and the HMAC.
 
     Args:
         catalog: its `digest`.
@@ -77,11 +79,11 @@ def judge_signature(
     catalog: Mapping[str, Any],
     signature: Any,
 ) -> CatalogOrigin:
-    """Whose catalog it is.
+    """Verifies the signature of a catalog, and returns its origin.
 
     Args:
-        key: this user's; None if there is none.
-        signature: what stood beside the catalog, whatever it is.
+        key: this user's key, if there is one.
+        signature: the value stored with the catalog, of any type.
     """
     signer, mac = _parts(signature)
     if not signer:
@@ -103,13 +105,16 @@ def judge_signature(
 
 
 def own_key_name(key: bytes, log_id: bytes, what: str) -> str:
-    """A name in a log's folder that nobody finds who has not the key: what stands there is ours."""
+    """Returns a name in a log's folder that cannot be guessed without the key.
+
+    A file of that name was therefore made by this user.
+    """
     text = log_id + what.encode()
     return hmac.new(key, _PERSON_OF_NAMES + text, hashlib.sha256).hexdigest()[:32]
 
 
 def is_foreign(signer: str) -> str:
-    """Why a stage that another key described is not run."""
+    """Returns why a stage that another key described is not run."""
     if not signer:
         return f"nobody signed what it computes: {_OWN_CELL}"
     return (
@@ -119,12 +124,12 @@ def is_foreign(signer: str) -> str:
 
 
 def is_key_id(text: Any) -> bool:
-    """Whether a value can be the id of a key, or says that there was none."""
+    """Returns True if a value can be the id of a key, or "", which stands for an unsigned catalog."""
     return isinstance(text, str) and (not text or _hex(text, 2 * signing.ID_BYTES))
 
 
 def _parts(signature: Any) -> tuple[str, str]:
-    """The id of a key and an HMAC; empty if it is no signature."""
+    """Returns the id of a key and an HMAC; both empty if the value is no signature."""
     if isinstance(signature, Sequence) and len(signature) == 2:
         signer, mac = signature
         if is_key_id(signer) and isinstance(mac, str) and _hex(mac, 64):
@@ -144,7 +149,10 @@ def _mac(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> str:
 
 
 def own_key() -> tuple[bytes | None, str | None]:
-    """This user's key if it is there, and why it cannot be used if it is not fit; makes none."""
+    """Returns this user's key, if there is one, and why an existing key cannot be used.
+
+    Does not make a key.
+    """
     try:
         return signing.existing_user_key(), None
     except TrustError as error:
@@ -153,10 +161,10 @@ def own_key() -> tuple[bytes | None, str | None]:
 
 
 def export_user_key(path: str, files: Files | None = None) -> str:
-    """Writes this user's key to a new file that only he can read; returns the key's id.
+    """Writes this user's key to a new file that only the user can read; returns the key's id.
 
     Raises:
-        TrustError: if there is no key, the file is there already, or it cannot be written.
+        TrustError: there is no key, the file exists already, or it cannot be written.
     """
     disk = files or Files()
     key = signing.existing_user_key(disk)
@@ -177,14 +185,14 @@ def export_user_key(path: str, files: Files | None = None) -> str:
 def import_user_key(
     path: str, *, replace: bool = False, files: Files | None = None
 ) -> tuple[str, str]:
-    """Makes the key in a file this user's; returns its id, and where the one before is kept.
+    """Makes the key in a file this user's; returns its id, and the path of the saved previous key.
 
     Args:
-        replace: if this user has another key, keeps that as `key.ID` beside the new one.
+        replace: if this user has another key, saves that as `key.ID` beside the new one.
 
     Raises:
-        TrustError: if the file holds no key, others may read it, this user has another key and
-            `replace` is not given, or it cannot be written.
+        TrustError: the file holds no key, others may read it, this user has another key and
+            `replace` is False, or the key cannot be written.
     """
     disk = files or Files()
     where = signing.key_path()

@@ -1,9 +1,9 @@
-"""Well-formed catalogs: what stands in one is checked as a whole, before anything is made of it.
+"""Validates a catalog as a whole before any object is made from it.
 
-Names out of a log become variables, views, folders of widgets and columns of named tuples, numbers
-become places in files. So each name is one that a user could have given, each number is there
-once and below the bound that the catalog gives, and each reference leads somewhere. Nothing here
-says that a catalog is believed: see `signing`.
+Names in a log become variables, views, folders of widgets and columns of named tuples; numbers
+become offsets in files. So each name must be one that a user could have chosen, each number must be
+unique and below the bound that the catalog records, and each reference must have a target.
+Validation does not make a catalog trusted: see `signature`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NESTED_MAX = 8
 
 
 def check_catalog(data: Any, epoch: int) -> None:
-    """Raises unless a catalog as JSON has it is whole.
+    """Checks that the JSON of a catalog is complete and consistent.
 
     Args:
         epoch: at which it was written.
 
     Raises:
-        CorruptLogError: names what is wrong with it, and where.
+        CorruptLogError: names the first error, and its place.
     """
     with guarded_decoding("the catalog"):
         numbers = _number(data["numbers"], "its numbers", NUMBERS_MAX)
@@ -75,10 +75,10 @@ def check_catalog(data: Any, epoch: int) -> None:
 
 
 def check_text(value: Any, what: str) -> str:
-    """A label or the key of a load, out of a log.
+    """Returns a label or an idempotency key out of a log.
 
     Raises:
-        CorruptLogError: if it is no text.
+        CorruptLogError: the value is no text.
     """
     if not isinstance(value, str):
         raise CorruptLogError(f"{what} is no text: {value!r:.60}")
@@ -86,10 +86,10 @@ def check_text(value: Any, what: str) -> str:
 
 
 def stage_name(name: Any, *, frozen: bool) -> str:
-    """The name of a stage or input out of a log: one that `check_name` lets users give.
+    """Returns the name of a stage or input out of a log, after `check_name` has accepted it.
 
     Raises:
-        CorruptLogError: if it is none; a frozen version is called `name@2`.
+        CorruptLogError: the name is invalid; that of a frozen version is `name@2`.
     """
     base, at, version = name.partition("@") if isinstance(name, str) else ("", "", "")
     if bool(at) != frozen or (frozen and not (version.isascii() and version.isdecimal())):
@@ -102,7 +102,7 @@ def stage_name(name: Any, *, frozen: bool) -> str:
 
 
 def _stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tuple[str, ...]:
-    """Checks a stage, that may read `frozen` versions; returns the types of its columns."""
+    """Checks a stage, which may read `frozen` versions; returns the types of its columns."""
     life = data["life"]
     name = stage_name(data["name"], frozen=life["is"] == "frozen")
     what = f"stage '{name}'"
@@ -139,7 +139,7 @@ def _options(data: Any, what: str) -> None:
 
 
 def _life(data: Any, types: Sequence[str], epoch: int, numbers: int, what: str) -> None:
-    """Checks whether a stage goes on, has stopped, or is an earlier version."""
+    """Checks the state of a stage: live, stale, or a frozen version."""
     if data["is"] not in ("live", "stale", "frozen"):
         raise _wrong(f"{what} is {data['is']!r:.40}")
     if data["is"] != "live":
@@ -153,7 +153,7 @@ def _life(data: Any, types: Sequence[str], epoch: int, numbers: int, what: str) 
 
 
 def _definition(data: Any, functions: int, frozen: AbstractSet[str], what: str) -> None:
-    """Checks the parts of a description: each reads some of those before it."""
+    """Checks the parts of a definition: each reads some of those before it."""
     parts = _list(data)
     if not 0 < len(parts) <= OPERATORS_MAX:
         raise _wrong(f"{what}: {len(parts)} operators")
@@ -173,7 +173,7 @@ def _definition(data: Any, functions: int, frozen: AbstractSet[str], what: str) 
 
 
 def _shallow(data: Any, most: int, what: str) -> None:
-    """Checks that lists and objects are nested no deeper than any operator needs them."""
+    """Checks that lists and objects are nested no deeper than any operator needs."""
     if isinstance(data, dict | list):
         if not most:
             raise _wrong(f"{what}: what an operator is given is nested deeper than {_NESTED_MAX}")
@@ -182,7 +182,6 @@ def _shallow(data: Any, most: int, what: str) -> None:
 
 
 def _node(data: Any, epoch: int, numbers: int) -> None:
-    """Checks a node."""
     what = f"node {_number(data['id'], 'a node', numbers)}"
     check_text(data["fingerprint"], f"{what}: its fingerprint")
     check_text(data["plan"], f"{what}: its plan")
@@ -235,7 +234,7 @@ def _canonical(text: str) -> str:
 
 
 def _number(value: Any, what: str, most: int = _EPOCH_MAX) -> int:
-    """A number from 0 to `most`."""
+    """Checks for an integer from 0 to `most`."""
     if type(value) is not int or not 0 <= value <= most:
         raise _wrong(f"{what}: {value!r:.40} is no number up to {most}")
     return value
@@ -266,10 +265,10 @@ def _wrong(said: str) -> CorruptLogError:
 
 
 def check_texts(texts: Any, what: str) -> Mapping[str, str]:
-    """Keys of loads, and what tells their rows from others.
+    """Checks idempotency keys and the digests of their rows.
 
     Raises:
-        CorruptLogError: if they are something else.
+        CorruptLogError: a key or a digest is no text.
     """
     with guarded_decoding(what):
         for name, text in texts.items():
@@ -279,30 +278,30 @@ def check_texts(texts: Any, what: str) -> Mapping[str, str]:
 
 
 def check_count(value: Any, what: str) -> int:
-    """How often something has been done.
+    """Checks a count.
 
     Raises:
-        CorruptLogError: if it is no number.
+        CorruptLogError: the value is no number.
     """
     with guarded_decoding(what):
         return _number(value, what, _EPOCH_MAX)
 
 
 def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
-    """Numbers of frames, each with an epoch.
+    """Checks numbers of frames, each with an epoch.
 
     Raises:
-        CorruptLogError: if they are something else.
+        CorruptLogError: the value is no list of pairs of numbers.
     """
     with guarded_decoding(what):
         return [(_number(a, what, _EPOCH_MAX), _number(b, what, _EPOCH_MAX)) for a, b in pairs]
 
 
 def check_marks(marks: Any, epoch: int, what: str) -> Mapping[str, int]:
-    """Labels, or keys of loads, and the epochs they are of.
+    """Checks labels, or idempotency keys, with their epochs.
 
     Raises:
-        CorruptLogError: if they are something else.
+        CorruptLogError: a key is no text, or a value is no epoch.
     """
     with guarded_decoding(what):
         for name, at in marks.items():

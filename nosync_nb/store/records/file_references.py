@@ -1,25 +1,22 @@
-"""Naming: which files of rows a frame or a checkpoint names; without them it says nothing.
+"""Lists the files of rows that frames and checkpoints name, and which of them replicas must hold.
 
-Which files of a log an epoch needs on replicas to be safe there, and which come last.
+A stage at durability level `disk` needs nothing on replicas, because it can be recomputed. The same
+holds for a stage that is demoted under a backlog, until the backlog falls
+(session/durability/backlog_policy.py). The numbers of the logs, traces and parts that only such
+stages use are *local*. A file that only local numbers reference ships last: replicas get it after
+all other files, and their acknowledgement does not cover it. Frames ship whole: they contain the
+small changes of local stages, as the packs of the history contain those of all stages.
 
-A stage that is kept on disk is promised nothing on replicas: it is had again by running; so is one
-that is scaled back under a backlog, until that falls (session/durability/backlog_policy.py). What
-such a stage alone keeps is *local*: the numbers of its logs and traces, and of parts that no other
-stage uses. A file that local ones alone name is owed last: replicas get it when they have all else,
-and what they acknowledge says nothing of it. Frames are whole: small changes of a local stage ride
-in them, as packs of the past have those of all stages.
+Each definition records the local numbers. Each checkpoint records them as well, with the files that
+packs reference for them. The latest record applies to all files that are referenced at that time. A
+copy may end at any frame; a restore knows from the records before that frame which files were
+required when the copy was acknowledged.
 
-Which numbers are local stands in each definition, and in each checkpoint with the files that packs
-refer to for them. The last word counts, for all files that are named then. So whoever reads a copy
-back, which may end at any frame, knows of it what was owed to it when it was acknowledged.
+Each replica has a worker that reads the log on its own, and a recovery reads the log of each
+replica, so the same bytes are decoded once for each replica. The results for small frames and
+checkpoints are cached, because they depend on the bytes alone.
 
-What one frame, or one checkpoint, names; read once for all who follow the same log.
-
-Each replica is shipped to by somebody of its own, who reads the log himself, and a recovery reads
-what each of them holds: the same bytes come by as often as there are replicas. What small ones name
-is kept for the next one who asks; it follows from the bytes alone.
-
-Memory: `_KNOWN_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most, and
+Memory: `_CACHED_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most, and
 `_STRETCHES_MAX` stretches of the log of `_STRETCH_BYTES`.
 """
 
@@ -44,11 +41,11 @@ from nosync_nb.trace.history.history import History
 from nosync_nb.trace.parts.part_file import PartRef
 
 LOCAL_KEY = "local"
-_PACKED = -1  # named by a pack, for many
+_PACKED = -1  # referenced by a pack, for many traces
 NO_NUMBERS: frozenset[int] = frozenset()
 
 Namers = Mapping[str, AbstractSet[int]]
-"""By file, the logs and traces that name it."""
+"""By file, the logs and traces that reference it."""
 
 _SMALL_BYTES = 1 << 13
 _CACHED_MAX = 1 << 8
@@ -57,10 +54,10 @@ _STRETCHES_MAX = 1 << 5
 
 
 class FileReference(NamedTuple):
-    """A file of rows that a log names, with what it has of it.
+    """A file of rows that a log names.
 
     Attributes:
-        size, digest: None of a part that a pack alone refers to.
+        size, digest: None for a part that only a pack references.
     """
 
     name: str
@@ -69,27 +66,30 @@ class FileReference(NamedTuple):
 
 
 def references_of_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]) -> set[str]:
-    """The files that entries of frames name; see `journal.changes`.
+    """Returns the files that entries of frames name; see `payloads.entries_by_log`.
 
     Raises:
-        CorruptLogError: what they say makes no sense.
+        CorruptLogError: an entry makes no sense.
     """
     filed = (entry for each in changes.values() for _, entry in each if entry.kind != INLINE)
     return {ref.path for entry in filed for ref in payloads.entry_files(entry)}
 
 
 def references_of_layers(meta: Mapping[str, Any]) -> set[str]:
-    """The files of the layers that a checkpoint lists."""
+    """Returns the files of the layers that a checkpoint lists."""
     with guarded_decoding("a checkpoint"):
         listed = [layer for _, _, layers in meta.get("layers", {}).values() for layer in layers]
         return {ref.path for *_, refs in listed for ref in lazy_layer.layer_refs(refs)}
 
 
 def check_history(payload: Payload, packs: str, files: Files) -> None:
-    """Raises CorruptLogError unless the past that a checkpoint describes is of a known format.
+    """Checks that the history in a checkpoint has a known format.
 
     Args:
-        packs: the folder of the log's history; nothing in it is opened.
+        packs: the folder of the log's history; no file in it is opened.
+
+    Raises:
+        CorruptLogError: the format is not known, or the history makes no sense.
     """
     manifest = payload.meta.get("history")
     if manifest is not None:
@@ -100,11 +100,11 @@ def check_history(payload: Payload, packs: str, files: Files) -> None:
 def file_references(
     meta: Mapping[str, Any], changes: Sequence[Mapping[int, Any]]
 ) -> dict[str, FileReference]:
-    """The files that a checkpoint and entries of frames name, by their names.
+    """Returns the files that a checkpoint and entries of frames name, by file name.
 
     Args:
-        meta: the checkpoint's; empty without one.
-        changes: what frames hold, see `journal.changes`.
+        meta: the checkpoint's JSON; empty without one.
+        changes: the entries of frames, see `payloads.entries_by_log`.
     """
     known: dict[str, FileReference] = {}
     if not meta and not any(changes):
@@ -141,8 +141,8 @@ def _references_of_meta(meta: Mapping[str, Any]) -> Iterator[FileReference]:
 
 
 def local_numbers(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
-    """The numbers of what stages on disk alone keep, and those in memory."""
-    # Asked of each stage at each definition: a call takes ten times as long.
+    """Returns the numbers that only stages at the levels `disk` and `memory` use."""
+    # runs for each stage at each definition, where a function call would take ten times as long
     asked = (n for n, s in catalog.items() if s.options.persist == DISK or s.scaled is not None)
     kept = {name for name in asked if catalog[name].on_disk}
     return graph.only_of(kept | graph.memory) if kept else NO_NUMBERS
@@ -151,7 +151,11 @@ def local_numbers(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
 def recorded_requirement(
     numbers: AbstractSet[int], history: History | None = None
 ) -> dict[str, Any]:
-    """What a definition says of local numbers, or a checkpoint, which has a history."""
+    """Returns the JSON that records local numbers in a definition or a checkpoint.
+
+    Args:
+        history: for a checkpoint; its packs reference files.
+    """
     if not numbers:
         return {}
     files = {} if history is None else history.only_of(numbers)
@@ -161,7 +165,12 @@ def recorded_requirement(
 
 
 class ReplicationRequirement(NamedTuple):
-    """What a definition or a checkpoint says: local numbers, and files of packs that name them."""
+    """The record in a definition or a checkpoint.
+
+    Attributes:
+        numbers: the local numbers.
+        files: the files that packs reference for them.
+    """
 
     numbers: frozenset[int]
     files: Namers
@@ -171,10 +180,10 @@ NO_REQUIREMENT = ReplicationRequirement(NO_NUMBERS, {})
 
 
 def requirement_of(payload: Payload) -> ReplicationRequirement | None:
-    """What a payload says of local numbers; None if it is not of those that say it.
+    """Returns the record of local numbers in a payload; None if it is no definition or checkpoint.
 
     Raises:
-        CorruptLogError: it makes no sense.
+        CorruptLogError: the record makes no sense.
     """
     if "catalog" not in payload.meta:
         return None
@@ -194,12 +203,12 @@ def requirement_of(payload: Payload) -> ReplicationRequirement | None:
 
 
 class RequirementHistory:
-    """What was said of local numbers, as one definition follows the other.
+    """The records of local numbers, followed from one definition to the next.
 
     Attributes:
-        numbers: those of now.
-        since: of those that were local the place in the stream where they are owed again: who has
-            no more of it may lack their files.
+        numbers: the current local numbers.
+        since: for numbers that were local, the offset in the stream where they became required. A
+            copy that ends before it may lack their files.
     """
 
     def __init__(self) -> None:
@@ -211,11 +220,11 @@ class RequirementHistory:
         return NO_NUMBERS if self._said is None else self._said.numbers
 
     def begin(self, said: ReplicationRequirement | None) -> None:
-        """Takes what a checkpoint says; the newest one is given first."""
+        """Takes the record of a checkpoint; the newest checkpoint comes first."""
         self._said = self._said or said
 
     def follow(self, said: ReplicationRequirement, end: int) -> None:
-        """Takes what a frame says that ends at a place in the stream."""
+        """Takes the record of a frame that ends at an offset of the stream."""
         self.since.update(dict.fromkeys(self.numbers - said.numbers, end))
         for number in said.numbers & self.since.keys():
             del self.since[number]
@@ -223,7 +232,7 @@ class RequirementHistory:
 
 
 def required_by_checkpoint(payload: Payload) -> Namers:
-    """Who names the files that the state in a checkpoint lies in."""
+    """Returns the numbers that reference each file of the state in a checkpoint."""
     own = requirement_of(payload) or NO_REQUIREMENT
     namers: dict[str, set[int]] = {}
     with guarded_decoding("a checkpoint"):
@@ -241,7 +250,7 @@ def required_by_checkpoint(payload: Payload) -> Namers:
 
 
 def required_by_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]) -> Namers:
-    """Who names the files that entries of frames name; see `journal.changes`."""
+    """Returns the numbers that reference each file in entries; see `payloads.entries_by_log`."""
     namers: dict[str, set[int]] = {}
     for number, some in changes.items():
         for ref in (ref for _, entry in some for ref in payloads.entry_files(entry)):
@@ -250,7 +259,7 @@ def required_by_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]
 
 
 def ships_last(numbers: AbstractSet[int], named: Iterable[Namers]) -> frozenset[str]:
-    """The files that come last, as local numbers alone name them; of all that are named."""
+    """Returns the files, among all that are referenced, that only local numbers reference."""
     if not numbers:
         return frozenset()
     namers: dict[str, set[int]] = {}
@@ -261,17 +270,19 @@ def ships_last(numbers: AbstractSet[int], named: Iterable[Namers]) -> frozenset[
 
 
 class ExpectedFile(NamedTuple):
-    """A file of rows that the log names.
+    """A file of rows that the log names, with the facts that a damage report needs.
 
     Attributes:
-        name: plain.
-        size, digest: as the log has them; None: it is named by a pack, which has them.
-        traces: the numbers of those whose rows it holds; empty: many.
-        epochs: of its rows.
-        after: the end of the frame that names it, in the stream: who holds more has it; of what a
-            checkpoint alone names the end of what that stands for.
-        current: the newest state needs it, and not only the one before.
-        framed: a frame names it, and not a checkpoint alone, which copies get after it.
+        name: a plain file name.
+        size, digest: as the log records them; None: only a pack references the file, and records
+            them.
+        traces: the numbers of the traces whose rows it holds; empty: many.
+        epochs: the epochs of its rows.
+        after: log offset from which a replica must hold this file: the end of the frame that names
+            it. For a file that only a checkpoint names it is the end of the frames before the
+            checkpoint.
+        current: True if the newest checkpoint or a later frame names it, not only the one before.
+        framed: True if a frame names it. A file that only a checkpoint names is shipped after it.
     """
 
     name: str
@@ -284,17 +295,20 @@ class ExpectedFile(NamedTuple):
     framed: bool = False
 
     def owed(self, spoken: RequirementHistory) -> ExpectedFile:
-        """This file, as whoever holds frames has it once it was owed again that came last."""
+        """Returns this file with the log offset at which its traces became required again."""
         since = [spoken.since[n] for n in self.traces if n in spoken.since]
         if not since or self.traces - spoken.numbers - spoken.since.keys():
             return self
         return self._replace(after=max(since), framed=True) if max(since) > self.after else self
 
     def joined(self, other: ExpectedFile) -> ExpectedFile:
-        """This file, which another place names as well: its rows in another order, or state."""
+        """Returns this file combined with a second reference to it.
+
+        The second reference may hold the rows in another order, or be of a checkpoint.
+        """
         current, framed = self.current or other.current, self.framed or other.framed
         after = min(each.after for each in (self, other) if each.framed == framed)
-        if self.digest is None or other.digest is None:  # a pack says that it needs it, and no more
+        if self.digest is None or other.digest is None:  # a pack records only the name
             more = other if self.digest is None else self
             return more._replace(after=after, current=current, framed=framed)
         many = self.traces and other.traces
@@ -311,7 +325,7 @@ class ExpectedFile(NamedTuple):
 def expected_files_of_frame(
     payload: Payload, after: int, *, current: bool = True
 ) -> Iterator[ExpectedFile]:
-    """The files that a frame names; `after` is its end."""
+    """Yields the files that a frame names; `after` is its end."""
     for number, changes in payloads.entries_by_log([payload]).items():
         for epoch, entry in changes:
             for ref in payloads.entry_files(entry):
@@ -322,7 +336,7 @@ def expected_files_of_frame(
 def expected_files_of_checkpoint(
     payload: Payload, after: int, *, current: bool = True
 ) -> Iterator[ExpectedFile]:
-    """The files that the state in a checkpoint lies in."""
+    """Yields the files of the state in a checkpoint."""
     for number, (log, _, layers) in payload.meta.get("layers", {}).items():
         for lower, upper, refs in layers:
             for ref in lazy_layer.layer_refs(refs):
@@ -369,9 +383,11 @@ def stages_of(meta: dict[str, Any]) -> dict[int, str]:
 
 
 class FrameFiles(NamedTuple):
-    """The epoch of a frame, the files that it names, and for whom; nobody changes them.
+    """The epoch of a frame, and the files that it names. Cached: must not be changed.
 
-    `said` is what it says of what is owed last; None if nothing.
+    Attributes:
+        namers: the logs and traces that reference each file.
+        said: the record of local numbers; None if the frame has none.
     """
 
     epoch: int
@@ -381,7 +397,7 @@ class FrameFiles(NamedTuple):
 
 
 class CheckpointFiles(NamedTuple):
-    """The same of a checkpoint, and who owned the log before."""
+    """The same for a checkpoint, with the owners of the log before it."""
 
     epoch: int
     files: Mapping[str, FileReference]
@@ -391,17 +407,17 @@ class CheckpointFiles(NamedTuple):
 
 
 def scan_frames(data: bytes, origin: int, before: Mark) -> tuple[Sequence[Frame], Damage | None]:
-    """The frames of a stretch of the log; see `frames.scan`."""
+    """Returns the frames of a stretch of the log; see `frames.scan_buffer`."""
     return (_cached_stretch if len(data) <= _STRETCH_BYTES else frames.scan_buffer)(
         data, origin, before
     )
 
 
 def files_of_frame(payload: bytes | memoryview) -> FrameFiles:
-    """What the payload of a frame names.
+    """Returns the files that the payload of a frame names.
 
     Raises:
-        CorruptLogError: it makes no sense.
+        CorruptLogError: the payload makes no sense.
     """
     if isinstance(payload, bytes) and len(payload) <= _SMALL_BYTES:
         return _cached_frame(payload)
@@ -409,10 +425,10 @@ def files_of_frame(payload: bytes | memoryview) -> FrameFiles:
 
 
 def files_of_checkpoint(payload: bytes) -> CheckpointFiles:
-    """What the payload of a checkpoint names.
+    """Returns the files that the payload of a checkpoint names.
 
     Raises:
-        CorruptLogError: it makes no sense.
+        CorruptLogError: the payload makes no sense.
     """
     return (_cached_checkpoint if len(payload) <= _SMALL_BYTES else _decode_checkpoint)(payload)
 

@@ -1,17 +1,19 @@
-"""Additions: what a later program may write into a log of this format, and what an older one does.
+"""Defines the additions to the log format, and the rules for older programs that read them.
 
-The number of the format says how bytes are laid out, and stays. What comes later is added where
-there is room, under one of two rules:
+The number of the format describes the layout of bytes, and does not change. Later additions go
+where there is room, under one of two rules:
 
-    may be passed over   a key of a JSON object that has another meaning for nobody; the rest of a
-                         block of words. Who does not know it leaves it out, and reads all else.
+    may be ignored       a key of a JSON object that does not change the meaning of any other; the
+                         rest of a block of words. A reader that does not know it skips it, and
+                         reads everything else.
     must be known        it changes what the rest means: a kind of frame or of entry, a flag of a
-                         header, or a key that stands in `needs` of the same object. Who does not
-                         know it refuses the log in one line, and changes nothing.
+                         header, or a key that `needs` of the same object lists. A reader that does
+                         not know it refuses the log with one message, and changes nothing.
 
-Failure: a later program keeps rows in a way that an older one does not know, and the older one
-reads the log without them, writes a checkpoint of what it has seen, and deletes the rest. Hence who
-adds something asks what is lost by who passes it over: unless that is nothing, it is needed.
+Failure: 1. A later program stores rows in a way that an older one does not know. 2. The older one
+reads the log without these rows, and writes a checkpoint of the others. 3. It deletes the files
+that its checkpoint does not name. Hence the author of an addition checks what is lost if a reader
+ignores it: unless nothing is lost, the addition must be known.
 """
 
 from __future__ import annotations
@@ -24,32 +26,34 @@ from nosync_nb.rows.types import holds_interval
 from nosync_nb.trace.parts import part_file
 
 NEEDS = "needs"
-"""The key under which the JSON of a frame or a checkpoint names what its reader must know."""
+"""The key in the JSON of a frame or a checkpoint that lists the features its reader must know."""
 
 INTERVALS = "intervals"
-"""Columns of intervals: who knows no such type could read no row of the rest, either."""
+"""Columns of intervals: a reader that does not know these types cannot read the other rows either.
+"""
 
 CODED = "coded"
-"""Parts with coded columns: who does not know them takes them for damaged."""
+"""Parts with dictionary-encoded columns: a reader that does not know them takes them for damaged.
+"""
 
 _CODED = part_file.CODED.encode()
 
 KNOWN: frozenset[str] = frozenset((INTERVALS, CODED))
-"""What of that this program knows: of format 1 as it was frozen, nothing is needed."""
+"""The features that this program knows. Format 1 as it was frozen needs none."""
 
 
 def required_features(catalog: Mapping[str, Any]) -> list[str]:
-    """What a reader of a catalog must know."""
+    """Returns the features that a reader of a catalog must know."""
     return [INTERVALS] if any(map(holds_interval, _types(catalog))) else []
 
 
 def required_features_of_json(text: bytes) -> list[str]:
-    """What a reader of JSON must know that names parts."""
+    """Returns the features that a reader of JSON with names of parts must know."""
     return [CODED] if _CODED in text else []
 
 
 def _types(catalog: Mapping[str, Any]) -> Iterator[str]:
-    """The types of all columns that are kept."""
+    """Yields the types of all stored columns."""
     for stage in catalog.get("stages", ()):
         yield from (type_ for _, type_ in stage["schema"])
     for node in catalog.get("nodes", ()):
@@ -58,11 +62,11 @@ def _types(catalog: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_features(needs: Any) -> None:
-    """Raises if something is needed that this program does not know.
+    """Checks that this program knows all features.
 
     Raises:
-        CorruptLogError: names it.
-        TypeError: it is no list of names.
+        CorruptLogError: a feature is not known; the message names it.
+        TypeError: `needs` is no list of names.
     """
     for each in needs:
         if each not in KNOWN:
@@ -70,7 +74,7 @@ def check_features(needs: Any) -> None:
 
 
 def unknown_feature_error(what: str) -> CorruptLogError:
-    """The error of what was added to this format later, and must be known."""
+    """Returns the error for an addition that must be known and is not."""
     return CorruptLogError(
         f"the log has {what}, which this program does not know",
         hint="upgrade nosync; nothing was changed",

@@ -1,6 +1,6 @@
-"""JSON that is made once: a catalog as text, of pieces that know theirs.
+"""Encodes the JSON of catalogs, frames and checkpoints, and caches the text of unchanged parts.
 
-A definition writes the whole catalog, of which it changes a stage. What did not change is not
+A definition writes the whole catalog and changes one stage of it. The unchanged stages are not
 encoded again.
 """
 
@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 
 def compact_json(value: Any) -> str:
-    """A value as JSON without spaces."""
+    """Returns a value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
 class JsonPiece(dict[str, Any]):
-    """A JSON object that is not changed any more, and its text."""
+    """A JSON object that must not change any more, and its text."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
@@ -31,7 +31,7 @@ class JsonPiece(dict[str, Any]):
 
 
 class CatalogText(dict[str, Any]):
-    """A JSON object of listed pieces and of plain values, not changed any more, and its text."""
+    """A JSON object of lists of pieces and of plain values, which must not change, and its text."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
@@ -40,12 +40,12 @@ class CatalogText(dict[str, Any]):
 
 
 def catalog_text(catalog: Mapping[str, Any]) -> str:
-    """The text of a catalog, encoded now unless it was before."""
+    """Returns the text of a catalog; encodes it unless it is cached."""
     return catalog.text if isinstance(catalog, CatalogText) else compact_json(catalog)
 
 
 class JsonPieceList(list[JsonPiece]):
-    """Pieces that stand in a list, not changed any more, and its text without the brackets."""
+    """A list of pieces that must not change, and its text without the brackets."""
 
     def __init__(self, pieces: Iterable[JsonPiece], text: str) -> None:
         super().__init__(pieces)
@@ -57,11 +57,11 @@ def _text(value: Any) -> str:
 
 
 class JsonPieceCache(Generic[Key, Value]):
-    """The pieces of one list of the last catalog, to be taken for the next one.
+    """The pieces of one list of the last catalog, cached for the next one.
 
     Args:
-        state: what of a value its piece is made of, to be compared.
-        make: the content of its piece.
+        state: returns the part of a value that its piece depends on.
+        make: returns the content of its piece.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class JsonPieceCache(Generic[Key, Value]):
         self._last: tuple[dict[Key, Value], JsonPieceList] = (
             {},
             JsonPieceList((), ""),
-        )  # in one order
+        )  # in the same order
 
     def listed(self, values: Mapping[Key, Value]) -> JsonPieceList:
-        """The pieces of values, made anew of those that are not equal to the last of their key.
+        """Returns the pieces of values; reuses those whose value is equal to the last of its key.
 
-        Cost: that of the pieces that are made, and of the text, once; 20 ns for each other while
-        what is new stands behind the rest.
+        Cost: that of the new pieces, and of the text, once; 20 ns for each reused piece while new
+        values come after the others.
         """
         before, last = self._last
         fresh = lagging_nodes(values, before)
@@ -99,10 +99,10 @@ class JsonPieceCache(Generic[Key, Value]):
 
 
 def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
-    """A JSON object as text; nothing for an empty one.
+    """Returns the JSON object of a frame or a checkpoint as text; b"" for an empty one.
 
     Args:
-        needs: what the rest of the frame asks of its reader; its catalog may ask for more.
+        needs: the features that the rest of the frame needs; its catalog may need more.
     """
     catalog = meta.get("catalog")
     if catalog and "interval " in catalog_text(catalog):
@@ -119,13 +119,13 @@ def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
 
 
 class CheckpointText:
-    """The text of checkpoints; that of the catalog is kept, as it seldom changes."""
+    """The JSON text of checkpoints. The text of the catalog is cached, as it seldom changes."""
 
     def __init__(self) -> None:
         self._last: tuple[object, list[str], bytes] | None = None
 
     def of(self, catalog: Any, meta: Mapping[str, Any]) -> bytes:
-        """A catalog and the rest of the object, which names files."""
+        """Returns the text of a catalog and the rest of the object, which names files."""
         rest = header_text(meta)
         needs, last = format_features.required_features_of_json(rest), self._last
         if last is None or last[0] is not catalog or last[1] != needs:
@@ -134,5 +134,5 @@ class CheckpointText:
 
 
 def _joined(one: bytes, other: bytes) -> bytes:
-    """The texts of two JSON objects, neither empty nor with a key of the other, as one."""
+    """Returns the texts of two JSON objects, not empty and without common keys, as one object."""
     return b"".join((one[:-1], b",", other[1:]))

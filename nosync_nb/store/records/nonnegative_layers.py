@@ -1,13 +1,14 @@
-"""Proven: of which layers a checkpoint says that no row is there fewer than 0 times at their end.
+"""Records in checkpoints the layers at whose end every row has a multiplicity of 0 or more.
 
-Who reads the first rows of a collection, or counts them, has to know that (`trace/stats.py`), and
-looks up what was taken away since it was known last. So what is known goes with the log: a reader
-after a restart, or on a branch, looks at what was changed since, and not at all that ever was.
+A reader that counts the rows of a collection, or reads the first ones, needs this fact
+(`trace/stats.py`). Where it is not recorded, the reader looks up the rows that were removed since
+it was last known. So the fact is stored with the log: a reader after a restart, or on a branch,
+checks only the changes since then and not all changes.
 
-Of a layer that somebody merged it is known if it was of the last of those merged. Of one that only
-adds, behind others that only add, it needs no look.
+For a merged layer the fact is known if it was known for the last of the merged layers. A layer that
+only adds rows, after others that only add, needs no check.
 
-What a log says of itself that another user has signed, or nobody, is not believed here.
+The records of a log that this user has not signed are not trusted.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from nosync_nb.store.lazy_layer import LazyLayer
 from nosync_nb.trace import Layer, Trace, stats
 
 KEY = "sound"
-"""Of a checkpoint: by trace, which of the layers that it lists, counted from 0."""
+"""The key in a checkpoint: by trace, the positions of these layers in its list, from 0."""
 
 
 def nonnegative_text(graph: Graph) -> frozenset[int]:
-    """The traces that readers of named collections look at, one each; see `Snapshot.contents`."""
+    """Returns one trace of each named collection, the one of readers; see `Snapshot.contents`."""
     return frozenset(next(iter(node.traces.values())) for node in graph.named.values())
 
 
 def mark_nonnegative(trace: Trace) -> None:
-    """Notes it of the first layers as long as they only add.
+    """Marks the first layers of a trace as non-negative while they only add rows.
 
-    Cost: a pass over the counts of a layer, once; nothing is read that nobody has looked at.
+    Cost: a pass over the counts of a layer, once; rows that were not accessed are not read.
     """
     for layer in trace.layers:
         if not layer.known().sound:
@@ -42,18 +43,18 @@ def mark_nonnegative(trace: Trace) -> None:
 
 
 def nonnegative_layer_positions(listed: Sequence[Layer]) -> list[int]:
-    """Which of some layers are said to be sound."""
+    """Returns the positions of the layers that are marked."""
     return [i for i, layer in enumerate(listed) if layer.known().sound]
 
 
 def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: str) -> None:
-    """Notes of the layers of a trace what a checkpoint says of them.
+    """Marks the layers of a trace that a checkpoint records as non-negative.
 
     Args:
-        said: what stands in the checkpoint, by trace.
+        said: the records of the checkpoint, by trace.
 
     Raises:
-        CorruptLogError: it names no layer.
+        CorruptLogError: a record names no layer.
     """
     for place in said.get(number, ()):
         if type(place) is not int or not 0 <= place < len(listed):

@@ -1,8 +1,8 @@
-"""Payloads of the log's frames and checkpoints: epochs, definitions, layers.
+"""Encodes and decodes the payloads of frames and checkpoints: epochs, definitions, layers.
 
 A payload is a fixed head (epoch, time), an optional JSON text, and entries. An entry names a log or
-a trace by number and holds its change inline or as references to part files. Absent means empty:
-an epoch that changes nothing but itself is some 60 bytes.
+a trace by number, and contains its change inline or as references to part files. Absent means
+empty: an epoch that changes no row is some 60 bytes.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
 
 EPOCH, DEFINITION, REPLAY, REWIND = 1, 2, 3, 4
-"""Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use; REWIND: the
-log goes on from an earlier epoch, and has a catalog as a definition has."""
+"""Kinds of frames. REPLAY: past epochs of logs that the next definition begins to use. REWIND: the
+log continues from an earlier epoch; its frame contains a catalog, as that of a definition does."""
 
 KINDS = (EPOCH, DEFINITION, REPLAY, REWIND)
 DEFINES = (DEFINITION, REWIND)
-"""Kinds of frames after which another catalog holds."""
+"""Kinds of frames after which another catalog applies."""
 
 INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS, UNDONE = range(8)
-"""Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
-payload of an epoch that a stage had missed; a trace of an operator's own is emptied, before what
-the same epoch adds to it; the clocks of what the frame changes (clocks.py), under no number; the
-payload of an epoch that a rewind leaves (undone.py)."""
+"""Kinds of entries. INLINE: a log's batch inline. FILES: the files of a log's batch. TRACE: files of
+a trace's layer. RESET: a whole trace. PAST: the payload of an epoch that a stage had missed.
+CLEAR: empties a trace of an operator's state, before the rows that the same epoch adds to it.
+CLOCKS: the provenance of the frame's changes, under no number. UNDONE: the payload of an epoch that
+a rewind undoes (store/undo.py)."""
 
 NUMBERS_MAX = 2**31
-"""Bound of the numbers of logs and traces: half of what an entry can hold."""
+"""Upper bound of the numbers of logs and traces: half of what an entry can hold."""
 
 _COPIED = 1 << 16
 """Bytes of a payload up to which slices of it cost less than views, to make and to read."""
@@ -60,7 +61,7 @@ class PayloadEntry(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A decoded payload; `meta` is the JSON object, empty if there was none."""
+    """A decoded payload; `meta` is the JSON object, or empty."""
 
     epoch: int
     utc: float
@@ -71,7 +72,10 @@ class Payload(NamedTuple):
 def encode_payload(
     epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[PayloadEntry]
 ) -> bytes:
-    """The bytes of a payload; `meta` may be text already. Cost: microseconds for a small epoch."""
+    """Returns the bytes of a payload; `meta` may be text already.
+
+    Cost: microseconds for a small epoch.
+    """
     pieces: list[Any] = []
     needs: list[str] = []
     for number, kind, data in entries:
@@ -89,12 +93,12 @@ def encode_payload(
 
 
 def decode_payload(data: bytes | memoryview) -> Payload:
-    """Reads what `pack` wrote; entries are views of `data`, copies if that is small.
+    """Reads the output of `encode_payload`; entries are views of `data`, copies if that is small.
 
     Raises:
-        CorruptLogError: if lengths do not fit.
+        CorruptLogError: the lengths do not fit.
     """
-    # Once a frame of the log at each opening: what follows avoids calls of functions of ours.
+    # Runs for each frame of the log at every opening, hence without calls of our functions.
     end, new, read, size_of = len(data), tuple.__new__, _ENTRY.unpack_from, _ENTRY.size
     view = data if end <= _COPIED else memoryview(data)
     try:
@@ -124,15 +128,15 @@ def decode_payload(data: bytes | memoryview) -> Payload:
 
 
 def payload_epoch(data: bytes | memoryview) -> int:
-    """The epoch of a payload, which is not looked at otherwise."""
+    """Returns the epoch of a payload without decoding the rest."""
     return int.from_bytes(data[:8], "little")
 
 
 def batch_entry(number: int, layout: Layout, held: ArrangedChange) -> PayloadEntry:
-    """The entry of a log's batch: inline, or as the files that hold it.
+    """Returns the entry of a log's batch: inline, or with the names of its files.
 
     Args:
-        layout: of the log; files may be arranged in another, which the entry names then.
+        layout: of the log. Files may be arranged in another layout, which the entry names then.
     """
     batch = held.parts[0]
     if held.refs:
@@ -147,7 +151,7 @@ def batch_entry(number: int, layout: Layout, held: ArrangedChange) -> PayloadEnt
 def inline_entries(
     logged: Iterable[tuple[int, Layout, ArrangedChange]], emptied: Sequence[int], most: int
 ) -> list[PayloadEntry] | None:
-    """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
+    """Returns the entries of a small epoch; None if a batch in it takes more than `most` bytes."""
     entries, new = [], tuple.__new__
     for number, layout, held in logged:
         parts, refs = held
@@ -165,29 +169,29 @@ def inline_entries(
 
 
 def clear_entry(number: int) -> PayloadEntry:
-    """The entry of a trace that is emptied."""
+    """Returns the entry of a trace that is emptied."""
     return PayloadEntry(number, CLEAR, b"")
 
 
 def layer_entry(kind: int, number: int, layer: Layer) -> PayloadEntry:
-    """The entry of a trace's layer that lies in files."""
+    """Returns the entry of a trace's layer that is stored in files."""
     return PayloadEntry(number, kind, json.dumps([layer.lower, layer.upper, layer.files]).encode())
 
 
 def missed_epoch_entry(payload: bytes) -> PayloadEntry:
-    """The entry of a missed epoch, in the definition after which the stage has it."""
+    """Returns the entry of a missed epoch, for the definition that lets the stage catch up."""
     return PayloadEntry(0, PAST, payload)
 
 
 def missed_epoch_entries(
     made: Iterable[tuple[int, Sequence[PayloadEntry]]], utc: float
 ) -> list[PayloadEntry]:
-    """The entries of missed epochs; see `past`."""
+    """Returns the entries of missed epochs; see `missed_epoch_entry`."""
     return [missed_epoch_entry(encode_payload(epoch, utc, {}, entries)) for epoch, entries in made]
 
 
 def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, PayloadEntry]]]:
-    """The entries of payloads, and of the epochs in them, by log or trace, each with its epoch."""
+    """Returns the entries of payloads and of missed epochs in them, by log or trace."""
     made: dict[int, list[tuple[int, PayloadEntry]]] = {}
     for payload in payloads:
         _sort(payload, made)
@@ -195,7 +199,7 @@ def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Pay
 
 
 def _sort(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
-    """Adds the entries of one payload to `changes`."""
+    """Adds the entries of one payload to `made`."""
     epoch = payload.epoch
     for each in payload.entries:
         number, kind, data = each
@@ -209,7 +213,7 @@ def _sort(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> 
 
 
 def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
-    """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
+    """Returns the files of a log's batch and their layout; `layout` is the log's own."""
     with guarded_decoding("what a frame says of files"):
         value = json.loads(bytes(data))
         if isinstance(value, dict):
@@ -218,7 +222,7 @@ def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef
 
 
 def entry_files(entry: PayloadEntry) -> tuple[PartRef, ...]:
-    """The files that an entry names, whatever its kind."""
+    """Returns the files that an entry names, whatever its kind."""
     if entry.kind in (INLINE, CLEAR, CLOCKS):
         return ()
     if entry.kind == FILES:
@@ -227,7 +231,7 @@ def entry_files(entry: PayloadEntry) -> tuple[PartRef, ...]:
 
 
 def layer_of(entry: PayloadEntry) -> tuple[int, int, tuple[PartRef, ...]]:
-    """The interval and the files of a layer that an entry names."""
+    """Returns the interval and the files of a layer that an entry names."""
     with guarded_decoding("what a frame says of a layer"):
         lower, upper, listed = json.loads(bytes(entry.data))
         if type(lower) is not int or type(upper) is not int or not 0 <= lower < upper:
@@ -239,24 +243,28 @@ def layer_of(entry: PayloadEntry) -> tuple[int, int, tuple[PartRef, ...]]:
 
 
 Seal = Callable[[CapturedFunction, str], str | None]
-"""Makes the text of a function, signed for a context; None if it cannot be stored."""
+"""Returns the signed text of a function for a context; None if it cannot be stored."""
 Unseal = Callable[[str, str, str], Function]
-"""Loads a function from its text, if that was signed for a context and is the function of an
-identity; raises TrustError."""
+"""Loads a function from its text. Raises TrustError unless the text was signed for the context and
+the function has the identity.
+"""
 
 
 def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
-    """What a function is signed for: the log, the stage, which of its functions, and which one."""
+    """Returns the context that a function is signed for.
+
+    The context is the log, the stage, the position of the function in it, and its identity.
+    """
     return json.dumps([log_id.hex(), stage, place, identity])
 
 
 class CatalogPieces:
-    """The pieces of which a session's catalogs are written, kept for the next one.
+    """The encoded pieces of a session's catalog, cached for the next one.
 
     Functions of stages that may run are signed for their place; others stay as they are.
 
     Args:
-        log_id: of the log that they are written to.
+        log_id: of the log that the catalogs are written to.
     """
 
     def __init__(self, log_id: bytes, seal: Seal) -> None:
@@ -268,7 +276,7 @@ class CatalogPieces:
         )
 
     def of(self, catalog: Mapping[str, Stage], graph: Graph) -> tuple[JsonPieceList, JsonPieceList]:
-        """The stages of a catalog, and the nodes of its graph."""
+        """Returns the stages of a catalog, and the nodes of its graph."""
         return self._stages.listed(catalog), self._nodes.listed(graph.nodes)
 
 
@@ -278,13 +286,13 @@ def catalog_json(
     pieces: CatalogPieces,
     kept: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that defines the dataflow, JSON-able.
+    """Returns everything that defines the dataflow as JSON.
 
     Args:
-        pieces: of the catalog before, and of this one afterwards.
-        kept: which past is, if not all of it, by key; see `Retention.to_json`.
+        pieces: the cached pieces of the last catalog; updated to those of this one.
+        kept: the retention policy, if it is not the default; see `Retention.to_json`.
 
-    Cost: in proportion to what is other than in the one before, and O(its text), once.
+    Cost: in proportion to the changes since the last catalog, and O(its text), once.
     """
     stages, nodes = pieces.of(catalog, graph)
     return json_text.CatalogText(
@@ -302,12 +310,10 @@ def _node_state(n: Node) -> tuple[Any, ...]:
 
 
 def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:
-    """A node as a catalog has it."""
     return dict(zip(_NODE, state, strict=True))
 
 
 def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
-    """A stage as a catalog has it."""
     data = stage.to_json()
     if stage.definition is not None:
         functions: list[CapturedFunction] = []
@@ -324,10 +330,10 @@ def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
 
 
 def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
-    """A catalog that this user has not signed, as it goes on here: described by another.
+    """Returns a catalog that this user has not signed, marked with the key of its signer.
 
-    Of what its stages computed only the rows stay; what operators kept is not believed, and nothing
-    is let go because he wanted it.
+    Only the rows that its stages computed stay. The state of operators is not trusted, and no
+    history is dropped because an untrusted log says so.
     """
     stages = []
     for stage in data["stages"]:
@@ -342,11 +348,11 @@ def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
 def catalog_from_json(
     data: Mapping[str, Any], log_id: bytes, unseal: Unseal | None
 ) -> dict[str, Stage]:
-    """The catalog; functions that were not restored are `UnavailableFunction`.
+    """Returns the stages of a catalog; functions that were not restored are `UnavailableFunction`.
 
     Args:
-        unseal: loads the functions of stages that this user described and that may run; None:
-            all stay where they are, as nothing will be run.
+        unseal: loads the functions of stages that this user signed and that may run; None: no
+            function is loaded, because nothing will be run.
     """
     catalog = {}
     for each in data["stages"]:
@@ -364,7 +370,7 @@ def catalog_from_json(
 
 
 def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> CapturedFunction:
-    """A function of a stage, loaded if it may be."""
+    """Returns a function of a stage, loaded if `unseal` is given."""
     identity, text = data
     function: Function = UnavailableFunction("it could not be stored")
     if text:
@@ -380,7 +386,7 @@ def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> Captu
 
 
 def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
-    """The nodes of a catalog as the compiler can reuse them: numbers without operators."""
+    """Yields the nodes of a catalog for the compiler: numbers without operators."""
     for n in data["nodes"]:
         yield Node(
             n["id"],

@@ -1,7 +1,7 @@
-"""Telling: frames as who restores a log reads them, and what of them counts.
+"""Replays frames during recovery, and skips those that a rewind has undone.
 
-A replayed epoch counts with the definition that it was written for, and what a rewind leaves behind
-counts no more: the log goes on from the epoch that it names, as if nothing had followed that.
+A replayed epoch counts with the definition that it was written for. After a rewind the log
+continues from the epoch that the rewind names, as if no later epoch had been committed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Changes = dict[int, list[tuple[int, PayloadEntry]]]
 
 
 class FrameContent(NamedTuple):
-    """What a frame says."""
+    """The decoded content of a frame."""
 
     seq: int
     kind: int
@@ -27,23 +27,24 @@ class FrameContent(NamedTuple):
 
 
 class FrameReplay:
-    """Reads frames in their order; each call goes on where the one before stopped."""
+    """Decodes frames in their order; each call continues after the previous one."""
 
     def __init__(self) -> None:
         self._waiting: list[FrameContent] = []
 
     def told(self, frames: Iterable[Frame]) -> list[FrameContent]:
-        """What frames say, in order.
+        """Returns the contents of frames, in order.
 
-        Replayed epochs are told with the definition that they were written for: those of one that
-        failed are of nobody, and who looks in the middle of one gets them the next time.
+        Replayed epochs are returned with the definition that they were written for. Those of a
+        failed definition are dropped. If the frames end before the definition, the next call
+        returns them.
 
         Raises:
-            CorruptLogError: what they say makes no sense.
+            CorruptLogError: a frame makes no sense.
         """
         told: list[FrameContent] = []
         unpack, new, plain = payloads.decode_payload, tuple.__new__, payloads.EPOCH
-        for (seq, _), kind, data, _, _ in frames:  # once a frame of the log at each opening
+        for (seq, _), kind, data, _, _ in frames:  # runs for each frame of the log at every opening
             each = new(FrameContent, (seq, kind, unpack(data)))
             if kind == plain and not self._waiting:
                 told.append(each)
@@ -66,12 +67,12 @@ class FrameReplay:
 
 
 def rewind_target(tail: Iterable[FrameContent]) -> int | None:
-    """The earliest epoch that frames go back to; None if they do not."""
+    """Returns the earliest epoch that frames rewind to; None if there is no rewind."""
     return min((each.payload.epoch for each in tail if each.kind == payloads.REWIND), default=None)
 
 
 def frame_changes(tail: Iterable[FrameContent]) -> Changes:
-    """What frames hold, by log or trace, without what a later rewind among them has left."""
+    """Returns the entries of frames, by log or trace, without those that a rewind has undone."""
     made: Changes = {}
     run: list[Payload] = []
     for each in tail:
@@ -83,7 +84,7 @@ def frame_changes(tail: Iterable[FrameContent]) -> Changes:
 
 
 def _joined(one: Changes, other: Changes, upto: int | None = None) -> Changes:
-    """Changes, and those that followed them; up to an epoch."""
+    """Returns changes and those that followed them, up to an epoch."""
     made = {number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}}
     if upto is None:
         return made
