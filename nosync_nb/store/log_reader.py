@@ -144,7 +144,8 @@ def written_catalog(
     """Records the epochs of frames; returns the last epoch and the last catalog.
 
     Args:
-        epoch, said: the last epoch and catalog before the frames; None: before the first definition.
+        epoch, said: the last epoch and catalog before the frames; None: before the first
+            definition.
         durable: the last frame that is on disk.
     """
     records: list[EpochRecord] = []

@@ -4,8 +4,8 @@ Each owner draws a random word when it opens the log, and writes it into the hea
 segments. A checkpoint lists for each earlier owner the word, and the last frame when it ended.
 
 Failure: 1. The disk is restored from an old copy, or from a snapshot that was taken during a write.
-2. The next owner has the same generation as the owner that was lost, or continues from a frame
-that the lost owner had passed. 3. It writes so much that the frames which a replica has beyond the copy
+2. The next owner has the same generation as the owner that was lost, or continues from a frame that
+the lost owner had passed. 3. It writes so much that the frames which a replica has beyond the copy
 are older than its checkpoints, and no frame is left to compare them with. Hence a log contains the
 frames that a replica has from an owner only if the words are equal, and this log contains as many
 frames of that owner.

@@ -1,9 +1,9 @@
 """Verifies who signed a catalog, and exports and imports the key that signs.
 
 A log is data. Its definitions are trusted according to their signature: an HMAC over the whole
-catalog, the id of the log and the epoch at which it was written. A catalog that is
-not signed with this user's key is read, and nothing in it is run: its stages are *untrusted* until
-the user's own cells define them.
+catalog, the id of the log and the epoch at which it was written. A catalog that is not signed with
+this user's key is read, and nothing in it is run: its stages are *untrusted* until the user's own
+cells define them.
 
 An untrusted stage stays untrusted when this user's session writes the catalog again. Such a stage
 carries the id of the key that described it, and the new signature does not change that.
@@ -124,7 +124,7 @@ def is_foreign(signer: str) -> str:
 
 
 def is_key_id(text: Any) -> bool:
-    """Returns True if a value can be the id of a key, or "", which stands for an unsigned catalog."""
+    """Returns True if a value can be the id of a key, or "" for an unsigned catalog."""
     return isinstance(text, str) and (not text or _hex(text, 2 * signing.ID_BYTES))
 
 

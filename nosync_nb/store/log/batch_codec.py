@@ -1,4 +1,4 @@
-"""Codec: the bytes of one batch of changes, small ones in microseconds.
+"""Encodes and decodes one batch of changes; small ones take microseconds.
 
     version u8, form of the diffs u8, columns u16, rows u32, one tag a column (padded to 8)
     diffs          nothing if all are +1; int8 if they fit; else int64
@@ -9,8 +9,8 @@
       BYTES        size u32, lengths u32, bytes
       ARROW        nothing here: all such columns follow as one Arrow IPC record batch
 
-A column comes back in the form it went in. The types are not stored: whoever decodes knows
-the schema. Numbers are little-endian. This is data only: decoding runs no code, reads nothing
+A column is decoded into the form that was encoded. The types are not stored: the decoder gets the
+schema. Numbers are little-endian. This is data only: decoding runs no code, reads nothing
 outside the buffer, and every length is checked.
 """
 
@@ -45,7 +45,7 @@ _WORD = 8
 _SIZED = ("string", "binary")
 _REPEATED = 16
 _MANY = 16
-"""Batches from which on it pays to look at all of them at once."""
+"""Number of batches from which on vectorised decoding pays."""
 _ONES = np.ones(SMALL, np.int64).tobytes()
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
 _dtype, _tobytes = attrgetter("dtype"), methodcaller("tobytes")
@@ -79,11 +79,11 @@ def encode_small(
 ) -> bytes | None:
     """Returns the bytes of a batch, None if they are more than `most`.
 
-    Cost: as `encode`; texts and bytes that are too long are counted, and not copied.
+    Cost: as `encode_batch`; texts and bytes that are too long are counted, and not copied.
     """
     rows = len(diff)
     form, parts = encode_diff(diff, rows)
-    # For each batch of each epoch: what is asked of all columns comes first.
+    # Runs for each batch of each epoch, hence all columns are checked at once first.
     dtypes, tags = _plain(tuple(types))
     width = len(columns)
     try:
@@ -107,7 +107,7 @@ def encode_small(
         if column.dtype.hasobject:
             values = column.tolist()
             if type_ in _SIZED and sum([len(one) for one in values if one is not None]) > most:
-                return None  # it is as many bytes at least
+                return None  # the encoded text is no shorter
             kinds[index], data = _encode_objects(values, type_)
         else:
             assert column.dtype == FIXED[type_]
@@ -124,7 +124,7 @@ def encode_small(
 
 @lru_cache(maxsize=1024)
 def _plain(types: tuple[str, ...]) -> tuple[list[np.dtype[Any]] | None, bytes]:
-    """The dtypes of columns that are numbers without a null, if all are, and their padded tags."""
+    """Returns the dtypes if all columns are numbers without nulls, and their padded tags."""
     dtypes = [FIXED[type_] for type_ in types if type_ in FIXED]
     width = len(types)
     tags = bytes(width) + _PADDING[(_HEADER.size + width) & 7]
@@ -171,7 +171,7 @@ def decode_batches(
 def _plain_many(
     data: Sequence[bytes | memoryview], types: Sequence[str]
 ) -> tuple[list[Column], Diffs] | None:
-    """The way of plain columns and small diffs, all at once; None if there is anything else."""
+    """Decodes batches of plain columns and small diffs at once; None if one is different."""
     dtypes = [FIXED.get(type_) for type_ in types]
     width = len(types)
     if not width or any(dtype is None or dtype.kind == "b" for dtype in dtypes):
@@ -214,7 +214,7 @@ def _plain_many(
 
 
 def _gathered(buffer: bytes, dtype: np.dtype[Any], places: Diffs, counts: Diffs) -> Any:
-    """The values that begin at some places of a buffer, so many at each."""
+    """Returns the values that begin at some offsets of a buffer, so many at each."""
     before = counts.cumsum() - counts
     index = np.repeat(places // dtype.itemsize - before, counts)
     index += np.arange(len(index))
@@ -271,7 +271,7 @@ def encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
 
 @lru_cache(maxsize=1024)
 def _repeated(raw: bytes) -> tuple[int, bytes]:
-    """The same of the diffs of few rows, padded: of these the same ones come again and again."""
+    """Returns the padded form for few rows; cached, because the same diffs occur often."""
     diffs = memoryview(raw).cast("q").tolist()
     try:
         return _INT8, array("b", diffs).tobytes() + _PADDING[len(diffs) & 7]
@@ -327,7 +327,7 @@ def _encode_bytes(values: list[bytes | None]) -> bytes:
 def _decode_objects(
     data: bytes | memoryview, at: int, rows: int, tag: int, type_: str
 ) -> tuple[Column, int]:
-    """Returns a column in object form and the place behind it."""
+    """Returns a column in object form and the offset after it."""
     if tag == _NULLABLE and type_ in FIXED:
         size = (rows + 7) // 8
         bits = np.frombuffer(data, np.uint8, size, at) if rows else np.empty(0, np.uint8)
@@ -350,7 +350,7 @@ def _decode_objects(
 
 
 def _cut(text: Any, lengths: array[int], convert: Callable[[Any], Any] | None) -> list[Any]:
-    """Cuts a text into pieces; their lengths must add up to it."""
+    """Splits a text into pieces, whose lengths must add up to its own."""
     values: list[Any] = []
     at = 0
     for length in lengths:
@@ -368,7 +368,7 @@ def _cut(text: Any, lengths: array[int], convert: Callable[[Any], Any] | None) -
 def _decode_arrow(
     data: bytes | memoryview, at: int, rows: int, types: Sequence[str], columns: list[Column]
 ) -> int:
-    """Fills in the columns that are kept by Arrow; returns the place behind them."""
+    """Fills in the columns stored by Arrow; returns the offset after them."""
     places = [index for index, column in enumerate(columns) if column is None]
     schema = _arrow_schema(tuple(types[index] for index in places))
     reader = pa.BufferReader(memoryview(data)[at:])

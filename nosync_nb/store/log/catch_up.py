@@ -1,14 +1,15 @@
-"""Further: frames that the log's own disk has lost, and that somebody else has.
+"""Appends frames that the last owner acknowledged elsewhere and the local disk has lost.
 
-What was written and not synced goes with the machine's power, and a folder that comes back from a
-copy ends where that was made. Who shipped the log may have had more. Whoever opens it asks, if its
-last owner did not leave properly and the disk is not known to be as he left it; what he is given
-are bytes, believed as far as they continue the log by number, place and digest, and written again
-in his own segment, as all that is not known to be synced. So no file that is there is changed, and
-a crash leaves the log as it was.
+Frames that were written and not synced are lost in a power failure, and a folder that is restored
+from a copy ends where the copy was made. Replicas may have received more frames. The opening asks
+them if the last owner did not close the log, and the disk may differ from how that owner left it.
+The reply is bytes. They are accepted while they continue the log by number, offset and digest, and
+are written again into the new owner's segment, like all frames that are not known to be synced. So
+no existing file is changed, and a crash leaves the log as it was.
 
-Failure: the frames of a later owner are taken, who went on elsewhere. This one would go on beside
-him. Hence they are of the owner who wrote last here, and of no other.
+Failure: 1. The reply contains frames of a later owner, which continued the log elsewhere. 2. This
+owner would continue the log beside it. Hence only frames of the last owner of this folder are
+accepted.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from nosync_nb.store.log.segments import Segment
 
 
 class CaughtUpFrames(NamedTuple):
-    """The bytes of frames that follow a mark, and what is told of them, given the frames."""
+    """The bytes of frames after a mark, and a function that describes the accepted frames."""
 
     data: bytes
     told: Callable[[list[Frame]], str]
 
 
 Ask = Callable[[Segment, Mark], CaughtUpFrames | None]
-"""Returns what somebody has of the owner of a segment, the newest one, after a mark."""
+"""Returns the frames of the owner of a segment, the newest one, that replicas have after a mark."""
 
 
 def may_lack_frames(recovered: RecoveredLog, lease: WriterLease, machine: HostIdentity) -> bool:
-    """Whether the last owner may have written more than is here."""
+    """Returns True if the last owner may have written frames that this disk lacks."""
     before = lease.before
     if before is None or not recovered.live or lease.copied:
         return False
@@ -49,7 +50,7 @@ def may_lack_frames(recovered: RecoveredLog, lease: WriterLease, machine: HostId
 def catch_up_tail(
     recovered: RecoveredLog, lease: WriterLease, machine: HostIdentity, ask: Ask | None
 ) -> RecoveredLog:
-    """What was recovered, with the frames after it that somebody else has."""
+    """Returns the recovered log, extended by the frames of its last owner that replicas have."""
     recovered.notes.extend(lease.copied)
     if ask is None or not may_lack_frames(recovered, lease, machine):
         return recovered

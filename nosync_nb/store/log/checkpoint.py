@@ -1,14 +1,13 @@
-"""Checkpoints: the state of a session as of a mark, so that opening reads only what follows.
+"""Checkpoints: the state of a session as of a mark, so that opening reads only later frames.
 
-A checkpoint is a whole file that appears at once. The one before is kept until the next one
-is durable, so that a damaged newest file costs time (a longer tail), never data. A checkpoint
-that a fenced owner wrote beyond the end of his part of the log does not fit the chain and is
-left out.
+A checkpoint is a whole file that appears at once. The previous one is retained until the next one
+is durable, so that a damaged newest file costs time (a longer tail), never data. A checkpoint that
+a fenced owner wrote beyond the end of its part of the log does not fit the chain and is left out.
 
 Failure: 1. The newest checkpoint cannot be read *once* (the device, a full table of files). 2. The
-opening goes back to the one before, and deletes files that only the newest one names. 3. The next
-opening reads the newest one again, and its files are gone. Hence nothing is deleted as long as a
-checkpoint is there that could not be read, and it is deleted itself before a new one is written.
+opening uses the previous one, and deletes files that only the newest one names. 3. The next opening
+reads the newest one successfully, and its files are missing. Hence nothing is deleted while an
+unreadable checkpoint exists, and it is deleted itself before a new one is written.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 _MAGIC = b"\x89NSYNCC\n"
 _HEADER = struct.Struct("<8sHHIQQQ16sQ")
 _CRC = struct.Struct("<II")
-_KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
+_KNOWN_MAX = 1 << 12  # each listing of a folder parses the same names
 _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 
 HEADER_BYTES = _HEADER.size + _CRC.size
 
 FRAMES_MIN, FRAMES_MAX = 512, 1024
-"""So many frames are between two, for their number alone."""
+"""Bounds of the number of frames between two checkpoints, whatever their size."""
 BYTES_MAX = 8 << 20
 
 
@@ -49,14 +48,14 @@ class Checkpoint(NamedTuple):
 
 
 def is_checkpoint_due(frames: int, size_bytes: int, before_bytes: int) -> bool:
-    """Whether so many frames after the last checkpoint are enough for another one.
+    """Returns True if enough frames follow the last checkpoint for another one.
 
-    They are once they take twice what that did: so what is written is at most one and a half times
-    the frames, it costs an epoch little, and who opens the log reads some hundred.
+    That is the case once they take twice its size. So the total written is at most one and a half
+    times the frames, the cost for each epoch is small, and an opening reads some hundred frames.
 
     Args:
-        frames, size_bytes: that followed it.
-        before_bytes: what it takes.
+        frames, size_bytes: that followed the last checkpoint.
+        before_bytes: the size of the last checkpoint.
     """
     paid = frames >= FRAMES_MIN and size_bytes >= 2 * before_bytes
     return paid or frames >= FRAMES_MAX or size_bytes >= BYTES_MAX
@@ -69,7 +68,7 @@ def file_name(seq: int, generation: int) -> str:
 
 @lru_cache(_KNOWN_MAX)
 def is_name(name: str) -> bool:
-    """Tells whether a file of that name is a checkpoint."""
+    """Returns True if the name is that of a checkpoint's file."""
     return _NAME.match(name) is not None
 
 
@@ -93,13 +92,15 @@ def write_checkpoint(files: Files, folder: str, checkpoint: Checkpoint) -> None:
 def write_checkpoint_fenced(
     files: Files, folder: str, checkpoint: Checkpoint, check: Callable[[], None]
 ) -> None:
-    """Writes a checkpoint durably, and takes it back if its owner was taken over meanwhile.
+    """Writes a checkpoint durably, and deletes it if the owner was replaced meanwhile.
 
-    Failure: 1. Somebody takes the log over while its checkpoint is written. 2. He does not see it,
-    and sweeps the files that it alone names. 3. He dies, and it is the newest one of all.
+    Failure: 1. Another process takes the log over while a checkpoint is written. 2. The new owner
+    does not see the checkpoint, and sweeps the files that it alone names. 3. The new owner dies,
+    and the checkpoint is the newest of all. Hence the old owner deletes its checkpoint after the
+    takeover.
 
     Args:
-        check: raises FencedError if somebody took over.
+        check: raises FencedError after a takeover.
     """
     write_checkpoint(files, folder, checkpoint)
     try:
@@ -124,7 +125,7 @@ def mark_of(data: bytes) -> Mark | None:
 def prune_checkpoints(
     files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None
 ) -> None:
-    """Deletes those older than the newest that nobody will fall back to: all but the one before."""
+    """Deletes the checkpoints that no opening will use: all older ones but the previous one."""
     kept = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
     for name in checkpoint_names(files.names(folder)):
         if name < max(kept) and name not in kept:
@@ -132,7 +133,7 @@ def prune_checkpoints(
 
 
 def remove_checkpoint(files: Files, folder: str, names: Sequence[str]) -> None:
-    """Deletes checkpoints for good: they do not come back with a loss of power either."""
+    """Deletes checkpoints durably: they do not reappear after a power loss."""
     for name in names:
         files.unlink(os.path.join(folder, name))
     if names:
@@ -154,7 +155,7 @@ def read_checkpoint(files: Files, folder: str, name: str) -> Checkpoint | str:
 
 
 def decode_checkpoint(data: bytes, name: str, path: str) -> Checkpoint | str:
-    """Reads the bytes of a checkpoint of some name, wherever they lie; see `read`."""
+    """Decodes the bytes of a checkpoint of some name, from any disk; see `read_checkpoint`."""
     fields, rest = data[: _HEADER.size], data[_HEADER.size :]
     payload = rest[_CRC.size :]
     if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):

@@ -1,21 +1,21 @@
-"""Generation: one writer at a time, and a zombie that cannot do harm.
+"""Ensures that only one process writes a log, and that a replaced owner does no harm.
 
-Three files: `lock` (held only while somebody opens or closes, so that of two openers exactly
-one goes first), `owner` (who writes, for people and for the decision whether he is dead) and
+Three files: `lock` (locked only during an opening or a close, so that of two openers exactly one
+goes first), `owner` (the writer, for messages and for the decision whether it is alive) and
 `generation` (words in mapped memory, for safety).
 
-Failure: an owner is stopped (SIGSTOP, a long call), somebody else takes over, the owner goes
-on. 1. Taking over rewrites the generation word in place and syncs it, *then* reads the tail.
-2. The owner checks the word after each write and before it publishes, after each sync and
-before a frontier rises; all owners of one machine see the same page. 3. A frame it wrote
-before the word changed is in the tail the new owner reads; one written after is in a segment
-of its own generation, behind the place where the new owner's segment begins, so it is no part
-of the log. A lock is not enough: a stopped process keeps it. A lease is not enough: it ends
-while its holder sleeps.
+Failure: 1. An owner is stopped (SIGSTOP, a long call). 2. Another process takes over. 3. The old
+owner continues. Hence a takeover rewrites the generation word in place and syncs it, *then* reads
+the tail. An owner checks the word after each write and before it publishes, after each sync and
+before `durable` rises; all owners of one machine see the same page. A frame that it wrote before
+the word changed is in the tail that the new owner reads. A frame written afterwards is in a segment
+of the old generation, beyond the offset where the new owner's segment begins, so it is no part of
+the log. A lock does not suffice, because a stopped process keeps it. A lease with a time limit does
+not suffice, because it ends while its holder sleeps.
 
-Failure: the disk is full when a log is closed, or in the middle of an opening: `owner` goes on to
-say that this process writes. So of itself a process knows better: the leases it holds are in
-`_held`, and what is not there it has left.
+Failure: 1. The disk is full when a log is closed, or in the middle of an opening. 2. `owner` still
+names this process as the writer. Hence a process does not consult the file about itself: the leases
+that it holds are in `_held`, and it has released all others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nosync_nb.store.log.owner import HostIdentity, LastWriter, LogOwner
 
 OPEN_WAIT_S = 10.0
 SILENT_S = float(os.environ.get("NOSYNC_SILENT_SECONDS") or 2.0)
-"""How long the heart of an owner that cannot be seen from here has to stand still."""
+"""Seconds without a heartbeat after which an owner on another host or container counts as dead."""
 HEARTBEAT_S = min(0.5, SILENT_S / 4)
 
 _WORDS = 512
@@ -47,7 +47,7 @@ _TAG_BITS, _PLACE_BITS = 20, 44
 
 
 class ControlBlock:
-    """The shared words of a log, as any process sees them."""
+    """The control words of a log, shared by all processes that map them."""
 
     def __init__(self, mapped: MappedFile) -> None:
         self._map = mapped
@@ -61,17 +61,17 @@ class ControlBlock:
 
     @property
     def generation(self) -> int:
-        """The generation that may write now; 0 if the word is damaged."""
+        """The generation that may write; 0 if the word is damaged."""
         word = self.words[_GENERATION]
         return word if word == self.words[_INVERSE] ^ _MASK else 0
 
     @property
     def beats(self) -> int:
-        """How often owners have said that they live; no clock is compared with another."""
+        """The number of heartbeats of all owners; no clock is compared with another."""
         return self.words[_BEAT]
 
     def published(self, generation: int) -> int | None:
-        """Returns the end of what the owner of a generation has published."""
+        """Returns the end of the frames that the owner of a generation has published."""
         place = _place(self.words[_PUBLISHED], generation)
         return None if place is None else place << 3
 
@@ -80,20 +80,20 @@ class ControlBlock:
         return self._twice(_DURABLE, _DURABLE_INVERSE, generation)
 
     def noted(self, generation: int) -> int | None:
-        """Returns the number that the owner of a generation left last, see `WriterLease.note`."""
+        """Returns the last number that the owner of a generation left, see `WriterLease.note`."""
         return self._twice(_NOTED, _NOTED_INVERSE, generation)
 
     @property
     def outbid(self) -> int:
-        """The latest generation that a replica is known to obey; 0: of none is it known.
+        """The latest generation that a replica is known to obey; 0 if it is not known.
 
-        One that leaves no room for many later ones is not believed.
+        A generation that leaves no room for many later ones is ignored.
         """
         word = self.words[_OUTBID]
         return word if word == self.words[_OUTBID_INVERSE] ^ _MASK and word < _OUTBID_MAX else 0
 
     def _twice(self, place: int, inverse: int, generation: int) -> int | None:
-        """Returns the number in a word that stands there twice; None if it does not."""
+        """Returns the number in a word that is stored twice; None if the copies differ."""
         word = self.words[place]
         return None if word != self.words[inverse] ^ _MASK else _place(word, generation)
 
@@ -103,12 +103,12 @@ class ControlBlock:
 
 
 class WriterLease(ControlBlock):
-    """The right to write, until somebody takes it; `check` is all it costs.
+    """The right to write, until another process takes it. Only `check` costs anything.
 
-    Before `take` it is a claim, of which nobody knows; what `take` did, `give_up` takes back.
+    Before `take` it is a claim that other processes do not see. `give_up` undoes `take`.
 
     Attributes:
-        before: who wrote the log before.
+        before: the previous owner.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class WriterLease(ControlBlock):
         self._mine = _place_of(files, folder, owner.generation)
 
     def take(self) -> None:
-        """Becomes the owner; while the lock is held.
+        """Becomes the owner. The caller holds the opening lock.
 
-        The caller reads the tail and makes its segment before it releases the lock. What syncs the
-        name of that syncs the owner's: before, nothing is on disk that he wrote, and an opening
-        after a loss of power is none of his.
+        The caller reads the tail and makes its segment before it releases the lock. The sync of the
+        segment's name syncs the name of the owner file too. Before it nothing of this owner is on
+        disk, and after a loss of power this opening has left no trace.
         """
         _held.add(self._mine)
         owners.write_owner(self._files, self._folder, self.owner, named=False)
@@ -140,12 +140,13 @@ class WriterLease(ControlBlock):
         self.beat()
 
     def give_up(self) -> None:
-        """Leaves the log as it was before `take`, wherever that was interrupted, or what followed.
+        """Leaves the log as it was before `take`, wherever `take` or a later step was interrupted.
 
-        While the lock is held. The owner before goes on if nothing was promised to this one.
+        The caller holds the opening lock. The previous owner can continue if the generation word
+        was not rewritten.
         """
         try:
-            with contextlib.suppress(DurabilityError):  # what went wrong is raised already
+            with contextlib.suppress(DurabilityError):  # the original error is raised by the caller
                 if self.generation == self.number:
                     self.leave(known=self.owner.known, closed=self.owner.wrote.closed)
                 elif self.held and self.before is not None:
@@ -161,13 +162,13 @@ class WriterLease(ControlBlock):
         super().close()
 
     def check(self) -> None:
-        """Raises FencedError if somebody else has taken over."""
+        """Raises FencedError if another process has taken over."""
         if self.words[_GENERATION] != self.number:
             raise self.fenced()
 
     @property
     def copied(self) -> list[str]:
-        """What is to be told of a folder that is a copy of another one, which is still there."""
+        """The warning that this folder is a copy of another one, which still exists."""
         before = self.before
         original = before.place.elsewhere(self._files, self.owner.place) if before else None
         if original is None:
@@ -179,12 +180,12 @@ class WriterLease(ControlBlock):
 
     @property
     def held(self) -> bool:
-        """Whether it was not closed."""
+        """True if the lease was taken and not closed."""
         return self._mine in _held
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child of the owner."""
+        """True in a forked child of the owner."""
         return os.getpid() != self._pid
 
     def check_process(self) -> None:
@@ -196,29 +197,29 @@ class WriterLease(ControlBlock):
             )
 
     def publish(self, offset: int) -> None:
-        """Lets readers go to `offset`."""
+        """Allows readers to read up to `offset`."""
         self.words[_PUBLISHED] = self._tag | offset >> 3
 
     def publish_durable(self, seq: int) -> None:
-        """Leaves word of what is on disk, for whoever opens the log next."""
+        """Records the last frame on disk, for the next opening."""
         word = self._tag | seq
         self.words[_DURABLE], self.words[_DURABLE_INVERSE] = word, word ^ _MASK
 
     def note(self, number: int) -> None:
-        """Leaves a number for whoever opens the log next; it may be lost with the power."""
+        """Leaves a number for the next opening; it may be lost with the power."""
         word = self._tag | number
         self.words[_NOTED], self.words[_NOTED_INVERSE] = word, word ^ _MASK
 
     def go_beyond(self, generation: int) -> None:
-        """Has the next owner be of a later generation than one that a replica obeys.
+        """Makes the next owner's generation later than one that a replica obeys.
 
-        Else he would be refused there, and the next, once for each generation between.
+        Otherwise the replica would refuse it, and each following owner up to that generation.
         """
         if generation > self.outbid:
             self.words[_OUTBID], self.words[_OUTBID_INVERSE] = generation, generation ^ _MASK
 
     def beat(self) -> None:
-        """Says to other hosts that this owner lives; a fenced one does not speak for another."""
+        """Counts a heartbeat for other hosts; a fenced owner does not count for another one."""
         if self.words[_GENERATION] == self.number:
             self.words[_BEAT] = (self.words[_BEAT] + 1) & _MASK
 
@@ -236,13 +237,13 @@ class WriterLease(ControlBlock):
         )
 
     def leave(self, *, known: int, closed: bool) -> None:
-        """Marks the log as left, with a proper end or without; while the lock is held."""
+        """Marks the log as released, closed properly or not. The caller holds the opening lock."""
         self.check()
         owner = self.owner._replace(known=known, closed=closed, released=True)
         owners.write_owner(self._files, self._folder, owner)
 
     def release(self, *, known: int, closed: bool) -> None:
-        """Leaves the log to others; `known` is the last seq on disk."""
+        """Releases the log for other processes; `known` is the last seq on disk."""
         lock = opening_lock(self._files, self._folder)
         try:
             self.leave(known=known, closed=closed)
@@ -251,7 +252,7 @@ class WriterLease(ControlBlock):
 
 
 def _beside(original: str) -> str:
-    """How somebody with a copy of a folder gets a log of his own, of which both know."""
+    """Returns how the user of a copied folder gets a log that is distinct from the original."""
     return (
         f"go on in a branch of '{original}', session.branch(NAME) there, or in a notebook"
         f" `%dd open {original} --branch NAME`; or make another log, nosync.copy('{original}',"
@@ -268,10 +269,12 @@ _REMEDY = 'open it with takeover=True, or read it with mode="r"'
 def claim_lease(
     files: Files, folder: str, machine: HostIdentity, *, takeover: bool, generation_min: int
 ) -> WriterLease:
-    """The lease of who is to be the next owner, for `WriterLease.take`; while the lock is held.
+    """Returns the lease of the next owner, for `WriterLease.take`.
+
+    The caller holds the opening lock.
 
     Raises:
-        FencedError: the owner lives, or may live, and `takeover` is not given.
+        FencedError: the owner is alive, or may be, and `takeover` is False.
     """
     mapped = files.mapped(_control(files, folder), write=True)
     try:
@@ -299,20 +302,20 @@ def claim_lease(
 
 
 def _left(files: Files, folder: str, before: LogOwner, machine: HostIdentity) -> bool:
-    """Tells whether the owner is this process, which does not hold the lease any more."""
+    """Returns True if the owner is this process, and it does not hold the lease any more."""
     if before.identity != machine.identity():
         return False
     return _place_of(files, folder, before.generation) not in _held
 
 
 def _place_of(files: Files, folder: str, generation: int) -> tuple[int, int, int]:
-    """What names a lease in this process, also if the folder was renamed."""
+    """Returns the identity of a lease in this process, which survives a rename of the folder."""
     status = files.status(os.path.join(folder, "generation"))
     return status.st_dev, status.st_ino, generation
 
 
 def opening_lock(files: Files, folder: str) -> Lock:
-    """Waits for the lock of who opens or closes a log."""
+    """Waits for the lock that each opening and close of a log takes."""
     lock = files.lock(os.path.join(folder, "lock"), wait_s=OPEN_WAIT_S)
     if lock is None:
         raise FencedError(
@@ -323,14 +326,14 @@ def opening_lock(files: Files, folder: str) -> Lock:
 
 
 def create_control_block(files: Files, folder: str, number: int = 0) -> None:
-    """Makes the generation file of a log that has none; the next owner is of a later one."""
+    """Makes the generation file of a new log; the next owner has a later generation."""
     words = [_MAGIC, FORMAT, number, number ^ _MASK] + [0] * (_WORDS - 4)
     data = struct.pack(f"<{_WORDS}Q", *words)
     files.replace(os.path.join(folder, "generation"), data)
 
 
 def _control(files: Files, folder: str) -> str:
-    """Returns the path of the generation file, which is made if it is not there."""
+    """Returns the path of the generation file; makes the file if it is missing."""
     path = os.path.join(folder, "generation")
     if not files.exists(path):
         create_control_block(files, folder)
@@ -349,13 +352,13 @@ def _previous(files: Files, folder: str, takeover: bool) -> LogOwner | None:
 def _admit(
     before: LogOwner, words: ControlBlock, machine: HostIdentity, folder: str, original: str | None
 ) -> None:
-    """Raises FencedError unless the owner has left or is dead.
+    """Raises FencedError unless the owner has released the log or is dead.
+
+    An owner on another host or in another container is observed by its heartbeats. If it only
+    slept, it finds itself fenced afterwards: a wrong guess has no other cost.
 
     Args:
-        original: the folder that this one is a copy of, if so: it is there that he writes.
-
-    One that cannot be seen from here, in another container or on another host, is listened to. If
-    it only slept, it finds itself fenced: that is all that a wrong guess costs.
+        original: the folder that this one is a copy of; the owner writes there.
     """
     if before.released:
         return
@@ -377,7 +380,7 @@ def _admit(
 
 
 def _promise(files: Files, folder: str, words: ControlBlock, number: int) -> None:
-    """Writes the generation in place, syncs it, and sees that the map shows it."""
+    """Writes the generation in place, syncs it, and checks that the map shows it."""
     file = files.open(os.path.join(folder, "generation"), write=True)
     try:
         both = number.to_bytes(8, "little") + (number ^ _MASK).to_bytes(8, "little")
@@ -393,6 +396,6 @@ def _promise(files: Files, folder: str, words: ControlBlock, number: int) -> Non
 
 
 def _place(word: int, generation: int) -> int | None:
-    """Unpacks a word that belongs to a generation; None if it is of another one."""
+    """Unpacks a word that belongs to a generation; None if it belongs to another one."""
     tag = generation & ((1 << _TAG_BITS) - 1)
     return word & ((1 << _PLACE_BITS) - 1) if word >> _PLACE_BITS == tag else None

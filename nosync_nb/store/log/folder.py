@@ -1,7 +1,7 @@
-"""Folder: whether a folder may hold a log, checked before anything in it is trusted or listed.
+"""Checks that a folder may hold a log, before anything in it is trusted or listed.
 
-A folder that is a link leads to files that are not the log's: git and archives carry links. One
-that others can write may be another one at any moment. Both are refused, also inside of a log.
+A folder that is a link leads to files outside the log: git and archives contain links. A folder
+that others can write may be replaced at any moment. Both are refused, also inside a log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nosync_nb.store.log.owner import HostIdentity
 
 
 def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write: bool) -> None:
-    """Refuses a folder that others can write, or that cannot carry a log.
+    """Refuses a folder that others can write, or that is not suitable for a log.
 
     Raises:
         TrustError: others than this user can write the folder.
@@ -28,9 +28,9 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
                 f"there is no log at '{folder}'", hint="open it for writing to make one"
             )
         files.make_folder(folder)
-    is_owned_by_user(files, folder, write=write, fresh=True)  # a link is not even listed
+    is_owned_by_user(files, folder, write=write, fresh=True)  # before the listing, because of links
     strange = [name for name in files.names(folder) if not name.startswith((".", *_OURS))]
-    log = holds_log(files, folder, write=write)  # after the names: another may be making it
+    log = holds_log(files, folder, write=write)  # after the names: another process may be making it
     if not write:
         if not log:
             raise DurabilityError(f"'{folder}' holds no log", hint="check the path")
@@ -42,7 +42,7 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
         )
     if not log:
         files.restrict(folder)
-        files.sync_folder(os.path.dirname(folder))  # who made it may have died before he did
+        files.sync_folder(os.path.dirname(folder))  # its maker may have died before the sync
     kind = machine.file_system(folder)
     if machine.is_network(kind):
         raise DurabilityError(
@@ -56,7 +56,10 @@ _OURS = ("generation.", "owner", "lock")
 
 
 def holds_log(files: Files, folder: str, *, write: bool) -> bool:
-    """Tells whether a folder holds a log, or the beginning of one; refuses one as `owned` does."""
+    """Returns True if a folder holds a log, or the beginning of one.
+
+    Refuses a folder as `is_owned_by_user` does.
+    """
     if not files.exists(folder):
         return False
     is_owned_by_user(files, folder, write=write, fresh=True)
@@ -67,10 +70,10 @@ def holds_log(files: Files, folder: str, *, write: bool) -> bool:
 
 
 def path_inside(files: Files, folder: str, *, write: bool) -> None:
-    """Refuses a folder in a log that is not a real one; makes it if it is not there.
+    """Refuses a folder in a log that is not a real one; makes a missing one.
 
     Raises:
-        TrustError: it is a link, belongs to somebody else, or others can write it.
+        TrustError: it is a link, belongs to another user, or others can write it.
         DurabilityError: it is no folder, or cannot be made.
     """
     if files.exists(folder):
@@ -83,7 +86,7 @@ def is_owned_by_user(files: Files, folder: str, *, write: bool, fresh: bool = Fa
     """Refuses a link, a foreign owner, and a folder that others can write.
 
     Args:
-        fresh: nothing is in it that could be trusted; that others can write it is no harm.
+        fresh: the folder holds nothing that could be trusted, so write permissions do no harm.
     """
     status = files.status(folder)
     if stat.S_ISLNK(status.st_mode):

@@ -1,11 +1,11 @@
-"""Frames of the past: all that can still be read, and one by its position.
+"""Reads frames of the past: all that are retained, and one by its position.
 
-They reach back to the oldest checkpoint that is there, at least, and some more if there are few:
-what a checkpoint holds is not needed a second time, but by who goes back a little. A checkpoint
-ends the segment before it, unless that is short, which goes with the checkpoint after the next.
+The retained frames reach back at least to the oldest checkpoint, and further if there are few. A
+recovery does not need the frames before a checkpoint, but a short rewind does. A checkpoint ends
+the current segment, unless the segment is short: then the next checkpoint does.
 
-A position is a place in the stream; which file holds it is found through the links between
-segments, which are followed back only as far as somebody asks.
+A position is an offset in the stream of frames. The file that contains it is found through the
+links between segments, which are followed back only as far as necessary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Read = TypeVar("Read")
 
 
 def checkpoint_states(files: Files, folder: str) -> list[tuple[int, bytes]]:
-    """The checkpoints that are kept and can be read, oldest first, each with its last frame."""
+    """Returns the readable checkpoints, oldest first, each with its last frame."""
     made = []
     for name in reversed(checkpoint.checkpoint_names(files.names(folder))):
         state = checkpoint.read_checkpoint(files, folder, name)
@@ -48,19 +48,21 @@ def retained_frames(
     head: Mark,
     enough: Callable[[Sequence[Frame]], bool] = lambda frames: False,
 ) -> list[Frame]:
-    """Every frame that is kept, up to a mark, in order.
+    """Returns every retained frame up to a mark, in order.
 
-    Failure: 1. Someone goes back an epoch, and lists the segments. 2. The worker trims the oldest.
-    3. It is to be read, and is gone. Hence what went meanwhile is not asked for again.
+    Failure: 1. A rewind lists the segments. 2. The worker trims the oldest one. 3. The rewind
+    cannot read it. Hence after an error the segments are listed again, and read without the deleted
+    ones.
 
     Args:
-        head: as far as frames were written, by who asks; segments may be trimmed meanwhile.
-        enough: told of the frames of a segment, whether those before are needed as well.
+        head: the end of the frames for the caller; segments may be trimmed meanwhile.
+        enough: returns True if the frames before those of a segment are not needed.
 
     Raises:
-        CorruptLogError: one is damaged or missing.
+        CorruptLogError: a frame is damaged or missing.
 
-    Cost: some us a frame; at most what follows two checkpoints, and two segments of short frames.
+    Cost: some us a frame; at most the frames after two checkpoints, and two segments of short
+    frames.
     """
     while True:
         names = files.names(folder)
@@ -72,7 +74,7 @@ def retained_frames(
 
 
 def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
-    """The first frame that is kept; None if none is, it is damaged or was trimmed meanwhile.
+    """Returns the first retained frame; None if it is missing, damaged, or was trimmed meanwhile.
 
     Cost: one read of a few kB, whatever follows.
     """
@@ -97,10 +99,10 @@ def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
 def _segments(
     files: Files, folder: str, names: Sequence[str], head: Mark
 ) -> tuple[list[Segment], Chain]:
-    """The segments of a listing that hold what is kept, oldest first, and what they are of.
+    """Returns the segments with retained frames, oldest first, and the chain of the listing.
 
     Raises:
-        CorruptLogError: one that is needed is missing.
+        CorruptLogError: a segment that is needed is missing.
     """
     since = 0
     for name in reversed(checkpoint.checkpoint_names(names)):
@@ -128,7 +130,7 @@ def _read_segments(
     head: Mark,
     enough: Callable[[Sequence[Frame]], bool],
 ) -> list[Frame]:
-    """See `kept`; of the files of a listing."""
+    """Reads the frames of the files of a listing; see `retained_frames`."""
     every, chain = _segments(files, folder, names, head)
     read: list[Frame] = []
     upto, after = head.offset, None
@@ -148,7 +150,7 @@ def _read_segments(
 
 
 class FrameReader:
-    """Reads frames by position; keeps a few files open. Any thread may ask."""
+    """Reads frames by position; caches a few open files. Any thread may call it."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files, self._folder = files, folder
@@ -160,16 +162,17 @@ class FrameReader:
         """Reads and verifies the frame at `position`; `live` are the newest segments.
 
         Raises:
-            CorruptLogError: it is damaged, or its file is missing.
+            CorruptLogError: the frame is damaged, or its file is missing.
+
         Cost: one system call, 8 us, for a frame up to 4 KiB.
         """
         return self._read(position, live, _frame_at)
 
     def mark(self, position: Position, live: Sequence[Segment]) -> Mark:
-        """The mark after the frame at `position`; of a large one the payload is not read.
+        """Returns the mark after the frame at `position`; does not read a large payload.
 
         Raises:
-            CorruptLogError: it is damaged where it is read, or its file is missing.
+            CorruptLogError: the frame is damaged where it is read, or its file is missing.
         """
         return self._read(position, live, _mark_at)
 
@@ -179,7 +182,7 @@ class FrameReader:
         live: Sequence[Segment],
         read: Callable[[File, int, Position], Read],
     ) -> Read:
-        """Reads of the file of a frame, from where it begins; errors name both."""
+        """Reads the file of a frame from its first byte; errors name both."""
         with self._lock:
             segment = self._find(position.offset, live)
             at = segment.local(position.offset)
@@ -200,7 +203,7 @@ class FrameReader:
             close_all(opened)
 
     def _find(self, offset: int, live: Sequence[Segment]) -> Segment:
-        """Returns the segment that holds a place, following links as far as needed."""
+        """Returns the segment that contains an offset, following links as far as needed."""
         known = live if live and live[0].start.offset <= offset else self._reach(offset, live)
         index = bisect.bisect_right(known, offset, key=lambda one: one.start.offset) - 1
         return known[index]
@@ -231,7 +234,7 @@ class FrameReader:
 
 
 def _frame_at(file: File, at: int, position: Position) -> Frame:
-    """A frame of a file, from where it begins."""
+    """Reads the frame at an offset of a file."""
     frame = check_frame(file.read_at(at, _GUESS_BYTES), position)
     if isinstance(frame, int):
         frame = check_frame(file.read_at(at, frame), position)
@@ -241,7 +244,7 @@ def _frame_at(file: File, at: int, position: Position) -> Frame:
 
 
 def _mark_at(file: File, at: int, position: Position) -> Mark:
-    """The mark after it, by its header and its trailer."""
+    """Reads the mark after the frame at an offset, from its header and its trailer."""
     size = frames.size_of(file.read_at(at, frames.HEADER_BYTES), position)
     trailer = file.read_at(at + size - frames.TRAILER_BYTES, frames.TRAILER_BYTES)
     return frames.mark_after(trailer, position, size)

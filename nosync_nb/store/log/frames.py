@@ -1,16 +1,16 @@
-"""Frames: the bytes of one record of the log, and how they prove themselves.
+"""Builds and verifies frames, the records of the log.
 
     header  48  magic, version, kind, flags, length, generation, seq, offset, durable, crc
     payload     padded with zeros to 8 bytes
     trailer 24  digest, crc of the payload, end mark
 
-The frames of a log are one stream of bytes; `offset` is a frame's place in that stream and
-stays the same whichever segment file holds it. `seq` counts frames from 1. The digest runs
+The frames of a log are one stream of bytes; `offset` is a frame's position in that stream, and
+stays the same whichever segment file contains it. `seq` counts frames from 1. The digest runs
 over the previous digest, the header and the payload: a frame that is moved, repeated, left
 out or spliced in from another log does not fit. `durable` is the last seq that was known to
-be on disk when the frame was written, so any later frame is a witness against a hole.
+be on disk when the frame was written, so a later frame can prove that a gap before it is damage.
 
-This module is not about files: it builds and checks bytes.
+This module reads and writes no files, only bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 
 FORMAT = 1
 UNRELEASED = range(2, 6)
-"""Numbers of formats that no release has written: they are not given again."""
+"""Format numbers that no release has written; they are not used again."""
 
 MAGIC = b"\x89NSF"
 HEADER_BYTES = 48
@@ -34,7 +34,7 @@ DIGEST_BYTES = 16
 PAYLOAD_BYTES_MAX = 1 << 30
 
 _COPIED = 1 << 16
-"""Bytes of a payload up to which it is copied: it may stay, and what was read with it need not."""
+"""Payloads up to this many bytes are copied, so that they do not keep the buffer in memory."""
 
 _END = b"NSE\n"
 _FIELDS = struct.Struct("<4sBBHIQQQQ")
@@ -45,7 +45,7 @@ _PADDING = tuple(bytes(-length % 8) for length in range(8))
 
 
 class Position(NamedTuple):
-    """Where a frame is: its number and its first byte in the stream."""
+    """The position of a frame: its number, and the offset of its first byte in the stream."""
 
     seq: int
     offset: int
@@ -60,7 +60,7 @@ class Mark(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame that was read and verified; a large payload is a view of what it was read in."""
+    """A verified frame; a large payload is a view of the buffer that it was read into."""
 
     position: Position
     kind: int
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Where the valid frames of a buffer stop, and what stands there."""
+    """Where the valid frames of a buffer stop, and why."""
 
     offset: int
     reason: str
@@ -80,7 +80,7 @@ def check_format(version: int, own: int, where: str, flags: int = 0) -> None:
     """Raises CorruptLogError unless a part of a log has the format of this program.
 
     Args:
-        flags: of its header; none of them is known here.
+        flags: of its header; this program knows none.
     """
     if version == own and not flags:
         return
@@ -129,10 +129,10 @@ def build_frame(
 
 
 def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | None]:
-    """Reads the frames of `data`, whose first byte is `origin` of the stream.
+    """Reads the frames of `data`, whose first byte is at offset `origin` of the stream.
 
-    Returns the frames that follow `before` without a gap, and what stopped the reading; None
-    if the data ended exactly after a frame. Cost: 5 us a frame of 500 bytes.
+    Returns the frames that follow `before` without a gap, and the damage that stopped the reading;
+    None if the data ended exactly after a frame. Cost: 5 us a frame of 500 bytes.
     """
     frames: list[Frame] = []
     view = memoryview(data)
@@ -176,13 +176,13 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
 
 
 def check_frame(data: bytes, position: Position) -> Frame | int:
-    """Reads one frame that starts `data`, without its predecessor.
+    """Reads the frame at the beginning of `data`, without its predecessor.
 
-    Returns the frame; or, if the data are too few, how many bytes it takes. Its digest is
+    Returns the frame; or, if the data are too short, the number of bytes needed. Its digest is
     returned as stored: the checksums are verified, the chain is not.
 
     Raises:
-        CorruptLogError: the frame does not verify, or another one stands there.
+        CorruptLogError: the frame does not verify, or the bytes are those of another frame.
     """
     seq, offset = position
     kind, length, generation = _begun(data, position)
@@ -197,19 +197,19 @@ def check_frame(data: bytes, position: Position) -> Frame | int:
 
 
 def size_of(data: bytes, position: Position) -> int:
-    """The size in bytes of the frame whose header `data` begin with.
+    """Returns the size in bytes of the frame whose header is at the beginning of `data`.
 
     Raises:
-        CorruptLogError: the header does not verify, or another one stands there.
+        CorruptLogError: the header does not verify, or is that of another frame.
     """
     return frame_bytes(_begun(data, position)[1])
 
 
 def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
-    """The mark after a frame of so many bytes, of its trailer alone.
+    """Returns the mark after a frame of so many bytes, from its trailer alone.
 
     Raises:
-        CorruptLogError: that is not one.
+        CorruptLogError: the bytes are no trailer.
     """
     if len(trailer) < TRAILER_BYTES:
         raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
@@ -220,7 +220,7 @@ def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
 
 
 def _begun(data: bytes, position: Position) -> tuple[int, int, int]:
-    """The kind, the payload's length and the generation of the frame that `data` begin with."""
+    """Returns the kind, the length of the payload and the generation of the frame in `data`."""
     header = _header(data, 0)
     if header is None or header[6:8] != position:
         before = Mark(position.seq - 1, position.offset, b"")
@@ -229,9 +229,9 @@ def _begun(data: bytes, position: Position) -> tuple[int, int, int]:
 
 
 def proves(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
-    """Looks for headers of later frames behind a damaged place; `origin` None: unknown.
+    """Counts the headers of later frames after a damaged offset; `origin` None: unknown.
 
-    Returns (how many there are, the greatest `durable` they state).
+    Returns their number, and the greatest `durable` in them.
     """
     view = memoryview(data)
     count = durable_max = 0
@@ -249,17 +249,18 @@ def proves(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
 
 
 def digest(chain: bytes, frame: bytes) -> bytes:
-    """Returns the digest that a frame carries after one that carries another."""
+    """Returns the digest of a frame that follows a frame with the digest `chain`."""
     running = hashlib.blake2b(chain, digest_size=DIGEST_BYTES)
     running.update(memoryview(frame)[: len(frame) - TRAILER_BYTES])
     return running.digest()
 
 
 def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
-    """Returns the first frame behind a damaged place whose header fits its checksum and its place.
+    """Returns the first frame after a damaged offset whose header fits its checksum and its offset.
 
     Args:
-        origin: of the first byte of `data` in the stream; so is `behind`.
+        origin: the offset of the first byte of `data` in the stream.
+        behind: the damaged offset, in the stream as well.
     """
     at = data.find(MAGIC, behind + 1 - origin)
     while at >= 0:
@@ -287,7 +288,7 @@ def _header(data: bytes, at: int) -> tuple[Any, ...] | None:
 
 
 def _damage(data: bytes, at: int, *, before: Mark) -> Damage:
-    """Returns what stands in the place of the frame after `before`."""
+    """Returns the damage of the frame after `before`."""
     zeros = not data[at:].lstrip(b"\0")
     reason = "only zeros follow" if zeros else _explain(data, at, before)
     return Damage(before.offset, reason)
@@ -311,7 +312,10 @@ def _explain(data: bytes, at: int, before: Mark) -> str:
 
 
 def bytes_needed(data: bytes, end: Mark) -> int:
-    """How many bytes the frame after a mark has that begins `data`; 0 if that is no beginning."""
+    """Returns the size of the incomplete frame after a mark, from its beginning in `data`.
+
+    Returns 0 if the frame is complete, or the bytes are no beginning of it.
+    """
     try:
         need = check_frame(data, Position(end.seq + 1, end.offset))
     except CorruptLogError:

@@ -1,14 +1,14 @@
-"""Log: the durable order of everything that was committed, in one folder on one disk.
+"""The log: the durable order of everything that was committed, in one folder on one disk.
 
     folder/
-      generation, owner, lock           who may write (generation.py)
+      generation, owner, lock           who may write (fencing.py)
       segment-GGGGGGGG-NNNNNNNN.log     the stream of frames (segments.py, frames.py)
       checkpoint-SEQ-GGGGGGGG.state     where reading may begin (checkpoint.py)
 
-What a frame means is the session's business: the log numbers, chains, stores and returns
-bytes. Promise: a frame whose `append` returned survives the death of the process; a frame up
-to `durable` survives the loss of power; what is recovered is a prefix of what was appended;
-damage in it is an error, never other data.
+The log numbers, chains, stores and returns bytes; the session interprets them. Promise: a frame
+whose `append` returned survives the death of the process. A frame up to `durable` survives a
+power loss. Recovery returns a prefix of the appended frames. Damage in them raises an error, and
+never returns other data.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from nosync_nb.store.log.writer import Writer
 _NO_MARK = Mark(0, 0, b"")
 
 SYNC_DELAY_S = 0.002
-"""Fewer syncs, so that the syncing thread takes the interpreter less often (p95 of appends)."""
+"""A delay leads to fewer syncs, so the syncing thread takes the interpreter less often (p95 of
+appends).
+"""
 
 
 class Log:
-    """One log, open for writing or for following; made by `Log.open`."""
+    """A log that is open for writing or for following; made by `Log.open`."""
 
-    _closed = _owned = True  # before it is whole, nothing is to be given back
+    _closed = _owned = True  # before `__init__` has ended, there is nothing to release
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Log:
         self.heads = [*recovered.heads, *(writer.segments[-1:] if writer else ())]
         self._checkpoint = recovered.checkpoint
         self._checkpoint_bytes = len(self.checkpoint or b"")
-        self._before: Mark | None = None  # that of the checkpoint before the newest one
+        self._before: Mark | None = None  # of the checkpoint before the newest one
         self._tail = recovered.tail.frames
         self._end = recovered.tail.end
         self._live = recovered.live
@@ -84,26 +86,27 @@ class Log:
         start: bool = True,
         further: Ask | None = None,
     ) -> Self:
-        """Opens a log, for writing by becoming its owner; makes it if it is not there.
+        """Opens a log, for writing by becoming its owner; makes it if it does not exist.
 
         Args:
-            takeover: replaces an owner who is alive, or may be.
-            files, machine: the disk and the host; tests put others in their place.
-            delay_s: how long a sync waits for more frames to share it, unless somebody waits.
-            background: without it nothing is synced until `sync` is called.
-            start: without it, who is to own the log calls `start`.
-            further: is asked for frames that this disk may have lost.
+            takeover: replaces an owner that is alive, or may be.
+            files, machine: the disk and the host; tests pass simulated ones.
+            delay_s: how long a sync waits for more frames to share it, unless a caller waits.
+            background: if False, nothing is synced until `sync` is called.
+            start: if False, the new owner calls `start` later.
+            further: returns frames from replicas that this disk may have lost.
 
         Raises:
-            FencedError: somebody else writes it; the notes say what can be done.
+            FencedError: another process writes the log; the notes say what can be done.
             CorruptLogError: something that was on disk is missing or damaged.
             TrustError: others can write the folder.
-            DurabilityError: the folder cannot be written, or is not fit for a log.
+            DurabilityError: the folder cannot be written, or is not suitable for a log.
+
         Cost: 3 ms, and 5 us for each frame after the checkpoint.
         """
         disk, host = files or Files(), machine or HostIdentity()
         parent, name = os.path.split(os.path.abspath(path))
-        where = os.path.join(os.path.realpath(parent), name)  # links above are the user's to name
+        where = os.path.join(os.path.realpath(parent), name)  # links above are allowed
         folder.check_log_folder(disk, where, host, write=mode == "w")
         if mode == "r":
             words = ControlBlock(disk.mapped(os.path.join(where, "generation")))
@@ -135,11 +138,11 @@ class Log:
             lock.release()
 
     def start(self) -> None:
-        """Says that the log has an owner, who closes it, and lets frames be synced from now on.
+        """Declares that the log has an owner, which closes it, and allows frames to be synced.
 
-        Failure: an exception comes between two opcodes of an opening, after the log is returned
-        and before it is stored: nobody can close it. Until it is started, a log that nobody has
-        any more closes itself, and no thread keeps it.
+        Failure: 1. An exception comes between two opcodes of an opening, after the log is returned
+        and before it is stored. 2. No reference is left with which to close it. Hence a log that
+        was not started closes itself when it is freed, and no thread references it.
         """
         self._owned = True
         if self._writer is not None:
@@ -163,23 +166,23 @@ class Log:
 
     @property
     def id(self) -> bytes:
-        """What tells this log from every other, made with it; empty before it is."""
+        """The id of this log, random and made with it; empty before it is made."""
         known = self._segments()
         return known[-1].log_id if known else b""
 
     @property
     def checkpoint(self) -> bytes | None:
-        """The state the log was opened with, or None."""
+        """The state that the log was opened with, or None."""
         return self._checkpoint.payload if self._checkpoint else None
 
     @property
     def checkpoint_seq(self) -> int:
-        """The frame the newest checkpoint was made after; 0 if there is none."""
+        """The last frame that the newest checkpoint covers; 0 without a checkpoint."""
         return self._checkpoint.mark.seq if self._checkpoint else 0
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether the tail has grown so long that a checkpoint pays."""
+        """True if the tail has grown so long that a checkpoint pays."""
         last, head = self._checkpoint.mark if self._checkpoint else _NO_MARK, self.head
         followed = head.seq - last.seq, head.offset - last.offset
         return checkpoint.is_checkpoint_due(*followed, self._checkpoint_bytes)
@@ -198,16 +201,16 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """The generation that may write now."""
+        """The generation that may write."""
         return self._owner.generation if self._writer and self._owner else self._words.generation
 
     @property
     def owner(self) -> LogOwner | None:
-        """Who writes the log, or wrote it last."""
+        """The current or the last writer of the log."""
         return self._owner if self._writer else owners.read_owner(self._files, self.path)
 
     def frames(self) -> Iterator[Frame]:
-        """Yields what was recovered after the checkpoint, in order."""
+        """Yields the frames recovered after the checkpoint, in order."""
         yield from self._tail
 
     def forget(self) -> None:
@@ -217,29 +220,29 @@ class Log:
     def append(self, kind: int, payload: bytes) -> Position:
         """Writes one frame to the page cache and publishes it, or publishes nothing.
 
-        An interrupt inside leaves the frame out, or in and published: defer signals around
-        the call and what follows it, if both belong together.
+        An interrupt inside leaves the frame either out, or in and published. If the call and the
+        next step belong together, the caller defers signals around both.
 
         Raises:
-            FencedError: somebody took over; the frame may be part of the log he reads.
+            FencedError: another process took over; the frame may be part of the log that it reads.
             DurabilityError: the disk refused; the frame is no part of the log.
         """
         return self._writing().append(kind, payload)
 
     def show(self) -> None:
-        """Publishes the last frame again, of which `append` may have been interrupted after it."""
+        """Publishes the last frame, if an interrupt in `append` prevented it."""
         self._writing().show()
 
     def note(self, number: int) -> None:
-        """Leaves a number (below 2**44) for whoever opens the log next, who finds it in `noted`.
+        """Leaves a number (below 2**44) for the next opening, which reads it as `noted`.
 
-        It survives a killed process; with the power it may be lost, and an older one be there.
+        It survives a killed process. A power loss may lose it, and leave an older one.
         """
         if isinstance(self._words, WriterLease):
             self._words.note(number)
 
     def go_beyond(self, generation: int) -> None:
-        """Has the next owner be of a later generation than one that a replica obeys."""
+        """Makes the next owner's generation later than one that a replica obeys."""
         if isinstance(self._words, WriterLease):
             self._words.go_beyond(generation)
 
@@ -248,12 +251,12 @@ class Log:
         self._writing().sync(seq)
 
     def check(self) -> None:
-        """Raises FencedError if somebody else owns the log, or this is a forked child."""
+        """Raises FencedError if another process owns the log, or this is a forked child."""
         self._writing().check()
 
     @property
     def owned(self) -> bool:
-        """True if this process may write: it has the log open, and nobody has replaced it."""
+        """True if this process may write: it has the log open, and was not replaced."""
         try:
             self.check()
         except (DurabilityError, FencedError):
@@ -261,7 +264,7 @@ class Log:
         return True
 
     def stop(self, error: FencedError) -> None:
-        """Refuses to go on writing: somebody else owns the log, as a replica has told."""
+        """Refuses all further writes: a replica reported that another process owns the log."""
         self._writing().stop(error)
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
@@ -275,9 +278,9 @@ class Log:
     def write_checkpoint(self, payload: bytes, position: Position | None = None) -> None:
         """Stores the state as of a frame (the last one), durably; from any thread.
 
-        The next opening begins there. Frames up to it are synced first. One that could not be read
-        at this opening is deleted before: the state it went back to, and what follows, is whole,
-        and files that are retired from now on may be some that the unread one names.
+        The next opening begins there. Frames up to it are synced first. A checkpoint that could not
+        be read at this opening is deleted before: the state that the opening used instead is
+        complete, and the unread one may name files that are retired from now on.
         """
         writer = self._writing()
         mark = writer.head if position is None else self._lookup.mark(position, self._segments())
@@ -294,10 +297,10 @@ class Log:
         checkpoint.prune_checkpoints(self._files, self.path, self._checkpoint, before)
 
     def trim(self) -> list[str]:
-        """Deletes the segments that nobody needs; returns their names.
+        """Deletes the segments that are not needed; returns their names.
 
-        They are before both kept checkpoints, and before what goes back a little reads. The oldest
-        goes first, so that after a crash the links still lead to those that are left.
+        They are before both retained checkpoints, and before the frames of short rewinds. The
+        oldest is deleted first, so that after a crash the links still lead to the remaining ones.
         """
         writer = self._writing()
         if self._before is None:
@@ -310,10 +313,10 @@ class Log:
         return [segment.name for segment in older]
 
     def refresh(self) -> list[Frame]:
-        """Returns the frames that the owner has published since the last look.
+        """Returns the frames that the owner has published since the last call.
 
         Raises:
-            DurabilityError: the owner lost frames that were seen here; open the log again.
+            DurabilityError: the owner lost frames that were read here; open the log again.
         """
         upto = self._words.published(self._words.generation)
         if upto is None or upto <= self._end.offset:
@@ -331,10 +334,10 @@ class Log:
         return rest.frames
 
     def verify(self) -> int:
-        """Reads and verifies every frame that is kept; returns the number of the last one.
+        """Reads and verifies every retained frame; returns the number of the last one.
 
         Raises:
-            CorruptLogError: names the file and the place of the first damage.
+            CorruptLogError: names the file and the offset of the first damage.
         """
         names = self._files.names(self.path)
         head = self.head
@@ -358,9 +361,9 @@ class Log:
         return mark.seq
 
     def close(self) -> None:
-        """Syncs, leaves the mark of a proper end, and lets others write.
+        """Syncs, records that the log was closed properly, and releases it for other processes.
 
-        In a forked child it does nothing: the log is the parent's.
+        In a forked child it does nothing, because the log is the parent's.
         """
         if self._closed:
             return
@@ -376,7 +379,7 @@ class Log:
         for step in steps:
             try:
                 step()
-            except NosyncError as error:  # it keeps none of those after it from being done
+            except NosyncError as error:  # the other steps must be done anyway
                 failures.append(error)
         self._closed = True
         if failures:
@@ -384,7 +387,7 @@ class Log:
 
     @property
     def closed(self) -> bool:
-        """Whether all is done that `close` does; it is called again if something interrupts it."""
+        """True if all steps of `close` are done; after an interrupt it must be called again."""
         return self._closed
 
     def _writing(self) -> Writer:
@@ -401,6 +404,6 @@ class Log:
 
 
 def _release(lease: WriterLease, writer: Writer) -> None:
-    """Lets others write; it is a proper end if all that was written is on disk."""
+    """Releases the log; it counts as closed properly if all frames are on disk."""
     closed = writer.durable.seq == writer.head.seq
     lease.release(known=writer.durable.seq, closed=closed)

@@ -1,9 +1,9 @@
-"""Owner: who writes a log, in words for people and in facts for the decision whether he lives.
+"""Reads and writes who owns a log, and tells if a process is still alive.
 
-A process is known by host, boot, pid namespace, pid and start time: a pid alone comes back
-after a restart, and means another process in another container. A process that has exited
-but was not reaped by its parent counts as dead. Nothing here is needed for safety (that is
-the generation's work), only to decide without asking.
+A process is identified by host, boot, pid namespace, pid and start time: a pid alone may be reused
+after a restart, and denotes another process in another container. A process that has exited but was
+not reaped by its parent counts as dead. Safety does not depend on any of this (see `fencing`). It
+only allows an opening to decide without asking the user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
 
 _BYTES_MAX = 1 << 16
-_KNOWN_MAX = 16  # each who ships reads the same file
+_KNOWN_MAX = 16  # each worker that ships the log reads the same file
 _POLL_S = 0.02
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -42,7 +42,7 @@ _NETWORK_FILE_SYSTEMS = (
 
 
 class ProcessIdentity(NamedTuple):
-    """One process, in the whole world; `started` in clock ticks since boot, 0 if unknown."""
+    """One process, unique among all hosts; `started` in clock ticks since boot, 0 if unknown."""
 
     host: str
     boot: str
@@ -52,10 +52,10 @@ class ProcessIdentity(NamedTuple):
 
 
 class HostIdentity:
-    """This machine. A test replaces it to play another host, a restart, another time."""
+    """This host. Tests replace it to simulate another host, a restart, another time."""
 
     def identity(self) -> ProcessIdentity:
-        """Returns who this process is. Cost: some 20 us the first time in a process."""
+        """Returns the identity of this process. Cost: some 20 us the first time in a process."""
         return _identity(os.getpid())
 
     def now_ms(self) -> int:
@@ -63,7 +63,7 @@ class HostIdentity:
         return time.time_ns() // 1_000_000
 
     def changes(self, word: Callable[[], int], seconds: float) -> bool:
-        """Tells whether a word changes within some seconds, as soon as it does."""
+        """Returns True as soon as a word changes, and False if it does not within some seconds."""
         before, until = word(), time.monotonic() + seconds
         while word() == before:
             if time.monotonic() >= until:
@@ -72,7 +72,7 @@ class HostIdentity:
         return True
 
     def alive(self, other: ProcessIdentity) -> bool | None:
-        """Tells whether a process lives; None if that cannot be known from here."""
+        """Returns True if a process is alive; None if that cannot be known from this host."""
         me = self.identity()
         if other.host != me.host:
             return None
@@ -100,13 +100,12 @@ class HostIdentity:
         return best[1]
 
     def is_network(self, kind: str) -> bool:
-        """Tells whether locks and maps on such a file system stop at the border of the host."""
+        """Returns True if locks and maps on such a file system do not reach other hosts."""
         return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.sshfs")
 
 
-@lru_cache(1)  # a child that was forked has another pid
+@lru_cache(1)  # a forked child has another pid
 def _identity(pid: int) -> ProcessIdentity:
-    """This process."""
     return ProcessIdentity(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
 
 
@@ -129,7 +128,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Returns when a process started, in ticks since boot; None if it is gone or a corpse."""
+    """Returns when a process started, in ticks since boot; None if it has exited."""
     text = _read_text(f"/proc/{pid}/stat")
     fields = text[text.rfind(")") + 2 :].split()
     if len(fields) < 20 or fields[0] in "ZX":
@@ -148,7 +147,7 @@ def _exists(pid: int) -> bool:
 
 
 class LastWriter(NamedTuple):
-    """Who wrote the newest frames: host and boot, and whether he left properly."""
+    """The process that wrote the newest frames: host, boot, and if it closed the log."""
 
     host: str = ""
     boot: str = ""
@@ -156,16 +155,16 @@ class LastWriter(NamedTuple):
 
 
 class LogLocation(NamedTuple):
-    """Where a log lies: its folder, and what tells its generation file from every copy of it."""
+    """The folder of a log, and the device and inode of its `generation` file."""
 
     path: str = ""
     device: int = 0
     number: int = 0
 
     def elsewhere(self, files: Files, here: LogLocation) -> str | None:
-        """The folder that the log lies in, if it is another one and still there; else None.
+        """Returns the folder that the log is in, if it is another one that still exists; else None.
 
-        A folder that was moved takes its file along; one that was copied has got a new one.
+        A folder that was moved keeps its file; a copied folder has a new one.
         """
         if not self.path or self[1:] == here[1:]:
             return None
@@ -176,21 +175,21 @@ class LogLocation(NamedTuple):
 
 
 def log_location(files: Files, folder: str) -> LogLocation:
-    """Where the log in a folder lies.
+    """Returns the location of the log in a folder.
 
     Raises:
-        DurabilityError: there is none.
+        DurabilityError: there is no log.
     """
     status = files.status(os.path.join(folder, "generation"))
     return LogLocation(folder, status.st_dev, status.st_ino)
 
 
 class LogOwner(NamedTuple):
-    """Who writes a log, or wrote it last.
+    """The current or the last writer of a log.
 
-    `known` is a seq that was on disk when this was written; `closed` tells that the owner
-    left properly, with `known` as its last frame. An owner whose opening failed wrote nothing:
-    `wrote` tells of the one before, whose frames are still the newest.
+    `known` is a seq that was on disk when this was written. `closed` means that the owner closed
+    the log properly, with `known` as its last frame. An owner whose opening failed wrote no frame:
+    `wrote` is the last writer before it, whose frames are still the newest.
     """
 
     identity: ProcessIdentity
@@ -204,14 +203,14 @@ class LogOwner(NamedTuple):
     place: LogLocation = LogLocation()
 
     def last(self, generation: int) -> LastWriter:
-        """Who wrote the newest frames, if the newest segment is of this generation."""
+        """Returns the writer of the newest frames, if the newest segment has this generation."""
         if self.generation == generation:
             return LastWriter(self.identity.host, self.identity.boot, self.closed)
         return self.wrote
 
     @property
     def since(self) -> str:
-        """When it became the owner, as people read it."""
+        """When it became the owner, as text for the user."""
         return datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
     def __str__(self) -> str:
@@ -220,7 +219,7 @@ class LogOwner(NamedTuple):
 
 
 def read_owner(files: Files, folder: str) -> LogOwner | None:
-    """Returns who writes, or wrote last; None if nobody ever did.
+    """Returns the current or the last writer; None if the log was never written.
 
     Raises:
         CorruptLogError: the file is damaged.
@@ -253,7 +252,7 @@ def _decoded(data: bytes, path: str) -> LogOwner:
 
 
 def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this program knows: a later one may have added some of the same format."""
+    """Returns the known fields: a later release may have added some to the same format."""
     return {key: value for key, value in fields.items() if key in kind._fields}
 
 
@@ -264,10 +263,11 @@ def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> LogLocatio
 
 
 def write_owner(files: Files, folder: str, owner: LogOwner, *, named: bool = True) -> None:
-    """Writes the owner file, durably.
+    """Writes the owner file durably.
 
     Args:
-        named: whether that holds at once; else from when the caller has synced the folder.
+        named: True if its name must be durable at once; otherwise the caller syncs the folder
+            later.
     """
     nested = {key: getattr(owner, key)._asdict() for key in ("identity", "wrote", "place")}
     fields = {"format": FORMAT, **owner._asdict(), **nested}

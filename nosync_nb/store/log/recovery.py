@@ -1,4 +1,4 @@
-"""Recover: what a folder holds, found without changing it; and where a new owner goes on."""
+"""Finds the state of a log without changing it, and makes the segment of a new owner."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NOTHING = Mark(0, 0, b"")
 
 
 class RecoveredLog(NamedTuple):
-    """The newest checkpoint that fits, what follows it, and what is worth telling.
+    """The newest checkpoint that fits, the frames after it, and the notes to report.
 
-    `clean`: the last owner closed the log properly and all he wrote is there. `noted` is the last
-    number he left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that could
-    not be read now, `heads` those of all segments that are there, part of the log or not.
+    `clean`: the last owner closed the log properly and all its frames are present. `noted` is the
+    last number that it left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that
+    could not be read now. `heads` are the headers of all segments, part of the log or not.
     """
 
     checkpoint: Checkpoint | None
@@ -49,7 +49,8 @@ def recover_log(
 ) -> RecoveredLog:
     """Finds the newest checkpoint and verifies the tail after it.
 
-    With `follow` only what the owner has published is read, if he may be writing still.
+    With `follow`, if the owner may still be writing, only the frames that it has published are
+    read.
 
     Raises:
         CorruptLogError: something that was on disk is missing or damaged.
@@ -57,7 +58,7 @@ def recover_log(
     me = machine.identity()
     names = files.names(folder)
     last = owner.last(_newest_generation(names)) if owner else LastWriter()
-    # The page cache of that time is the one of now.
+    # On the same boot the page cache of the last writer still exists.
     same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
     published = words.published(words.generation) if follow and same_boot else None
     known = max(owner.known if owner else 0, _hint(words, names))
@@ -82,7 +83,7 @@ def recover_log(
 def _heads(
     files: Files, folder: str, names: Sequence[str], live: Sequence[Segment]
 ) -> list[Segment]:
-    """The heads of all segments, of which those of the log are known."""
+    """Returns the headers of all segments; those of the log are read already."""
     known = {one.key: one for one in live}
     every = (
         known.get(k) or segments.read_header(files, folder, k)
@@ -100,7 +101,7 @@ def begin_segment(
     delay_s: float,
     background: bool,
 ) -> Writer:
-    """Makes the segment of a new owner: what is not known to be synced is written again."""
+    """Makes the segment of a new owner, with all frames that are not known to be synced."""
     start, live = recovered.tail.durable, recovered.live
     word = os.urandom(segments.WORD_BYTES)
     if live:
@@ -125,11 +126,11 @@ def begin_segment(
 
 
 def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
-    """The checkpoints before the one that is gone back to if this one cannot be read.
+    """Returns the checkpoints before the one that is used if this one cannot be read.
 
-    Failure: 1. Who has written a checkpoint dies before he deletes the oldest of three. 2. Whoever
-    opens the log deletes what the other two do not name. 3. The oldest is taken for what can be
-    gone back to: files that it names, and frames after it, are missed.
+    Failure: 1. The writer of a checkpoint dies before it deletes the oldest of three. 2. The next
+    opening deletes the files that the other two do not name. 3. A later opening falls back to the
+    oldest: files that it names, and frames after it, are missing. Hence an opening deletes these.
     """
     if state is None:
         return []
@@ -138,12 +139,12 @@ def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
 
 
 def _hint(words: ControlBlock, names: Sequence[str]) -> int:
-    """Returns the seq that the newest generation left as known to be on disk; 0 if none."""
+    """Returns the last seq that the newest generation recorded as on disk; 0 if unknown."""
     return words.durable(_newest_generation(names)) or 0
 
 
 def _newest_generation(names: Sequence[str]) -> int:
-    """Returns the generation that wrote last; 0 if none did."""
+    """Returns the generation that wrote last; 0 for a new log."""
     listed = segments.segment_names(names)
     return listed[-1][0] if listed else 0
 
@@ -153,7 +154,8 @@ def newest_checkpoint(
 ) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
     """Returns the newest checkpoint that is whole and belongs to this history.
 
-    Also those that could not be read, which may be another time, and what is worth telling.
+    Returns as well the names of those that could not be read, which a later opening may succeed to
+    read, and the notes to report.
     """
     unread: list[str] = []
     notes: list[str] = []
@@ -178,7 +180,7 @@ def newest_checkpoint(
 
 
 def leftover_files(state: Checkpoint, live: Sequence[Segment]) -> bool:
-    """Tells whether a later generation began before the place a checkpoint was made at."""
+    """Returns True if a later generation began before the mark of a checkpoint."""
     return any(
         one.generation > state.generation and one.start.offset < state.mark.offset for one in live
     )

@@ -1,13 +1,13 @@
-"""Segments: the files that hold the stream of frames, and how they are linked.
+"""Segments: the files that contain the stream of frames, and the links between them.
 
-A segment holds a piece of the stream that starts at `base`. Its header names the segment
-before it, which ends where this one begins, whatever else its file holds: what a zombie or a
-failed write left behind `base` is no part of the log. So a segment is sealed, and a torn tail
-cut off, by the header of its successor; no file is ever truncated or overwritten.
+A segment contains a piece of the stream that starts at `base`. Its header names the previous
+segment, which ends where this one begins, whatever else its file contains: bytes that a fenced
+owner or a failed write left after `base` are no part of the log. So the header of its successor
+seals a segment and cuts off a torn tail; no file is ever truncated or overwritten.
 
 IMPORTANT: a segment that carries rewritten frames appears under its name at once (written and
 synced under another name, then renamed): otherwise a killed kernel would hide frames that the
-predecessor still holds.
+predecessor still contains.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
 SEGMENT_BYTES_MAX = 2 << 20
-"""Who goes back a little reads whole segments, newest first: some thousand short frames in each."""
+"""A short rewind reads whole segments, newest first: some thousand short frames in each."""
 
 NEAR_FRAMES = 1024
-"""So many of the newest frames are kept, whatever checkpoints cover, for who goes back a little."""
+"""So many of the newest frames are retained for short rewinds, whatever checkpoints cover."""
 
 HEADER_BYTES = 128
 
@@ -38,18 +38,18 @@ WORD_BYTES = 8
 
 _HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ8s8s")
 _CRC = struct.Struct("<I4x")
-_KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
-_HEADERS_MAX = 1 << 8  # and headers with every look at what follows what
+_KNOWN_MAX = 1 << 12  # each listing of a folder parses the same names
+_HEADERS_MAX = 1 << 8  # and following the links decodes the same headers
 _NAME = re.compile(r"segment-(\d{8})-(\d{8})\.log\Z")
 
 
 class Segment(NamedTuple):
-    """What the header of a segment says.
+    """The header of a segment.
 
-    `start` is the mark its first frame follows, `durable` the last seq known to be on disk
-    when it was made, `before` (generation, number) of its predecessor, or None, `word` what its
-    owner drew when he began, `word_before` that of the predecessor's: they tell an owner from
-    another one of his generation.
+    `start` is the mark before its first frame. `durable` is the last seq known to be on disk when
+    the segment was made. `before` is (generation, number) of its predecessor, or None. `word` is
+    the random word of its owner, and `word_before` that of the predecessor's owner: they
+    distinguish two owners of the same generation.
     """
 
     log_id: bytes
@@ -63,7 +63,7 @@ class Segment(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Generation and number: what a successor calls it."""
+        """Generation and number; a successor refers to it by them."""
         return self.generation, self.number
 
     @property
@@ -72,7 +72,7 @@ class Segment(NamedTuple):
         return file_name(self.generation, self.number)
 
     def local(self, offset: int) -> int:
-        """Returns where in the file a place of the stream is."""
+        """Returns the offset in the file for an offset in the stream."""
         return offset - self.start.offset + HEADER_BYTES
 
 
@@ -90,10 +90,10 @@ def _path_of(folder: str, which: tuple[int, int]) -> str:
 def next_segment_name(
     live: Sequence[Segment], start: Mark, generation: int, durable: int, word: bytes
 ) -> Segment:
-    """Returns the header of the segment that goes on at `start`, behind some of `live`.
+    """Returns the header of the segment that continues at `start`, after some of `live`.
 
-    Its predecessor is the last one that holds something before `start`: a later one may never
-    have reached the disk.
+    Its predecessor is the last one that contains bytes before `start`: a later one may never have
+    reached the disk.
     """
     last = live[-1]
     first = live[0].before, live[0].word_before
@@ -105,7 +105,7 @@ def next_segment_name(
 
 
 def is_name(name: str) -> bool:
-    """Tells whether a file of that name is a segment."""
+    """Returns True if the name is that of a segment's file."""
     return _key_of(name) is not None
 
 
@@ -164,7 +164,7 @@ def create_segment(
 ) -> File:
     """Makes a segment's file, which appears with its header and `frames` at once.
 
-    With `sync` it is on disk, with its name, when this returns.
+    With `sync`, the file and its name are on disk on return.
     """
     path = os.path.join(folder, segment.name)
     temporary = path + ".tmp"
@@ -187,7 +187,7 @@ def create_segment(
 
 
 def discard_segment(files: Files, file: File) -> None:
-    """Closes and deletes a segment that could not be made, as far as the disk allows."""
+    """Closes and deletes a segment that could not be completed; ignores errors of the disk."""
     for step in (file.close, lambda: files.unlink(file.path)):
         try:
             step()
@@ -207,11 +207,11 @@ class Chain(NamedTuple):
 
 
 def linked_segments(files: Files, folder: str, names: Sequence[str], *, since: int = 0) -> Chain:
-    """Follows the links back from the newest segment to the one that holds offset `since`.
+    """Follows the links back from the newest segment to the one that contains offset `since`.
 
-    Segments off the path (of a fenced owner) are no part of the log. If a link leads to a
-    missing or unreadable file, what it was needed for is detached, and the search goes on with
-    the next older file: after a power failure that is how unsynced segments look.
+    Segments that are not linked (of a fenced owner) are no part of the log. If a link leads to a
+    missing or unreadable file, the segments after it are detached, and the search continues with
+    the next older file: after a power failure unsynced segments look like that.
     """
     candidates = segment_names(names)
     detached: list[str] = []
@@ -231,7 +231,7 @@ def linked_segments(files: Files, folder: str, names: Sequence[str], *, since: i
 def previous_segments(
     files: Files, folder: str, which: tuple[int, int] | None, since: int
 ) -> tuple[list[Segment], tuple[int, int] | None]:
-    """Follows the links from one segment back to the one that holds offset `since`.
+    """Follows the links from one segment back to the one that contains offset `since`.
 
     Returns the segments, ascending, and the link that leads to no readable file, or None.
     """
@@ -248,13 +248,13 @@ def previous_segments(
 def superseded_segments(
     chain: Sequence[Segment], covered: int, head: Mark, near_bytes: int
 ) -> list[Segment]:
-    """Those of a chain that are before what checkpoints need, and what goes back a little reads.
+    """Returns the segments of a chain that neither checkpoints nor short rewinds need.
 
-    That are the newest frames: `NEAR_FRAMES` of them, or as many as take so many bytes.
+    A short rewind needs the newest frames: `NEAR_FRAMES` of them, or as many as take so many bytes.
 
     Args:
         chain: ascending, up to the segment of the head.
-        covered: the place up to which no checkpoint needs a frame.
+        covered: the offset up to which no checkpoint needs a frame.
     """
     last = 0
     for place, each in enumerate(chain):

@@ -1,14 +1,14 @@
-"""The tail: what a log holds after a mark, and whether what is missing was ever durable.
+"""Reads the tail of a log after a mark, and decides if missing frames were ever durable.
 
-The valid tail is the longest run of frames that follow each other by number, place and
-digest. What stands behind it was either never synced, then it is dropped and that is
-reported; or it was, then the log is damaged and nothing is dropped. Witnesses decide:
+The valid tail is the longest run of frames that follow each other by number, offset and
+digest. If the bytes after it were never synced, they are dropped, and that is reported. If
+they were, the log is damaged, and nothing is dropped. The evidence is:
 
 1. `known`: the last seq that the owner, a checkpoint or the caller knows to be on disk;
 2. the field `durable` of every later header that still verifies: it states what was on disk
    when that frame was written;
 3. `strict`: the machine has not been restarted since the last owner wrote. Then its page
-   cache is whole, a hole cannot come from a power failure, and any later frame is a witness.
+   cache is complete, a gap cannot come from a power failure, and any later frame is evidence.
 
 This module only reads.
 """
@@ -60,7 +60,7 @@ def read_tail(
     """Reads and verifies everything after `start`, or only to the offset `upto`.
 
     Raises:
-        CorruptLogError: a frame that was on disk is missing or damaged; names file and place.
+        CorruptLogError: a frame that was on disk is missing or damaged; names file and offset.
     """
     verified: list[Frame] = []
     pieces: list[tuple[int, bytes]] = []
@@ -89,7 +89,7 @@ def read_tail(
 
 
 def tail_holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
-    """Tells whether the frame that ends at `mark` is in the log, by its digest."""
+    """Returns True if the frame that ends at `mark` is in the log, by its digest."""
     for segment in reversed(chain.live):
         if segment.start.offset == mark.offset:
             return segment.start == mark
@@ -101,12 +101,12 @@ def tail_holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
 
 
 def _continues(segment: Segment, end: Mark, *, first: bool) -> bool:
-    """Tells whether a segment begins where the stream has come to; the first may begin before."""
+    """Returns True if a segment begins at the end of the stream; the first may begin before it."""
     return segment.start == end or (first and segment.start.offset < end.offset)
 
 
 def _content(files: Files, folder: str, segment: Segment, offset: int, limit: int | None) -> bytes:
-    """Reads a segment from a place of the stream up to `limit`, or to its end."""
+    """Reads a segment from an offset of the stream up to `limit`, or to its end."""
     file = files.open(os.path.join(folder, segment.name))
     try:
         stop = file.size() if limit is None else segment.local(limit)
@@ -135,7 +135,7 @@ def _judge(
     known: int,
     strict: bool,
 ) -> list[str]:
-    """Decides whether what follows `end` may be dropped; returns what to report."""
+    """Decides if the bytes after `end` may be dropped; returns the notes to report."""
     later, durable = 0, known
     for origin, data in pieces[-1:]:
         later, stated = frames.proves(data, origin, end)

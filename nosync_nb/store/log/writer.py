@@ -1,16 +1,16 @@
-"""Writer: appends frames to the page cache in the calling thread, syncs them in another.
+"""Appends frames to the page cache in the calling thread, and syncs them in another thread.
 
 Design. `append` builds the frame, writes it with one system call, checks the generation and
-publishes it: from then on it survives a killed process. A thread syncs what has been written
-since, in one go, and raises `durable`: from then on it survives a power failure. Frames are
-kept in memory until then.
+publishes it: from then on it survives a killed process. A thread syncs all frames that were written
+since, in one go, and raises `durable`: from then on they survive a power failure. Frames are kept
+in memory until then.
 
-Failure. A write that fails leaves part of a frame behind; a sync that fails leaves pages of
-which nobody knows whether they reached the disk, and whose next sync lies. Either way the
-segment is sealed: a new one is made that begins at the last durable mark and repeats every
-frame since, and only when that is synced with its name does `durable` rise. While the disk
-refuses even that, `append` and `sync` raise DurabilityError and each call tries again, so the
-log resumes when the disk does.
+Failure. 1. A write fails and leaves part of a frame behind. 2. A sync fails and leaves pages that
+may not have reached the disk, and the next sync reports success for them. In either case the
+segment is sealed: a new one is made that begins at the last durable mark and repeats every frame
+since, and only when that is synced with its name does `durable` rise. While the disk refuses even
+that, `append` and `sync` raise DurabilityError and each call tries again, so the log resumes when
+the disk does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _logger = logging.getLogger(__name__)
 class Writer:
     """The writing end of a log, from a segment that was just made.
 
-    Invariants: `durable <= head`; `_unsynced` holds exactly the frames in between; `_shown` is the
-    head as soon as all were told of it; `_file` is the file of the last of `_recent`, `_rotated`
-    those before it that are not synced, `_syncing` those that a sync uses, and `_replaced` those
-    that are to be closed.
+    Invariants: `durable <= head`. `_unsynced` holds exactly the frames in between. `_shown` equals
+    the head once it was published and the thread was notified. `_file` is the file of the last of
+    `_recent`, `_rotated` are those before it that are not synced, `_syncing` those that a sync
+    uses, and `_replaced` those that are to be closed.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Writer:
         self._thread = SingleThread("nosync log") if background else None
 
     def start(self) -> None:
-        """Starts the thread that syncs, if there is to be one; a second call does nothing."""
+        """Starts the syncing thread, if this writer has one; a second call does nothing."""
         if self._thread is not None:
             self._thread.start(self._run)
 
@@ -104,8 +104,9 @@ class Writer:
         """Writes one frame and publishes it, or publishes nothing.
 
         Raises:
-            FencedError: somebody took over; the frame may be part of the log he reads.
+            FencedError: another process took over; the frame may be part of the log that it reads.
             DurabilityError: the disk refused; the frame is no part of the log.
+
         Cost: one system call; 6 us for 500 bytes.
         """
         lease = self._lease
@@ -123,9 +124,9 @@ class Writer:
                 self._unsynced.append((end, frame))
                 self._head = end
             except BaseException as error:
-                # IMPORTANT: also an interrupt. What stands behind the head now, be it a part of
-                # a frame or a segment that was begun, is replaced by the next segment; to go on
-                # in this one would put frames where no reader looks.
+                # IMPORTANT: also an interrupt. The next segment replaces any bytes after the
+                # head, be it a part of a frame or a segment that was begun. Further frames in
+                # this one would be at offsets that no reader reads.
                 self._note(error)
                 self._retry = self._fenced is None
                 self._work.notify()
@@ -138,7 +139,7 @@ class Writer:
         return Position(end.seq, head.offset)
 
     def show(self) -> None:
-        """Lets readers and the syncing thread go as far as the log does, if they do not yet."""
+        """Publishes the head and notifies the syncing thread, if an interrupted append has not."""
         if self._shown is self._head:
             return
         with self._lock:
@@ -174,14 +175,14 @@ class Writer:
                         self._waiting -= 1
 
     def check(self) -> None:
-        """Raises FencedError if somebody else owns the log, or this is a forked child."""
+        """Raises FencedError if another process owns the log, or this is a forked child."""
         self._lease.check_process()
         self._lease.check()
         if self._stopped is not None:
             raise self._refusal()
 
     def stop(self, error: FencedError) -> None:
-        """Takes nothing more: somebody else owns the log where this disk does not show it."""
+        """Refuses all further writes: another process owns the log elsewhere."""
         with self._lock:
             self._stopped = self._stopped or error
             self._note(error)
@@ -189,7 +190,7 @@ class Writer:
             self._news.notify_all()
 
     def _refusal(self) -> FencedError:
-        """The error of an owner who may not go on."""
+        """Returns the error of an owner that may not continue."""
         if self._stopped is None:
             return self._lease.fenced()
         return FencedError(str(self._stopped), hint=self._stopped.hint)
@@ -199,19 +200,20 @@ class Writer:
         self._callbacks.append(callback)
 
     def turn(self) -> None:
-        """Has the next frame begin a segment, unless this one is short.
+        """Makes the next frame begin a segment, unless this one is short.
 
-        What a checkpoint has just covered need not wait then for a whole segment to be deleted.
+        Otherwise the frames that a checkpoint has just covered could not be deleted until the
+        segment is full.
         """
         with self._lock:
             if self._head.seq - self._recent[-1].start.seq >= NEAR_FRAMES:
                 self._room = 0
 
     def needless(self, chain: Sequence[Segment], covered: int) -> list[Segment]:
-        """Those of the chain of segments that nobody needs, which are forgotten here.
+        """Returns the segments of the chain that are not needed, and removes them from `segments`.
 
         Args:
-            covered: the place up to which checkpoints have all.
+            covered: the offset up to which checkpoints cover all frames.
         """
         older = segments.superseded_segments(chain, covered, self._head, 2 * SEGMENT_BYTES_MAX)
         if older:
@@ -219,9 +221,9 @@ class Writer:
         return older
 
     def _forget(self, offset: int) -> None:
-        """Forgets segments before the one that holds a place; all of it is on disk.
+        """Removes segments before the one that contains an offset; all of it is on disk.
 
-        One more is kept: a repair goes on after the one it can keep.
+        One more is retained, because a repair needs a predecessor for the segment that it keeps.
         """
         with self._lock:
             while len(self._recent) > 2 and self._recent[2].start.offset <= offset:
@@ -238,7 +240,7 @@ class Writer:
         close_all([*self._replaced, *self._rotated, self._file])
 
     def _run(self) -> None:
-        """The thread: syncs when there is something to sync, and lets the heart beat."""
+        """The thread: syncs new frames, and counts heartbeats."""
         while True:
             with self._lock:
                 while not self._closed and not self._has_work():
@@ -257,20 +259,20 @@ class Writer:
             try:
                 self._flush()
                 self._lease.beat()
-            except Exception as error:  # the frontier must not stop in silence
+            except Exception as error:  # `durable` must not stop rising without a message
                 with self._lock:
                     self._note(error)
                     self._news.notify_all()
                 _logger.exception("the log's syncing thread failed")
 
     def _has_work(self) -> bool:
-        """Tells whether the thread should do something; called with the lock."""
+        """Returns True if the thread must act. The caller holds the lock."""
         if self._broken is not None:
             return self._retry or self._fenced is not None
         return self._head.seq > self._durable.seq
 
     def _flush(self) -> None:
-        """Syncs what has been written; raises `durable` only after a check of the generation."""
+        """Syncs the written frames; raises `durable` only after a check of the generation."""
         with self._flushing:
             with self._lock:
                 target, file, rotated = self._head, self._file, list(self._rotated)
@@ -306,7 +308,7 @@ class Writer:
         self._call_back()
 
     def _sync_files(self, files: Sequence[File]) -> None:
-        """Syncs segments, the last of which is the current one, without the lock."""
+        """Syncs segments up to the current one, without the lock."""
         for each in files:
             each.sync()
             if each.deleted():
@@ -318,16 +320,16 @@ class Writer:
             self._files.sync_folder(self._folder)
 
     def _close_replaced(self) -> None:
-        """Closes the files that are no longer written, but those being synced; with the lock.
+        """Closes replaced files, except those being synced. The caller holds the lock.
 
         Failure: 1. The thread syncs a file. 2. A commit is interrupted, and the next one repairs
-        the log and closes that file. 3. The sync fails with EBADF, or the number of the file is
-        given to another one, which is synced in its place. So whoever ends the sync closes it.
+        the log and closes that file. 3. The sync fails with EBADF, or another file gets the file's
+        descriptor and is synced in its place. Hence such a file is closed at the end of the sync.
         """
         for each in [each for each in self._replaced if each not in self._syncing]:
             try:
                 each.close()
-            except DurabilityError as error:  # all of it is on disk, or in another segment
+            except DurabilityError as error:  # its frames are on disk, or in another segment
                 _logger.warning("%s", error)
             self._replaced.remove(each)
 
@@ -335,11 +337,11 @@ class Writer:
         for callback in self._callbacks:
             try:
                 callback(self._durable.seq)
-            except Exception:  # shown, and never the log's failure
+            except Exception:  # logged, because a callback must not make the log fail
                 _logger.exception("a callback on durable frames failed")
 
     def _raise_durable(self, mark: Mark) -> None:
-        """Moves the frontier; called with the lock, after everything up to `mark` is synced."""
+        """Raises `durable` after everything up to `mark` is synced. The caller holds the lock."""
         if mark.seq <= self._durable.seq:
             return
         assert mark.seq <= self._head.seq
@@ -349,7 +351,7 @@ class Writer:
         self._lease.publish_durable(mark.seq)
 
     def _note(self, error: BaseException) -> None:
-        """Remembers a failure; called with the lock."""
+        """Records a failure. The caller holds the lock."""
         if isinstance(error, FencedError):
             self._fenced = error
         self._broken = error
@@ -361,7 +363,7 @@ class Writer:
             _logger.error("the log cannot be written: %s", error)
 
     def _repair(self) -> None:
-        """Continues in a new segment from the last durable mark, or raises; with the lock."""
+        """Continues in a new segment from the last durable mark. The caller holds the lock."""
         if self._closed:
             raise DurabilityError(f"the log '{self._folder}' is closed")
         if self._fenced is not None:
@@ -389,24 +391,24 @@ class Writer:
         self._news.notify_all()
 
     def _rotate(self) -> None:
-        """Goes on in a new segment because this one is full; it is synced with the next flush."""
+        """Continues in a new segment because this one is full; the next flush syncs it."""
         segment = self._next(self._head)
         file = segments.create_segment(self._files, self._folder, segment, sync=False)
         self._rotated.append(self._file)
         self._continue_in([*self._recent, segment], file)
 
     def _next(self, start: Mark) -> Segment:
-        """Returns the header of the segment that goes on at `start`."""
+        """Returns the header of the segment that continues at `start`."""
         word = self._recent[-1].word
         return segments.next_segment_name(
             self._recent, start, self._lease.number, self._durable.seq, word
         )
 
     def _continue_in(self, live: list[Segment], file: File) -> None:
-        """Appends to the last of the live segments from now on.
+        """Makes the last of the live segments the one to append to.
 
         IMPORTANT: the list is one assignment, and the first one. A segment that is on disk and not
-        in the list would be followed by another one of its number, or of a lower one.
+        in the list would be followed by another one with its number, or with a lower one.
         """
         self._recent = live
         self._file = file

@@ -276,7 +276,7 @@ class ExpectedFile(NamedTuple):
         name: a plain file name.
         size, digest: as the log records them; None: only a pack references the file, and records
             them.
-        traces: the numbers of the traces whose rows it holds; empty: many.
+        traces: its rows belong to traces with these numbers; empty: many.
         epochs: the epochs of its rows.
         after: log offset from which a replica must hold this file: the end of the frame that names
             it. For a file that only a checkpoint names it is the end of the frames before the
@@ -372,7 +372,7 @@ def _interval(epoch: int, entry: PayloadEntry) -> range:
 
 
 def stages_of(meta: dict[str, Any]) -> dict[int, str]:
-    """The names of stages by the numbers of their logs and traces, as a catalog has them."""
+    """Returns the names of stages by the numbers of their logs and traces in a catalog."""
     stages = {}
     for node in meta.get("catalog", {}).get("nodes", ()):
         name = node["name"]

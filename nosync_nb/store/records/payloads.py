@@ -36,11 +36,11 @@ DEFINES = (DEFINITION, REWIND)
 """Kinds of frames after which another catalog applies."""
 
 INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS, UNDONE = range(8)
-"""Kinds of entries. INLINE: a log's batch inline. FILES: the files of a log's batch. TRACE: files of
-a trace's layer. RESET: a whole trace. PAST: the payload of an epoch that a stage had missed.
-CLEAR: empties a trace of an operator's state, before the rows that the same epoch adds to it.
-CLOCKS: the provenance of the frame's changes, under no number. UNDONE: the payload of an epoch that
-a rewind undoes (store/undo.py)."""
+"""Kinds of entries. INLINE: a log's batch inline. FILES: the files of a log's batch. TRACE: the
+files of a trace's layer. RESET: a whole trace. PAST: the payload of an epoch that a stage had
+missed. CLEAR: empties a trace of an operator's state, before the rows that the same epoch adds
+to it. CLOCKS: the provenance of the frame's changes, under no number. UNDONE: the payload of an
+epoch that a rewind undoes (store/undo.py)."""
 
 NUMBERS_MAX = 2**31
 """Upper bound of the numbers of logs and traces: half of what an entry can hold."""
