@@ -99,7 +99,7 @@ def recover_state(
         ledger = EpochIndex.restored(store.epoch, store.times, store.meta)
         said = None
         if "catalog" in store.meta:
-            said = _said(store.epoch, store.meta, None, store.log.checkpoint_seq)
+            said = _written_at(store.epoch, store.meta, None, store.log.checkpoint_seq)
         epoch, said = written_catalog(ledger, store.tail, store.epoch, said, store.log.durable)
         if said is None:
             empty = Snapshot(VersionState(epoch, {}), Graph(), {}, visible_columns(store.history))
@@ -152,10 +152,10 @@ def written_catalog(
     new = tuple.__new__  # called for each epoch of the log at every opening
     for seq, kind, payload in tail:
         if kind in payloads.DEFINES:
-            said = _said(payload.epoch, payload.meta, said, seq)
+            said = _written_at(payload.epoch, payload.meta, said, seq)
         if kind == payloads.REWIND:
             ledger.record(*records)
-            ledger.rewind(_rewound(ledger, payload, epoch, seq))
+            ledger.rewind(_rewind_mark(ledger, payload, epoch, seq))
             records, epoch = [], payload.epoch
         if kind != payloads.EPOCH:
             continue
@@ -163,19 +163,19 @@ def written_catalog(
         if at != epoch + 1:
             raise CorruptLogError(f"epoch {at} follows epoch {epoch} in the log")
         epoch = at
-        once, label = _marks(meta) if meta else (_NO_LOADS, None)
+        once, label = _keys_and_label(meta) if meta else (_NO_LOADS, None)
         records.append(new(EpochRecord, (epoch, utc, seq, durable, label, once)))
     ledger.record(*records)
     return epoch, said
 
 
-def _marks(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
+def _keys_and_label(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
     """Returns the idempotency keys of an epoch, and its label."""
     once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
     return once, check_text(meta["label"], "a label") if "label" in meta else None
 
 
-def _rewound(ledger: EpochIndex, payload: Payload, epoch: int, seq: int) -> RewindMark:
+def _rewind_mark(ledger: EpochIndex, payload: Payload, epoch: int, seq: int) -> RewindMark:
     """Returns the mark of a rewind; `epoch` is the last epoch before it."""
     incarnation = payload.meta.get("incarnation")
     if payload.epoch > epoch or incarnation != ledger.incarnation + 1:
@@ -187,7 +187,7 @@ def _rewound(ledger: EpochIndex, payload: Payload, epoch: int, seq: int) -> Rewi
     return RewindMark(payload.epoch, incarnation, seq)
 
 
-def _said(
+def _written_at(
     epoch: int, meta: Mapping[str, Any], before: WrittenCatalog | None, frame: int
 ) -> WrittenCatalog:
     catalog = meta["catalog"]

@@ -62,15 +62,15 @@ def includes_owner(reigns: Reigns, head: Segment | None, seq: int) -> bool:
     """
     if head is None or seq == 0:
         return True
-    if _knows(reigns, head.generation, head.word, seq):
+    if _includes_frame(reigns, head.generation, head.word, seq):
         return True
     # An owner that wrote nothing is not listed if the next one wrote no checkpoint.
     if head.before is None or seq > head.start.seq:
         return False
-    return _knows(reigns, head.before[0], head.word_before, seq)
+    return _includes_frame(reigns, head.before[0], head.word_before, seq)
 
 
-def _knows(reigns: Reigns, generation: int, word: bytes, seq: int) -> bool:
+def _includes_frame(reigns: Reigns, generation: int, word: bytes, seq: int) -> bool:
     """Returns True if an owner is one of those of a log and wrote up to this frame there."""
     if generation < min(reigns, default=generation + 1):
         return True
@@ -91,24 +91,27 @@ class OwnershipHistory:
     def __init__(
         self, heads: Sequence[Segment], meta: Mapping[str, Any], seq: int, frames: Sequence[Frame]
     ) -> None:
-        self._own = heads[-1] if heads else None
-        self._before = dict(decode_ownership(meta))
+        self._current_head = heads[-1] if heads else None
+        self._earlier = dict(decode_ownership(meta))
         words = {head.generation: head.word for head in heads}
-        if self._before:
-            newest = max(self._before)  # it may have continued after the checkpoint
+        if self._earlier:
+            newest = max(self._earlier)  # it may have continued after the checkpoint
             words = {each: word for each, word in words.items() if each > newest}
-            words[newest] = self._before[newest].word
+            words[newest] = self._earlier[newest].word
         else:
             words = {each: word for each, word in words.items() if any(word)}
         for generation, word in words.items():
             count = bisect_right(frames, generation, key=lambda frame: frame.generation)
             last = frames[count - 1].position.seq if count else seq
-            self._before[generation] = OwnerTenure(word, last)
+            self._earlier[generation] = OwnerTenure(word, last)
 
     def saved(self, seq: int) -> dict[str, Any]:
         """Returns the entry of a checkpoint after a frame."""
-        if self._own is None:
+        if self._current_head is None:
             return {}
-        reigns = {**self._before, self._own.generation: OwnerTenure(self._own.word, seq)}
+        reigns = {
+            **self._earlier,
+            self._current_head.generation: OwnerTenure(self._current_head.word, seq),
+        }
         kept = sorted(reigns)[-KEPT_MAX:]
         return {_KEY: [[each, reigns[each].word.hex(), reigns[each].last] for each in kept]}

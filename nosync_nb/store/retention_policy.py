@@ -22,14 +22,14 @@ KEY = "retention"
 BOUNDS = "bounds"
 """The key of those limits in a catalog. Releases that know no such limits ignore it."""
 
-_NAMED = ("files", "writes")
+_LIMITS = ("files", "writes")
 """The limits below `BOUNDS`."""
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-_LONGEST = 2**40
+_COUNT_MAX = 2**40
 _SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SIZES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_LARGEST = 2**60
+_BYTES_MAX = 2**60
 
 
 class Retention(NamedTuple):
@@ -78,7 +78,7 @@ class Retention(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns the entries of a catalog, by key; defaults are left out."""
         data = self._asdict()
-        named = {name: data.pop(name) for name in _NAMED}
+        named = {name: data.pop(name) for name in _LIMITS}
         said = {name: most for name, most in named.items() if most is not None}
         bounds = {BOUNDS: said} if said else {}
         if self.budget is None:  # as in releases without a budget
@@ -115,7 +115,7 @@ class Retention(NamedTuple):
 def retention_of(catalog: Mapping[str, Any]) -> Retention:
     """Returns the policy of a validated catalog."""
     bounds = catalog.get(BOUNDS) or {}
-    named: dict[str, Any] = {name: bounds.get(name) for name in _NAMED}
+    named: dict[str, Any] = {name: bounds.get(name) for name in _LIMITS}
     return Retention(**(catalog.get(KEY) or {}), **named)
 
 
@@ -134,7 +134,7 @@ def bounds_well_formed(data: Any) -> bool:
     files, writes = data.get("files", 1), data.get("writes", 1)
     if type(files) is not int or type(writes) not in (int, float):
         return False
-    return 1 <= files <= _LONGEST and 1 <= writes <= _LONGEST
+    return 1 <= files <= _COUNT_MAX and 1 <= writes <= _COUNT_MAX
 
 
 def well_formed(data: Any, epoch: int) -> bool:
@@ -149,8 +149,8 @@ def well_formed(data: Any, epoch: int) -> bool:
         return False
     return (
         all(0 <= at <= epoch for at in said.pins.values())
-        and all(1 <= number <= _LONGEST for number in numbers[-3:-1])
-        and 1 <= numbers[-1] <= _LARGEST
+        and all(1 <= number <= _COUNT_MAX for number in numbers[-3:-1])
+        and 1 <= numbers[-1] <= _BYTES_MAX
     )
 
 
@@ -164,10 +164,10 @@ def parse_retention(asked: Any) -> tuple[int | None, int | None]:
         return None, None
     if isinstance(asked, str):
         found = re.fullmatch(r"\s*(\d+)(?:\s+([a-z]+?)s?)?\s*", asked)
-        if found and found[2] in (None, *_UNITS) and 1 <= int(found[1]) <= _LONGEST:
+        if found and found[2] in (None, *_UNITS) and 1 <= int(found[1]) <= _COUNT_MAX:
             number = int(found[1])
             return (number, None) if found[2] is None else (None, number * _UNITS[found[2]])
-    elif type(asked) is int and 1 <= asked <= _LONGEST:
+    elif type(asked) is int and 1 <= asked <= _COUNT_MAX:
         return asked, None
     raise SchemaError(
         f"retain={asked!r} is neither a number of epochs, from 1 on, nor a time",
@@ -193,7 +193,7 @@ def parse_bounds(asked: Any) -> DiskBudget:
         return DiskBudget()
     said: dict[str, Any] = {}
     for part in asked.split(",") if isinstance(asked, str) else [asked]:
-        name, value = _bound(part)
+        name, value = _parse_bound(part)
         if value is None or name in said:
             raise SchemaError(
                 f"budget={asked!r}: {part!r} is "
@@ -206,10 +206,10 @@ def parse_bounds(asked: Any) -> DiskBudget:
     return DiskBudget(**said)
 
 
-def _bound(part: Any) -> tuple[str, Any]:
+def _parse_bound(part: Any) -> tuple[str, Any]:
     """Returns the name and the value of one limit; the value is None if it is invalid."""
     if type(part) is int:
-        return "budget", part if 1 <= part <= _LARGEST else None
+        return "budget", part if 1 <= part <= _BYTES_MAX else None
     pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*"
     written = re.fullmatch(pattern, part) if isinstance(part, str) else None
     if written is None:
@@ -217,11 +217,11 @@ def _bound(part: Any) -> tuple[str, Any]:
     number, unit = Decimal(written[1]), written[2].lower()
     if unit in _SIZES:
         size = int(number * _SIZES[unit])
-        return "budget", size if 1 <= size <= _LARGEST else None
+        return "budget", size if 1 <= size <= _BYTES_MAX else None
     if unit in ("file", "files"):
-        return "files", int(number) if number == int(number) and 1 <= number <= _LONGEST else None
+        return "files", int(number) if number == int(number) and 1 <= number <= _COUNT_MAX else None
     if unit == "x":
-        return "writes", float(number) if 1 <= number <= _LONGEST else None
+        return "writes", float(number) if 1 <= number <= _COUNT_MAX else None
     return "", None
 
 

@@ -34,16 +34,16 @@ class RunFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._between: list[PartRef] = []
-        self._written: list[PartRef] = []
+        self._temporary: list[PartRef] = []
+        self._final: list[PartRef] = []
 
     def lend(self, refs: Iterable[PartRef]) -> None:
         """Notes files that only later operators of the run read."""
-        self._between += refs
+        self._temporary += refs
 
     def keep(self, refs: Iterable[PartRef]) -> None:
         """Notes files that the run's frame will name."""
-        self._written += refs
+        self._final += refs
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """Returns the batch of a log or a trace: in files if it is large, else unchanged.
@@ -86,7 +86,7 @@ class RunFiles:
 
     def end(self, *, failed: bool) -> None:
         """Deletes the files that are not needed any more; after a failure all of them."""
-        if self._between or self._written:
-            useless = (*self._between, *(self._written if failed else ()))
+        if self._temporary or self._final:
+            useless = (*self._temporary, *(self._final if failed else ()))
             self._store.remove(ref.path for ref in useless)
-            self._between, self._written = [], []
+            self._temporary, self._final = [], []

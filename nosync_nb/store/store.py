@@ -97,7 +97,7 @@ class Store:
         self.meta: dict[str, Any] = {}
         self.retired: tuple[str, ...] = ()
         self.foreign, self.epoch = False, 0
-        self._text = CheckpointText()
+        self._checkpoint_text = CheckpointText()
         self._inline: dict[int, list[PayloadEntry]] = {}
         if (payload := log.checkpoint) is not None:
             checkpoint = payloads.decode_payload(payload)
@@ -115,7 +115,7 @@ class Store:
                 self._inline.setdefault(each.number, []).append(each)
         frames = list(log.frames())
         self.position = frames[-1].position if frames else None
-        self._telling = FrameReplay()
+        self._replay = FrameReplay()
         self.tail = self.decoded(frames)
         self.changes = replay.frame_changes(self.tail)
         back = rewind_target(self.tail)
@@ -126,14 +126,14 @@ class Store:
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
-        self.named = self._needed() if log.mode == "w" else set()
+        self.named = self._required_files() if log.mode == "w" else set()
         if back is not None:
             every = payloads.entries_by_log(each.payload for each in self.tail)
             self.named = self.named | file_references.references_of_changes(every)
         if self.back is not None:
             with guarded_decoding("the log"):
                 self.history.truncate(self.back)
-        self._then = self.history.copied(())  # at the checkpoint, or at `back`
+        self._checkpoint_history = self.history.copied(())  # at the checkpoint, or at `back`
 
     @classmethod
     def open(
@@ -317,7 +317,7 @@ class Store:
         entries = [PayloadEntry(TIMES, payloads.INLINE, times), *held]
         own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
         meta = {**own, **meta, "layers": layers, nonnegative_layers.KEY: sound, "history": past}
-        text = self._text.of(meta.pop("catalog", None), meta)
+        text = self._checkpoint_text.of(meta.pop("catalog", None), meta)
         return payloads.encode_payload(version.epoch, time.time(), text, entries)
 
     def settled(
@@ -364,7 +364,7 @@ class Store:
 
     def decoded(self, frames: Iterable[Frame]) -> list[FrameContent]:
         """Returns the contents of frames; see `FrameReplay.told`."""
-        return self._telling.told(frames)
+        return self._replay.told(frames)
 
     def remember(self, graph: Graph, changes: Changes) -> None:
         """Adds the changes in frames to the history of named collections."""
@@ -374,11 +374,13 @@ class Store:
         """Returns the traces after the last frame. Cost: the same for any number of rows."""
         layers, sound = self.meta.get("layers", {}), self.meta.get(nonnegative_layers.KEY, {})
         sound = {} if self.foreign else sound
-        inline, then = self._inline, self._then
+        inline, then = self._inline, self._checkpoint_history
         known = trace_recovery.of_checkpoint(layers, inline, self.checked_part, then, sound)
         if self.back is not None:
             gone = undo.read_undone(self.tail, self.epoch)
-            known = trace_recovery.traces_at(known, graph, self._then, self.back, gone)
+            known = trace_recovery.traces_at(
+                known, graph, self._checkpoint_history, self.back, gone
+            )
         return trace_recovery.extend_traces(graph, known, self.changes, self.checked_part)
 
     def followed_by(
@@ -413,14 +415,14 @@ class Store:
         Returns:
             the files that are needed and missing.
         """
-        needed = self._needed()
+        needed = self._required_files()
         named = needed.union(self.retired, self.named)
         there = [*self.files.names(self.parts), *self.files.names(self.packs)]
         if not self.log.unread and not self.foreign:
             self.remove(n for n in there if is_safe_file_name(n, PART, PACK) and n not in named)
         return sorted(needed.difference(there))
 
-    def _needed(self) -> set[str]:
+    def _required_files(self) -> set[str]:
         """Returns every file that the checkpoint, the frames after it, or the history name."""
         named = file_references.references_of_layers(
             self.meta

@@ -128,18 +128,18 @@ def of_checkpoint(
                     hint="restore the log from a copy",
                 )
             if isinstance(files, dict):
-                made.append(_remembered(Interval(lower, upper), log, files, layout, history))
+                made.append(_history_layer(Interval(lower, upper), log, files, layout, history))
             elif files is None:
-                made.append(_inline(lower, upper, [next(entries).data], layout))
+                made.append(_inline_layer(lower, upper, [next(entries).data], layout))
             else:
                 refs = refs_from_json(files)
-                made.append(_filed(lower, upper, refs, layout, open_part))
+                made.append(_layer_in_files(lower, upper, refs, layout, open_part))
         nonnegative_layers.trust_nonnegative(made, sound, number)
         traces[int(number)] = RecoveredTrace(log, Trace(layout, tuple(made)))
     return traces
 
 
-def _remembered(
+def _history_layer(
     span: Interval, log: int, said: Mapping[str, Any], layout: Layout, history: History
 ) -> HistoryLayer:
     """Returns the layer of a log's history that a checkpoint names."""
@@ -253,10 +253,14 @@ def extend_traces(
     for node in graph:
         for layout, number in node.traces.items():
             assert node.log is not None
-            traces[number] = _extended(number, layout, node.log, node, known, changes, open_part)
+            traces[number] = _extend_trace(
+                number, layout, node.log, node, known, changes, open_part
+            )
         if node.operator is not None:
             for number, layout in zip(node.state, node.operator.state, strict=True):
-                traces[number] = _extended(number, layout, number, node, known, changes, open_part)
+                traces[number] = _extend_trace(
+                    number, layout, number, node, known, changes, open_part
+                )
     return traces
 
 
@@ -271,14 +275,14 @@ def history_layers(history: History, graph: Graph, changes: Changes) -> None:
             if kind == payloads.INLINE:
                 run.append((epoch, data))
             elif kind == payloads.FILES:
-                history.append_encoded(log, layout, run, _counted)
+                history.append_encoded(log, layout, run, _updates_and_counts)
                 run = []
                 refs, had = payloads.batch_files(data, layout)
                 history.append_files(log, epoch, had, refs)
-        history.append_encoded(log, layout, run, _counted)
+        history.append_encoded(log, layout, run, _updates_and_counts)
 
 
-def _extended(
+def _extend_trace(
     number: int,
     layout: Layout,
     log: int,
@@ -307,10 +311,10 @@ def _extended(
         layers = []
         logged = [(e, x) for e, x in logged if e >= own[emptied][0]]
     elif whole:
-        layers = [_named(x, layout, open_part) for _, x in whole]
+        layers = [_layer_of_entry(x, layout, open_part) for _, x in whole]
         logged = [(e, x) for e, x in logged if e > whole[-1][0]]
     else:
-        layers = list(_before(number, layout, log, known))
+        layers = list(_earlier_layers(number, layout, log, known))
     named = {e: x for e, x in own if x.kind == payloads.TRACE}
     had = layout if number == log else node.log_layout
     run: list[PayloadEntry] = []
@@ -320,19 +324,19 @@ def _extended(
             start, stop = (start if run else epoch), epoch
             run.append(entry)
             continue
-        layers += _run(run, start, stop, layout)
+        layers += _layer_of_run(run, start, stop, layout)
         run = []
         if epoch in named:
-            layers.append(_named(named[epoch], layout, open_part))
+            layers.append(_layer_of_entry(named[epoch], layout, open_part))
         else:
             refs, shape = payloads.batch_files(entry.data, had)
-            filed = _filed(epoch, epoch + 1, refs, shape, open_part)
-            layers.append(_arranged(filed, shape, layout))
-    layers += _run(run, start, stop, layout)
+            filed = _layer_in_files(epoch, epoch + 1, refs, shape, open_part)
+            layers.append(_rearranged(filed, shape, layout))
+    layers += _layer_of_run(run, start, stop, layout)
     return Trace(layout, tuple(layers))
 
 
-def _before(
+def _earlier_layers(
     number: int, layout: Layout, log: int, known: Mapping[int, RecoveredTrace]
 ) -> Iterator[Layer]:
     """Yields the earlier layers of a trace.
@@ -356,36 +360,42 @@ def _before(
             return
 
 
-def _run(run: list[PayloadEntry], start: int, stop: int, layout: Layout) -> Iterator[Layer]:
+def _layer_of_run(
+    run: list[PayloadEntry], start: int, stop: int, layout: Layout
+) -> Iterator[Layer]:
     """Yields the inline changes of some epochs as one layer, if there are any."""
     if run:
-        yield _inline(start, stop + 1, [entry.data for entry in run], layout)
+        yield _inline_layer(start, stop + 1, [entry.data for entry in run], layout)
 
 
-def _inline(lower: int, upper: int, data: list[bytes | memoryview], layout: Layout) -> LazyLayer:
+def _inline_layer(
+    lower: int, upper: int, data: list[bytes | memoryview], layout: Layout
+) -> LazyLayer:
     count = sum(map(batch_codec.rows_count, data))
-    return LazyLayer(lower, upper, count, lambda: (_decoded(data, layout),))
+    return LazyLayer(lower, upper, count, lambda: (_decode_batch(data, layout),))
 
 
-def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
-    return arrange(layout, _updates(data, layout.types))
+def _decode_batch(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
+    return arrange(layout, _decode_updates(data, layout.types))
 
 
-def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
+def _decode_updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
     return Updates(*batch_codec.decode_batches(data, types))
 
 
-def _counted(data: Sequence[bytes | memoryview], types: Sequence[str]) -> tuple[Updates, list[int]]:
+def _updates_and_counts(
+    data: Sequence[bytes | memoryview], types: Sequence[str]
+) -> tuple[Updates, list[int]]:
     """Returns the updates of changes, and the number of each."""
-    return _updates(data, types), [*map(batch_codec.rows_count, data)]
+    return _decode_updates(data, types), [*map(batch_codec.rows_count, data)]
 
 
-def _named(entry: PayloadEntry, layout: Layout, open_part: Open) -> LazyLayer:
+def _layer_of_entry(entry: PayloadEntry, layout: Layout, open_part: Open) -> LazyLayer:
     lower, upper, refs = payloads.layer_of(entry)
-    return _filed(lower, upper, refs, layout, open_part)
+    return _layer_in_files(lower, upper, refs, layout, open_part)
 
 
-def _filed(
+def _layer_in_files(
     lower: int, upper: int, refs: tuple[PartRef, ...], layout: Layout, open_part: Open
 ) -> LazyLayer:
     count = sum(ref.rows for ref in refs)
@@ -394,7 +404,7 @@ def _filed(
     )
 
 
-def _arranged(layer: LazyLayer, had: Layout, layout: Layout) -> LazyLayer:
+def _rearranged(layer: LazyLayer, had: Layout, layout: Layout) -> LazyLayer:
     """Returns a layer in another order, in memory."""
     if had == layout:
         return layer

@@ -167,14 +167,16 @@ def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChan
     for each in tail:
         if each.kind != payloads.REWIND or each.payload.epoch >= last:
             continue
-        own = _of_frame(each.payload.entries, last)
+        own = _undone_by_frame(each.payload.entries, last)
         before = {number: gone.get(number, UndoneChanges(last, ())) for number in own}
         gone = {n: UndoneChanges(b.last, [*b.since, *own[n]]) for n, b in before.items()}
         last = each.payload.epoch
     return gone
 
 
-def _of_frame(said: Iterable[PayloadEntry], last: int) -> dict[int, list[tuple[int, PayloadEntry]]]:
+def _undone_by_frame(
+    said: Iterable[PayloadEntry], last: int
+) -> dict[int, list[tuple[int, PayloadEntry]]]:
     """Returns the changes that the frame of a rewind undoes, of epochs up to one."""
     decoded = [payloads.decode_payload(each.data) for each in said if each.kind == payloads.UNDONE]
     with guarded_decoding("what a rewind takes back"):
@@ -240,17 +242,17 @@ class RecentFrames:
     def __init__(self, frames: Iterable[Frame], epoch: int) -> None:
         self.epoch = epoch
         self.told = False
-        self._odd: set[int] = set()
+        self._unknown: set[int] = set()
         self._changes: dict[int, list[tuple[int, PayloadEntry]]] = {}
         for frame in frames:
             at = payloads.payload_epoch(frame.payload)
             if frame.kind == payloads.EPOCH and at <= epoch:
                 self._changes.clear()
                 self.told = at == epoch
-                self._odd.clear()  # definitions before it are part of the state
+                self._unknown.clear()  # definitions before it are part of the state
                 continue
             if frame.kind == payloads.REWIND:
-                self._leave(at)
+                self._drop_undone(at)
             if at < epoch:
                 continue
             payload = payloads.decode_payload(frame.payload)
@@ -259,9 +261,9 @@ class RecentFrames:
                 for each in payload.entries:
                     self._add(payload.epoch, each)
             elif at > epoch:  # contents that a definition makes at the epoch itself belong to it
-                self._odd.update(payloads.entries_by_log([payload]))
+                self._unknown.update(payloads.entries_by_log([payload]))
 
-    def _leave(self, last: int) -> None:
+    def _drop_undone(self, last: int) -> None:
         """Drops the changes that a rewind has undone: they are not in the current state."""
         self.told = last == self.epoch or (self.told and last > self.epoch)
         for number, own in self._changes.items():
@@ -271,7 +273,7 @@ class RecentFrames:
         if each.kind == payloads.INLINE:
             self._changes.setdefault(each.number, []).append((epoch, each))
         elif each.kind != payloads.CLOCKS:
-            self._odd.add(each.number)
+            self._unknown.add(each.number)
 
     def since(self, log: int, number: int) -> Since | None:
         """Returns all changes of a trace after the epoch, oldest first; None if they are not known.
@@ -279,6 +281,6 @@ class RecentFrames:
         Args:
             log, number: of the trace; both are the same for a trace without a log.
         """
-        if not self.told or {log, number} & self._odd:
+        if not self.told or {log, number} & self._unknown:
             return None
         return self._changes.get(log, ())

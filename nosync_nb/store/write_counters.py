@@ -26,17 +26,17 @@ class WriteCounters:
         self._lock = threading.Lock()
         self.begun = begun
         self.came = self.again = 0
-        self._coming: dict[str, int] = {}  # the writer alone, under its lock
+        self._noted: dict[str, int] = {}  # the writer alone, under its lock
 
     def add(self, refs: Iterable[PartRef]) -> None:
         """Notes files of an epoch or a definition; several entries may name the same file."""
-        self._coming.update((ref.path, ref.size_bytes) for ref in refs)
+        self._noted.update((ref.path, ref.size_bytes) for ref in refs)
 
     def come(self, refs: Iterable[PartRef]) -> None:
         """Counts these files and the noted ones, each once."""
         self.add(refs)
-        self.count(sum(self._coming.values()), again=False)
-        self._coming = {}
+        self.count(sum(self._noted.values()), again=False)
+        self._noted = {}
 
     def repeat(self, refs: Iterable[PartRef]) -> None:
         """Counts files of rewritten data."""

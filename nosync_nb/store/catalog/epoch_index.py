@@ -170,19 +170,19 @@ class EpochIndex:
         once: Mapping[str, int] | None = None,
         loads: Mapping[str, str] | None = None,
     ) -> None:
-        self._mutex = threading.RLock()  # a signal handler may call in the middle of a call
+        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
         self._times = array("d")
         self._times.frombytes(times)
         if len(self._times) != epoch:
             raise CorruptLogError(f"the checkpoint has {len(self._times)} times of {epoch} epochs")
         self._labels = dict(labels or {})
-        self._once = dict(once or {})
-        self._loads = dict(loads or {})
-        self._written = EpochOffsets(epoch)
+        self._load_epochs = dict(once or {})
+        self._load_digests = dict(loads or {})
+        self._offsets = EpochOffsets(epoch)
         self._last = epoch
         self._incarnation = incarnation
         self._rewinds = tuple(rewinds)
-        self._newest: list[EpochRecord] | RewindMark | None = (
+        self._pending: list[EpochRecord] | RewindMark | None = (
             None  # recorded, and not entered into the fields above yet
         )
 
@@ -209,14 +209,14 @@ class EpochIndex:
         Args:
             upto: the last epoch to include; None: all.
         """
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             last = self._last if upto is None else upto
-            once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
+            once = {mark: epoch for mark, epoch in self._load_epochs.items() if epoch <= last}
             return {
                 "labels": {label: epoch for label, epoch in self._labels.items() if epoch <= last},
                 "once": once,
-                "loads": {mark: load for mark, load in self._loads.items() if mark in once},
+                "loads": {mark: load for mark, load in self._load_digests.items() if mark in once},
                 "incarnation": self._incarnation,
                 "rewinds": self._rewinds if upto is None else (),
             }, self._times[:last].tobytes()
@@ -228,33 +228,33 @@ class EpochIndex:
 
         Cost: some us.
         """
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             fresh = [record for record in records if record.epoch > self._last]
             assert all(r.epoch == n for n, r in enumerate(fresh, self._last + 1)), "out of turn"
-            self._newest = fresh or None
+            self._pending = fresh or None
 
     def rewind(self, rewound: RewindMark) -> None:
         """Removes the epochs after a rewind, with their times, labels and loads.
 
         A repeated call changes nothing.
         """
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             if rewound.incarnation <= self._incarnation:
                 return
             assert rewound.epoch <= self._last, f"{rewound.epoch} is behind {self._last}"
-            self._newest = rewound
+            self._pending = rewound
 
-    def _enter(self) -> None:
+    def _apply_pending(self) -> None:
         """Enters the last record; each step may be a repetition. The caller holds the lock."""
-        newest = self._newest
+        newest = self._pending
         if newest is None:
             return
         if isinstance(newest, RewindMark):
-            self._leave(newest)
+            self._apply_rewind(newest)
             return
-        times, note = self._times, self._written.note
+        times, note = self._times, self._offsets.note
         for epoch, utc, seq, durable, label, once in newest:
             if len(times) < epoch:
                 times.append(utc)
@@ -262,31 +262,35 @@ class EpochIndex:
             if label is not None:
                 self._labels[label] = epoch
             for mark, load in once.items() if once else ():
-                self._once[mark] = epoch
-                self._loads[mark] = load
+                self._load_epochs[mark] = epoch
+                self._load_digests[mark] = load
         self._last = newest[-1].epoch
-        self._newest = None
+        self._pending = None
 
-    def _leave(self, rewound: RewindMark) -> None:
+    def _apply_rewind(self, rewound: RewindMark) -> None:
         """Removes what a rewind undoes. Sequences that were returned before do not change."""
         last = rewound.epoch
         self._times = self._times[:last]
         self._labels = {label: epoch for label, epoch in self._labels.items() if epoch <= last}
-        self._once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
-        self._loads = {mark: load for mark, load in self._loads.items() if mark in self._once}
-        self._written.cut(last)
+        self._load_epochs = {
+            mark: epoch for mark, epoch in self._load_epochs.items() if epoch <= last
+        }
+        self._load_digests = {
+            mark: load for mark, load in self._load_digests.items() if mark in self._load_epochs
+        }
+        self._offsets.cut(last)
         self._last = last
         if (rewound.seq, last) not in self._rewinds:
             self._rewinds = (*self._rewinds[1 - REWINDS_MAX :], (rewound.seq, last))
         self._incarnation = rewound.incarnation
-        self._newest = None
+        self._pending = None
 
     def not_before(self, utc: float) -> float:
         """Returns a time not before that of any epoch, even if the clock was set back."""
-        if isinstance(newest := self._newest, list):  # only the recording thread calls this then
+        if isinstance(newest := self._pending, list):  # only the recording thread calls this then
             return max(utc, newest[-1].utc)
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             return max(utc, self._times[-1]) if self._times else utc
 
     # -- asking ----------------------------------------------------------------------------------
@@ -294,55 +298,55 @@ class EpochIndex:
     @property
     def numbering(self) -> EpochNumbering:
         """The current meaning of epoch numbers."""
-        with self._mutex:
+        with self._lock:
             return EpochNumbering(self.incarnation, tuple(last for _, last in self.rewinds))
 
     @property
     def rewinds(self) -> tuple[tuple[int, int], ...]:
         """The newest rewinds, oldest first: the frame of each, and the epoch that it went to."""
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             return self._rewinds
 
     @property
     def incarnation(self) -> int:
         """The number of rewinds; together with it the number of an epoch is unique."""
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             return self._incarnation
 
     def labelled(self, label: str) -> int | None:
         """Returns the epoch with a label, if there is one."""
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             return self._labels.get(label)
 
     def loaded(self, mark: str) -> bool:
         """Returns True if a load with this key was committed."""
-        with self._mutex:
-            self._enter()
-            return mark in self._once
+        with self._lock:
+            self._apply_pending()
+            return mark in self._load_epochs
 
     def load(self, mark: str) -> str:
         """Returns the digest of the rows of a load with this key; "" if none is known."""
-        with self._mutex:
-            self._enter()
-            return self._loads.get(mark, "")
+        with self._lock:
+            self._apply_pending()
+            return self._load_digests.get(mark, "")
 
     def has_loads(self, prefix: str) -> bool:
         """Returns True if a load was committed whose key has this prefix."""
-        with self._mutex:
-            self._enter()
-            return any(mark.startswith(prefix) for mark in self._once)
+        with self._lock:
+            self._apply_pending()
+            return any(mark.startswith(prefix) for mark in self._load_epochs)
 
     def durable(self, frames: int) -> int:
         """Returns the last epoch that is on disk, if the frames up to `frames` are.
 
         IMPORTANT: read `frames` from the log first, so that this index is at least as new.
         """
-        with self._mutex:
-            self._enter()
-            return self._written.upto(frames)
+        with self._lock:
+            self._apply_pending()
+            return self._offsets.upto(frames)
 
     def held(self, frames: int, epoch: int) -> int:
         """Returns the last epoch of the current history that a copy contains.
@@ -354,27 +358,27 @@ class EpochIndex:
             frames: the last frame of the copy.
             epoch: the last epoch of the copy.
         """
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             return min([epoch, *(upto for seq, upto in self._rewinds if seq > frames)])
 
     def committed(self, number: int) -> float | None:
         """Returns when an epoch was committed, in seconds since 1970; None if it does not exist."""
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             return self._times[number - 1] if 0 < number <= len(self._times) else None
 
     def since(self, seconds: float) -> int:
         """Returns the first epoch that is no older than so many seconds; 0 if no epoch is older."""
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             older = bisect.bisect_left(self._times, time.time() - seconds)
             return older + 1 if older else 0
 
     def epochs(self, ranges: Sequence[range]) -> EpochSequence:
         """Returns the epochs of ascending ranges, with their times and labels."""
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             labels = {number: label for label, number in self._labels.items()}
             return EpochSequence(ranges, self._times, labels)
 
@@ -397,14 +401,14 @@ class EpochIndex:
             return int(number)
         if isinstance(at, datetime):
             seconds = at.timestamp()
-            with self._mutex:
-                self._enter()
+            with self._lock:
+                self._apply_pending()
                 return bisect.bisect_right(self._times, seconds, 0, now)
         raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
 
     def _labelled(self, label: str, now: int) -> int:
-        with self._mutex:
-            self._enter()
+        with self._lock:
+            self._apply_pending()
             epoch = self._labels.get(label)
             if epoch is not None and epoch <= now:
                 return epoch

@@ -85,7 +85,7 @@ def judge_signature(
         key: this user's key, if there is one.
         signature: the value stored with the catalog, of any type.
     """
-    signer, mac = _parts(signature)
+    signer, mac = _parse(signature)
     if not signer:
         return CatalogOrigin("", f"nobody signed what it computes: {_OWN_CELL}")
     if key is None:
@@ -125,19 +125,19 @@ def is_foreign(signer: str) -> str:
 
 def is_key_id(text: Any) -> bool:
     """Returns True if a value can be the id of a key, or "" for an unsigned catalog."""
-    return isinstance(text, str) and (not text or _hex(text, 2 * signing.ID_BYTES))
+    return isinstance(text, str) and (not text or _is_hex(text, 2 * signing.ID_BYTES))
 
 
-def _parts(signature: Any) -> tuple[str, str]:
+def _parse(signature: Any) -> tuple[str, str]:
     """Returns the id of a key and an HMAC; both empty if the value is no signature."""
     if isinstance(signature, Sequence) and len(signature) == 2:
         signer, mac = signature
-        if is_key_id(signer) and isinstance(mac, str) and _hex(mac, 64):
+        if is_key_id(signer) and isinstance(mac, str) and _is_hex(mac, 64):
             return signer, mac
     return "", ""
 
 
-def _hex(text: str, length: int) -> bool:
+def _is_hex(text: str, length: int) -> bool:
     return len(text) == length and set(text) <= set("0123456789abcdef")
 
 

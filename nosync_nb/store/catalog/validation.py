@@ -35,43 +35,44 @@ def check_catalog(data: Any, epoch: int) -> None:
         CorruptLogError: names the first error, and its place.
     """
     with guarded_decoding("the catalog"):
-        numbers = _number(data["numbers"], "its numbers", NUMBERS_MAX)
-        frozen = {s["name"] for s in _list(data["stages"]) if s["life"]["is"] == "frozen"}
+        numbers = _check_number(data["numbers"], "its numbers", NUMBERS_MAX)
+        frozen = {s["name"] for s in _check_list(data["stages"]) if s["life"]["is"] == "frozen"}
         stages = {
-            each["name"]: _stage(each, epoch, numbers, frozen) for each in _list(data["stages"])
+            each["name"]: _check_stage(each, epoch, numbers, frozen)
+            for each in _check_list(data["stages"])
         }
         if len(stages) != len(data["stages"]):
-            raise _wrong("two stages have one name")
+            raise _invalid("two stages have one name")
         inputs = [each["uid"] for each in data["stages"] if "definition" not in each]
         if len(set(inputs)) != len(inputs):
-            raise _wrong("two inputs are one")
+            raise _invalid("two inputs are one")
         if retention_policy.KEY in data and not retention_policy.well_formed(
             data[retention_policy.KEY], epoch
         ):
-            raise _wrong("which past it keeps makes no sense")
+            raise _invalid("which past it keeps makes no sense")
         if retention_policy.BOUNDS in data and not retention_policy.bounds_well_formed(
             data[retention_policy.BOUNDS]
         ):
-            raise _wrong("what it may take makes no sense")
+            raise _invalid("what it may take makes no sense")
         nodes: dict[str, Any] = {}
         known: set[int] = set()
-        for node in _list(data["nodes"]):
-            _node(node, epoch, numbers)
+        for node in _check_list(data["nodes"]):
+            _check_node(node, epoch, numbers)
             if node["id"] in known or node["name"] in nodes:
-                raise _wrong(f"node {node['id']} is there twice")
+                raise _invalid(f"node {node['id']} is there twice")
             known.add(node["id"])
             if node["name"] is not None:
                 nodes[node["name"]] = node
         if nodes.keys() != stages.keys():
             odd = sorted(nodes.keys() ^ stages.keys())[0]
-            raise _wrong(f"'{odd}' is a stage without a node, or a node without a stage")
+            raise _invalid(f"'{odd}' is a stage without a node, or a node without a stage")
         for name, types in stages.items():
             node = nodes[name]
             layouts = [node["log_layout"], *(layout for layout, _ in node["traces"])]
             if node["log"] is None or not node["traces"]:
-                raise _wrong(f"'{name}' has no log")
+                raise _invalid(f"'{name}' has no log")
             if any(tuple(layout[0]) != types for layout in layouts):
-                raise _wrong(f"'{name}' is logged with other columns than it has")
+                raise _invalid(f"'{name}' is logged with other columns than it has")
 
 
 def check_text(value: Any, what: str) -> str:
@@ -93,138 +94,140 @@ def stage_name(name: Any, *, frozen: bool) -> str:
     """
     base, at, version = name.partition("@") if isinstance(name, str) else ("", "", "")
     if bool(at) != frozen or (frozen and not (version.isascii() and version.isdecimal())):
-        raise _wrong(f"{name!r:.60} is no name of a stage")
+        raise _invalid(f"{name!r:.60} is no name of a stage")
     try:
         check_name(base, "stage")
     except SchemaError as error:
-        raise _wrong(str(error)) from None
+        raise _invalid(str(error)) from None
     return str(name)
 
 
-def _stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tuple[str, ...]:
+def _check_stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tuple[str, ...]:
     """Checks a stage, which may read `frozen` versions; returns the types of its columns."""
     life = data["life"]
     name = stage_name(data["name"], frozen=life["is"] == "frozen")
     what = f"stage '{name}'"
-    types = _schema(data["schema"], what)
-    _key(data["key"], types, what)
-    _number(data["version"], f"{what}: its version")
-    _number(data["begin"], f"{what}: its begin", epoch)
-    _number(data.get("apart", 0), f"{what}: what tells it apart")
-    _number(data.get("scaled", 0), f"{what}: what replicas had of it", epoch)
+    types = _check_schema(data["schema"], what)
+    _check_key(data["key"], types, what)
+    _check_number(data["version"], f"{what}: its version")
+    _check_number(data["begin"], f"{what}: its begin", epoch)
+    _check_number(data.get("apart", 0), f"{what}: what tells it apart")
+    _check_number(data.get("scaled", 0), f"{what}: what replicas had of it", epoch)
     check_text(data["uid"], f"{what}: its uid")
     check_text(data["fingerprint"], f"{what}: its fingerprint")
     if not signature.is_key_id(data.get("signer", "")):
-        raise _wrong(f"{what}: its signer is no key")
-    _options(data["options"], what)
-    _life(life, types, epoch, numbers, what)
-    for lower, upper in _list(data["gaps"]):
-        _number(lower, f"{what}: its gaps", _number(upper, f"{what}: its gaps", epoch + 1))
+        raise _invalid(f"{what}: its signer is no key")
+    _check_options(data["options"], what)
+    _check_life(life, types, epoch, numbers, what)
+    for lower, upper in _check_list(data["gaps"]):
+        _check_number(
+            lower, f"{what}: its gaps", _check_number(upper, f"{what}: its gaps", epoch + 1)
+        )
     if "definition" in data:
-        functions = _list(data["functions"])
+        functions = _check_list(data["functions"])
         for identity, text in functions:
             check_text(identity, f"{what}: a function's identity")
-            _optional(text, f"{what}: a function")
-        _definition(data["definition"], len(functions), frozen, what)
+            _check_optional_text(text, f"{what}: a function")
+        _check_definition(data["definition"], len(functions), frozen, what)
     return types
 
 
-def _options(data: Any, what: str) -> None:
+def _check_options(data: Any, what: str) -> None:
     check_text(data["on"], f"{what}: where it runs")
     check_text(data.get("persist", ""), f"{what}: where it is kept")
     if data.keys() - {"persist"} != {"on", "nondeterministic", "demoted"}:
-        raise _wrong(f"{what}: its options are {', '.join(data):.60}")
-    _bool(data["nondeterministic"])
-    _bool(data["demoted"])
+        raise _invalid(f"{what}: its options are {', '.join(data):.60}")
+    _check_bool(data["nondeterministic"])
+    _check_bool(data["demoted"])
 
 
-def _life(data: Any, types: Sequence[str], epoch: int, numbers: int, what: str) -> None:
+def _check_life(data: Any, types: Sequence[str], epoch: int, numbers: int, what: str) -> None:
     """Checks the state of a stage: live, stale, or a frozen version."""
     if data["is"] not in ("live", "stale", "frozen"):
-        raise _wrong(f"{what} is {data['is']!r:.40}")
+        raise _invalid(f"{what} is {data['is']!r:.40}")
     if data["is"] != "live":
-        _number(data["since"], f"{what}: its last epoch", epoch)
+        _check_number(data["since"], f"{what}: its last epoch", epoch)
     if data["is"] == "stale":
         check_text(data["reason"], f"{what}: its reason")
     if data["is"] == "frozen":
-        _key(data["key"], types, what)
-        _number(data["log"], f"{what}: its log", numbers)
-        _number(data["trace"], f"{what}: its trace", numbers)
+        _check_key(data["key"], types, what)
+        _check_number(data["log"], f"{what}: its log", numbers)
+        _check_number(data["trace"], f"{what}: its trace", numbers)
 
 
-def _definition(data: Any, functions: int, frozen: AbstractSet[str], what: str) -> None:
+def _check_definition(data: Any, functions: int, frozen: AbstractSet[str], what: str) -> None:
     """Checks the parts of a definition: each reads some of those before it."""
-    parts = _list(data)
+    parts = _check_list(data)
     if not 0 < len(parts) <= OPERATORS_MAX:
-        raise _wrong(f"{what}: {len(parts)} operators")
+        raise _invalid(f"{what}: {len(parts)} operators")
     for number, part in enumerate(parts):
         check_text(part["op"], f"{what}: an operator")
-        _schema(part["schema"], what)
+        _check_schema(part["schema"], what)
         if not isinstance(part["params"], dict):
-            raise _wrong(f"{what}: an operator has no parameters")
-        _shallow(part["params"], _NESTED_MAX, what)
+            raise _invalid(f"{what}: an operator has no parameters")
+        _check_nesting(part["params"], _NESTED_MAX, what)
         if part["op"] == "ref":
             read = part["params"]["name"]
             stage_name(read, frozen=isinstance(read, str) and read in frozen)
-        for each in _list(part["functions"]):
-            _number(each, f"{what}: a function", functions - 1)
-        for each in _list(part["inputs"]):
-            _number(each, f"{what}: what an operator reads", number - 1)
+        for each in _check_list(part["functions"]):
+            _check_number(each, f"{what}: a function", functions - 1)
+        for each in _check_list(part["inputs"]):
+            _check_number(each, f"{what}: what an operator reads", number - 1)
 
 
-def _shallow(data: Any, most: int, what: str) -> None:
+def _check_nesting(data: Any, most: int, what: str) -> None:
     """Checks that lists and objects are nested no deeper than any operator needs."""
     if isinstance(data, dict | list):
         if not most:
-            raise _wrong(f"{what}: what an operator is given is nested deeper than {_NESTED_MAX}")
+            raise _invalid(f"{what}: what an operator is given is nested deeper than {_NESTED_MAX}")
         for each in data.values() if isinstance(data, dict) else data:
-            _shallow(each, most - 1, what)
+            _check_nesting(each, most - 1, what)
 
 
-def _node(data: Any, epoch: int, numbers: int) -> None:
-    what = f"node {_number(data['id'], 'a node', numbers)}"
+def _check_node(data: Any, epoch: int, numbers: int) -> None:
+    what = f"node {_check_number(data['id'], 'a node', numbers)}"
     check_text(data["fingerprint"], f"{what}: its fingerprint")
     check_text(data["plan"], f"{what}: its plan")
-    _optional(data["name"], f"{what}: its name")
-    _layout(data["log_layout"], what)
+    _check_optional_text(data["name"], f"{what}: its name")
+    _check_layout(data["log_layout"], what)
     if data["log"] is not None:
-        _number(data["log"], f"{what}: its log", numbers)
+        _check_number(data["log"], f"{what}: its log", numbers)
     elif data["traces"]:
-        raise _wrong(f"{what} has no log")
-    for layout, number in _list(data["traces"]):
-        _layout(layout, what)
-        _number(number, f"{what}: a trace", numbers)
-    for number in _list(data["state"]):
-        _number(number, f"{what}: a trace", numbers)
+        raise _invalid(f"{what} has no log")
+    for layout, number in _check_list(data["traces"]):
+        _check_layout(layout, what)
+        _check_number(number, f"{what}: a trace", numbers)
+    for number in _check_list(data["state"]):
+        _check_number(number, f"{what}: a trace", numbers)
     if data["stopped"] is not None:
-        _number(data["stopped"], f"{what}: its last epoch", epoch)
+        _check_number(data["stopped"], f"{what}: its last epoch", epoch)
 
 
-def _schema(data: Any, what: str) -> tuple[str, ...]:
+def _check_schema(data: Any, what: str) -> tuple[str, ...]:
     types = []
-    for name, type_ in _list(data):
+    for name, type_ in _check_list(data):
         check_text(name, f"{what}: a column")
-        types.append(_type(type_))
+        types.append(_check_type(type_))
     return tuple(types)
 
 
-def _layout(data: Any, what: str) -> None:
+def _check_layout(data: Any, what: str) -> None:
     types, key, order = data
-    types = tuple(map(_type, _list(types)))
-    _key(key, types, what)
+    types = tuple(map(_check_type, _check_list(types)))
+    _check_key(key, types, what)
     if order is not None:
-        _number(order, f"{what}: its order", len(types) - 1)
+        _check_number(order, f"{what}: its order", len(types) - 1)
 
 
-def _key(data: Any, types: Sequence[str], what: str) -> None:
-    for place in _list(data) if data is not None else ():
-        _number(place, f"{what}: its key", len(types) - 1)
+def _check_key(data: Any, types: Sequence[str], what: str) -> None:
+    for place in _check_list(data) if data is not None else ():
+        _check_number(place, f"{what}: its key", len(types) - 1)
 
 
-def _type(text: Any) -> str:
+def _check_type(text: Any) -> str:
     check_text(text, "a type")
     if _canonical(text) != text:
-        raise _wrong(f"{text!r:.60} is no type")
+        raise _invalid(f"{text!r:.60} is no type")
     return str(text)
 
 
@@ -233,31 +236,31 @@ def _canonical(text: str) -> str:
     return canonical_type(text)
 
 
-def _number(value: Any, what: str, most: int = _EPOCH_MAX) -> int:
+def _check_number(value: Any, what: str, most: int = _EPOCH_MAX) -> int:
     """Checks for an integer from 0 to `most`."""
     if type(value) is not int or not 0 <= value <= most:
-        raise _wrong(f"{what}: {value!r:.40} is no number up to {most}")
+        raise _invalid(f"{what}: {value!r:.40} is no number up to {most}")
     return value
 
 
-def _bool(value: Any) -> bool:
+def _check_bool(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(f"{value!r:.40} is neither true nor false")
+        raise _invalid(f"{value!r:.40} is neither true nor false")
     return value
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _check_list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list):
-        raise _wrong(f"{value!r:.40} is no list")
+        raise _invalid(f"{value!r:.40} is no list")
     return value
 
 
-def _optional(value: Any, what: str) -> None:
+def _check_optional_text(value: Any, what: str) -> None:
     if value is not None:
         check_text(value, what)
 
 
-def _wrong(said: str) -> CorruptLogError:
+def _invalid(said: str) -> CorruptLogError:
     return CorruptLogError(
         f"the catalog makes no sense: {said}",
         hint="restore the log from a copy; nothing was changed",
@@ -284,7 +287,7 @@ def check_count(value: Any, what: str) -> int:
         CorruptLogError: the value is no number.
     """
     with guarded_decoding(what):
-        return _number(value, what, _EPOCH_MAX)
+        return _check_number(value, what, _EPOCH_MAX)
 
 
 def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
@@ -294,7 +297,10 @@ def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
         CorruptLogError: the value is no list of pairs of numbers.
     """
     with guarded_decoding(what):
-        return [(_number(a, what, _EPOCH_MAX), _number(b, what, _EPOCH_MAX)) for a, b in pairs]
+        return [
+            (_check_number(a, what, _EPOCH_MAX), _check_number(b, what, _EPOCH_MAX))
+            for a, b in pairs
+        ]
 
 
 def check_marks(marks: Any, epoch: int, what: str) -> Mapping[str, int]:
@@ -306,5 +312,5 @@ def check_marks(marks: Any, epoch: int, what: str) -> Mapping[str, int]:
     with guarded_decoding(what):
         for name, at in marks.items():
             check_text(name, what)
-            _number(at, what, epoch)
+            _check_number(at, what, epoch)
     return marks  # type: ignore[no-any-return]

@@ -43,8 +43,8 @@ _ALL_ONE, _INT8, _INT64 = range(3)
 _NULL = 0xFFFF_FFFF
 _WORD = 8
 _SIZED = ("string", "binary")
-_REPEATED = 16
-_MANY = 16
+_FEW_DIFFS = 16
+_VECTORISED_MIN = 16
 """Number of batches from which on vectorised decoding pays."""
 _ONES = np.ones(SMALL, np.int64).tobytes()
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
@@ -84,7 +84,7 @@ def encode_small(
     rows = len(diff)
     form, parts = encode_diff(diff, rows)
     # Runs for each batch of each epoch, hence all columns are checked at once first.
-    dtypes, tags = _plain(tuple(types))
+    dtypes, tags = _plain_dtypes(tuple(types))
     width = len(columns)
     try:
         plain = list(map(_dtype, columns)) == dtypes
@@ -123,7 +123,7 @@ def encode_small(
 
 
 @lru_cache(maxsize=1024)
-def _plain(types: tuple[str, ...]) -> tuple[list[np.dtype[Any]] | None, bytes]:
+def _plain_dtypes(types: tuple[str, ...]) -> tuple[list[np.dtype[Any]] | None, bytes]:
     """Returns the dtypes if all columns are numbers without nulls, and their padded tags."""
     dtypes = [FIXED[type_] for type_ in types if type_ in FIXED]
     width = len(types)
@@ -160,7 +160,7 @@ def decode_batches(
         CorruptLogError: one of them is no batch of these types.
     Cost: 0.5 us for a batch of 10 rows, if there are many and all columns are plain numbers.
     """
-    plain = _plain_many(data, types) if len(data) >= _MANY else None
+    plain = _decode_plain(data, types) if len(data) >= _VECTORISED_MIN else None
     if plain is not None:
         return plain
     each = [decode_batch(one, types) for one in data]
@@ -168,7 +168,7 @@ def decode_batches(
     return columns, np.concatenate([diff for _, diff in each]) if each else _EMPTY_DIFF
 
 
-def _plain_many(
+def _decode_plain(
     data: Sequence[bytes | memoryview], types: Sequence[str]
 ) -> tuple[list[Column], Diffs] | None:
     """Decodes batches of plain columns and small diffs at once; None if one is different."""
@@ -204,16 +204,16 @@ def _plain_many(
     diff = np.ones(int(rows.sum()), np.int64)
     if forms.any():
         some = forms == _INT8
-        told = _gathered(buffer, np.dtype(np.int8), places[0][some], rows[some])
+        told = _gather(buffer, np.dtype(np.int8), places[0][some], rows[some])
         diff[np.repeat(some, rows)] = told
     columns: list[Column] = []
     for dtype, each in zip(dtypes, places[1:], strict=True):
         assert dtype is not None
-        columns.append(_gathered(buffer, dtype, each, rows))
+        columns.append(_gather(buffer, dtype, each, rows))
     return columns, diff
 
 
-def _gathered(buffer: bytes, dtype: np.dtype[Any], places: Diffs, counts: Diffs) -> Any:
+def _gather(buffer: bytes, dtype: np.dtype[Any], places: Diffs, counts: Diffs) -> Any:
     """Returns the values that begin at some offsets of a buffer, so many at each."""
     before = counts.cumsum() - counts
     index = np.repeat(places // dtype.itemsize - before, counts)
@@ -237,7 +237,7 @@ def _decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column
     columns: list[Column] = []
     for tag, type_ in zip(tags, types, strict=True):
         if tag == _PLAIN:
-            dtype = FIXED[type_] if type_ in FIXED else _misfit(tag, type_)
+            dtype = FIXED[type_] if type_ in FIXED else _raise_misfit(tag, type_)
             column = np.frombuffer(data, dtype, rows, at) if rows else np.empty(0, dtype)
             if dtype.kind == "b" and rows and column.view(np.uint8).max() > 1:
                 raise ValueError("a boolean is neither 0 nor 1")
@@ -260,8 +260,8 @@ def encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
     raw = diff.tobytes()
     if _ONES.startswith(raw) if rows <= SMALL else bool((diff == 1).all()):
         return _ALL_ONE, []
-    if rows <= _REPEATED:
-        form, encoded = _repeated(raw)
+    if rows <= _FEW_DIFFS:
+        form, encoded = _encode_few_diffs(raw)
         return form, [encoded]
     narrow = diff.astype(np.int8)
     if narrow.astype(np.int64).tobytes() == raw:
@@ -270,7 +270,7 @@ def encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
 
 
 @lru_cache(maxsize=1024)
-def _repeated(raw: bytes) -> tuple[int, bytes]:
+def _encode_few_diffs(raw: bytes) -> tuple[int, bytes]:
     """Returns the padded form for few rows; cached, because the same diffs occur often."""
     diffs = memoryview(raw).cast("q").tolist()
     try:
@@ -338,18 +338,18 @@ def _decode_objects(
         at += plain.nbytes + -plain.nbytes % 8
         pairs = zip(missing, plain.tolist(), strict=True)
         return objects([None if gone else one for gone, one in pairs]), at
-    read, convert = _READERS.get((tag, type_.partition("(")[0])) or _misfit(tag, type_)
+    read, convert = _READERS.get((tag, type_.partition("(")[0])) or _raise_misfit(tag, type_)
     start = at + _SIZE.size + 4 * rows
     stop = start + _SIZE.unpack_from(data, at)[0]
     if stop > len(data):
         raise ValueError("a text is cut off")
     lengths = array("I")
     lengths.frombytes(data[at + _SIZE.size : start])
-    values = _cut(read(bytes(data[start:stop])), lengths, convert)
+    values = _split(read(bytes(data[start:stop])), lengths, convert)
     return objects(values), stop + -(stop - at) % 8
 
 
-def _cut(text: Any, lengths: array[int], convert: Callable[[Any], Any] | None) -> list[Any]:
+def _split(text: Any, lengths: array[int], convert: Callable[[Any], Any] | None) -> list[Any]:
     """Splits a text into pieces, whose lengths must add up to its own."""
     values: list[Any] = []
     at = 0
@@ -386,7 +386,7 @@ def _arrow_schema(types: tuple[str, ...]) -> pa.Schema:
     return pa.schema([(str(index), arrow_type(type_)) for index, type_ in enumerate(types)])
 
 
-def _misfit(tag: int, type_: str) -> Any:
+def _raise_misfit(tag: int, type_: str) -> Any:
     raise ValueError(f"a column of {type_} in the form {tag}")
 
 

@@ -28,7 +28,7 @@ from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 _MAGIC = b"\x89NSYNCC\n"
 _HEADER = struct.Struct("<8sHHIQQQ16sQ")
 _CRC = struct.Struct("<II")
-_KNOWN_MAX = 1 << 12  # each listing of a folder parses the same names
+_CACHED_MAX = 1 << 12  # each listing of a folder parses the same names
 _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 
@@ -66,7 +66,7 @@ def file_name(seq: int, generation: int) -> str:
     return f"checkpoint-{seq:016d}-{generation:08d}.state"
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def is_name(name: str) -> bool:
     """Returns True if the name is that of a checkpoint's file."""
     return _NAME.match(name) is not None

@@ -15,7 +15,7 @@ not suffice, because it ends while its holder sleeps.
 
 Failure: 1. The disk is full when a log is closed, or in the middle of an opening. 2. `owner` still
 names this process as the writer. Hence a process does not consult the file about itself: the leases
-that it holds are in `_held`, and it has released all others.
+that it holds are in `_leases`, and it has released all others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MASK = (1 << 64) - 1
 _HEAD, _FORMAT, _GENERATION, _INVERSE, _BEAT, _PUBLISHED, _DURABLE, _DURABLE_INVERSE = range(8)
 _NOTED, _NOTED_INVERSE, _OUTBID, _OUTBID_INVERSE = 8, 9, 10, 11
 _OUTBID_MAX = 1 << 22
-_TAG_BITS, _PLACE_BITS = 20, 44
+_TAG_BITS, _VALUE_BITS = 20, 44
 
 
 class ControlBlock:
@@ -72,16 +72,16 @@ class ControlBlock:
 
     def published(self, generation: int) -> int | None:
         """Returns the end of the frames that the owner of a generation has published."""
-        place = _place(self.words[_PUBLISHED], generation)
+        place = _unpack_word(self.words[_PUBLISHED], generation)
         return None if place is None else place << 3
 
     def durable(self, generation: int) -> int | None:
         """Returns the last seq that the owner of a generation knew to be on disk."""
-        return self._twice(_DURABLE, _DURABLE_INVERSE, generation)
+        return self._read_twice(_DURABLE, _DURABLE_INVERSE, generation)
 
     def noted(self, generation: int) -> int | None:
         """Returns the last number that the owner of a generation left, see `WriterLease.note`."""
-        return self._twice(_NOTED, _NOTED_INVERSE, generation)
+        return self._read_twice(_NOTED, _NOTED_INVERSE, generation)
 
     @property
     def outbid(self) -> int:
@@ -92,10 +92,10 @@ class ControlBlock:
         word = self.words[_OUTBID]
         return word if word == self.words[_OUTBID_INVERSE] ^ _MASK and word < _OUTBID_MAX else 0
 
-    def _twice(self, place: int, inverse: int, generation: int) -> int | None:
+    def _read_twice(self, place: int, inverse: int, generation: int) -> int | None:
         """Returns the number in a word that is stored twice; None if the copies differ."""
         word = self.words[place]
-        return None if word != self.words[inverse] ^ _MASK else _place(word, generation)
+        return None if word != self.words[inverse] ^ _MASK else _unpack_word(word, generation)
 
     def close(self) -> None:
         """Unmaps the words."""
@@ -123,9 +123,9 @@ class WriterLease(ControlBlock):
         self._files, self._folder = files, folder
         self.owner, self.before = owner, before
         self.number = owner.generation
-        self._tag = (owner.generation & ((1 << _TAG_BITS) - 1)) << _PLACE_BITS
+        self._tag = (owner.generation & ((1 << _TAG_BITS) - 1)) << _VALUE_BITS
         self._pid = os.getpid()
-        self._mine = _place_of(files, folder, owner.generation)
+        self._lease_key = _lease_key_of(files, folder, owner.generation)
 
     def take(self) -> None:
         """Becomes the owner. The caller holds the opening lock.
@@ -134,9 +134,9 @@ class WriterLease(ControlBlock):
         segment's name syncs the name of the owner file too. Before it nothing of this owner is on
         disk, and after a loss of power this opening has left no trace.
         """
-        _held.add(self._mine)
+        _leases.add(self._lease_key)
         owners.write_owner(self._files, self._folder, self.owner, named=False)
-        _promise(self._files, self._folder, self, self.number)
+        _write_generation(self._files, self._folder, self, self.number)
         self.beat()
 
     def give_up(self) -> None:
@@ -158,7 +158,7 @@ class WriterLease(ControlBlock):
 
     def close(self) -> None:
         """Unmaps the words; this process does not hold the lease any more."""
-        _held.discard(self._mine)
+        _leases.discard(self._lease_key)
         super().close()
 
     def check(self) -> None:
@@ -175,13 +175,13 @@ class WriterLease(ControlBlock):
             return []
         return [
             f"this folder is a copy of '{original}': both are one log, and neither has what is"
-            f" written to the other from now on. For a log of its own: {_beside(original)}"
+            f" written to the other from now on. For a log of its own: {_branch_hint(original)}"
         ]
 
     @property
     def held(self) -> bool:
         """True if the lease was taken and not closed."""
-        return self._mine in _held
+        return self._lease_key in _leases
 
     @property
     def inherited(self) -> bool:
@@ -251,7 +251,7 @@ class WriterLease(ControlBlock):
             lock.release()
 
 
-def _beside(original: str) -> str:
+def _branch_hint(original: str) -> str:
     """Returns how the user of a copied folder gets a log that is distinct from the original."""
     return (
         f"go on in a branch of '{original}', session.branch(NAME) there, or in a notebook"
@@ -260,7 +260,7 @@ def _beside(original: str) -> str:
     )
 
 
-_held: set[tuple[int, int, int]] = set()
+_leases: set[tuple[int, int, int]] = set()
 """The leases of this process, by the log's generation file (device and number) and generation."""
 
 _REMEDY = 'open it with takeover=True, or read it with mode="r"'
@@ -276,12 +276,12 @@ def claim_lease(
     Raises:
         FencedError: the owner is alive, or may be, and `takeover` is False.
     """
-    mapped = files.mapped(_control(files, folder), write=True)
+    mapped = files.mapped(_control_path(files, folder), write=True)
     try:
         words = ControlBlock(mapped)
-        before, here = _previous(files, folder, takeover), owners.log_location(files, folder)
-        if before is not None and not takeover and not _left(files, folder, before, machine):
-            _admit(before, words, machine, folder, before.place.elsewhere(files, here))
+        before, here = _previous_owner(files, folder, takeover), owners.log_location(files, folder)
+        if before is not None and not takeover and not _has_left(files, folder, before, machine):
+            _refuse_live_owner(before, words, machine, folder, before.place.elsewhere(files, here))
         floor = before.generation if before else 0
         number = max(words.generation, generation_min, floor, words.outbid) + 1
         owner = LogOwner(
@@ -301,14 +301,14 @@ def claim_lease(
         raise
 
 
-def _left(files: Files, folder: str, before: LogOwner, machine: HostIdentity) -> bool:
+def _has_left(files: Files, folder: str, before: LogOwner, machine: HostIdentity) -> bool:
     """Returns True if the owner is this process, and it does not hold the lease any more."""
     if before.identity != machine.identity():
         return False
-    return _place_of(files, folder, before.generation) not in _held
+    return _lease_key_of(files, folder, before.generation) not in _leases
 
 
-def _place_of(files: Files, folder: str, generation: int) -> tuple[int, int, int]:
+def _lease_key_of(files: Files, folder: str, generation: int) -> tuple[int, int, int]:
     """Returns the identity of a lease in this process, which survives a rename of the folder."""
     status = files.status(os.path.join(folder, "generation"))
     return status.st_dev, status.st_ino, generation
@@ -332,7 +332,7 @@ def create_control_block(files: Files, folder: str, number: int = 0) -> None:
     files.replace(os.path.join(folder, "generation"), data)
 
 
-def _control(files: Files, folder: str) -> str:
+def _control_path(files: Files, folder: str) -> str:
     """Returns the path of the generation file; makes the file if it is missing."""
     path = os.path.join(folder, "generation")
     if not files.exists(path):
@@ -340,7 +340,7 @@ def _control(files: Files, folder: str) -> str:
     return path
 
 
-def _previous(files: Files, folder: str, takeover: bool) -> LogOwner | None:
+def _previous_owner(files: Files, folder: str, takeover: bool) -> LogOwner | None:
     try:
         return owners.read_owner(files, folder)
     except CorruptLogError:
@@ -349,7 +349,7 @@ def _previous(files: Files, folder: str, takeover: bool) -> LogOwner | None:
         raise
 
 
-def _admit(
+def _refuse_live_owner(
     before: LogOwner, words: ControlBlock, machine: HostIdentity, folder: str, original: str | None
 ) -> None:
     """Raises FencedError unless the owner has released the log or is dead.
@@ -371,7 +371,7 @@ def _admit(
     if alive and original is not None:
         raise FencedError(
             f"'{folder}' is a copy of '{original}', which {before} writes, since {before.since}",
-            hint=f"{_beside(original)}; takeover=True goes on with this copy as it is",
+            hint=f"{_branch_hint(original)}; takeover=True goes on with this copy as it is",
         )
     if alive:
         raise FencedError(
@@ -379,7 +379,7 @@ def _admit(
         )
 
 
-def _promise(files: Files, folder: str, words: ControlBlock, number: int) -> None:
+def _write_generation(files: Files, folder: str, words: ControlBlock, number: int) -> None:
     """Writes the generation in place, syncs it, and checks that the map shows it."""
     file = files.open(os.path.join(folder, "generation"), write=True)
     try:
@@ -395,7 +395,7 @@ def _promise(files: Files, folder: str, words: ControlBlock, number: int) -> Non
         )
 
 
-def _place(word: int, generation: int) -> int | None:
+def _unpack_word(word: int, generation: int) -> int | None:
     """Unpacks a word that belongs to a generation; None if it belongs to another one."""
     tag = generation & ((1 << _TAG_BITS) - 1)
-    return word & ((1 << _PLACE_BITS) - 1) if word >> _PLACE_BITS == tag else None
+    return word & ((1 << _VALUE_BITS) - 1) if word >> _VALUE_BITS == tag else None

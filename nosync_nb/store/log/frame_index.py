@@ -27,7 +27,7 @@ from nosync_nb.store.log.segments import Chain, Segment
 
 FIRST_BYTES = 1 << 12
 _OPEN_FILES_MAX = 16
-_GUESS_BYTES = 4096
+_FIRST_READ_BYTES = 4096
 
 Read = TypeVar("Read")
 
@@ -79,7 +79,7 @@ def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
     Cost: one read of a few kB, whatever follows.
     """
     try:
-        kept, _ = _segments(files, folder, files.names(folder), head)
+        kept, _ = _retained_segments(files, folder, files.names(folder), head)
         if not kept or kept[0].start.offset >= head.offset:
             return None
         start = kept[0].start
@@ -96,7 +96,7 @@ def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
     return None if isinstance(frame, int) else frame
 
 
-def _segments(
+def _retained_segments(
     files: Files, folder: str, names: Sequence[str], head: Mark
 ) -> tuple[list[Segment], Chain]:
     """Returns the segments with retained frames, oldest first, and the chain of the listing.
@@ -131,7 +131,7 @@ def _read_segments(
     enough: Callable[[Sequence[Frame]], bool],
 ) -> list[Frame]:
     """Reads the frames of the files of a listing; see `retained_frames`."""
-    every, chain = _segments(files, folder, names, head)
+    every, chain = _retained_segments(files, folder, names, head)
     read: list[Frame] = []
     upto, after = head.offset, None
     for segment in reversed(every):
@@ -154,8 +154,8 @@ class FrameReader:
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files, self._folder = files, folder
-        self._older: list[Segment] = []
-        self._open: OrderedDict[str, File] = OrderedDict()
+        self._older_segments: list[Segment] = []
+        self._open_files: OrderedDict[str, File] = OrderedDict()
         self._lock = Lock()
 
     def frame(self, position: Position, live: Sequence[Segment]) -> Frame:
@@ -184,10 +184,10 @@ class FrameReader:
     ) -> Read:
         """Reads the file of a frame from its first byte; errors name both."""
         with self._lock:
-            segment = self._find(position.offset, live)
+            segment = self._find_segment(position.offset, live)
             at = segment.local(position.offset)
             try:
-                return read(self._file(segment.name), at, position)
+                return read(self._open_file(segment.name), at, position)
             except CorruptLogError as error:
                 path = os.path.join(self._folder, segment.name)
                 raise CorruptLogError(
@@ -198,20 +198,20 @@ class FrameReader:
     def close(self) -> None:
         """Closes the files."""
         with self._lock:
-            opened = list(self._open.values())
-            self._open.clear()
+            opened = list(self._open_files.values())
+            self._open_files.clear()
             close_all(opened)
 
-    def _find(self, offset: int, live: Sequence[Segment]) -> Segment:
+    def _find_segment(self, offset: int, live: Sequence[Segment]) -> Segment:
         """Returns the segment that contains an offset, following links as far as needed."""
-        known = live if live and live[0].start.offset <= offset else self._reach(offset, live)
+        known = live if live and live[0].start.offset <= offset else self._reach_back(offset, live)
         index = bisect.bisect_right(known, offset, key=lambda one: one.start.offset) - 1
         return known[index]
 
-    def _reach(self, offset: int, live: Sequence[Segment]) -> list[Segment]:
-        if self._older and self._older[-1].key != live[0].before:
-            self._older = []
-        first = self._older[0] if self._older else live[0]
+    def _reach_back(self, offset: int, live: Sequence[Segment]) -> list[Segment]:
+        if self._older_segments and self._older_segments[-1].key != live[0].before:
+            self._older_segments = []
+        first = self._older_segments[0] if self._older_segments else live[0]
         if first.start.offset > offset:
             path, broken = segments.previous_segments(
                 self._files, self._folder, first.before, offset
@@ -222,20 +222,22 @@ class FrameReader:
                     f"'{os.path.join(self._folder, name)}' is missing or unreadable",
                     hint="restore the file from a copy",
                 )
-            self._older = path + self._older
-        return self._older
+            self._older_segments = path + self._older_segments
+        return self._older_segments
 
-    def _file(self, name: str) -> File:
-        file = self._open.pop(name, None) or self._files.open(os.path.join(self._folder, name))
-        self._open[name] = file
-        if len(self._open) > _OPEN_FILES_MAX:
-            self._open.popitem(last=False)[1].close()
+    def _open_file(self, name: str) -> File:
+        file = self._open_files.pop(name, None) or self._files.open(
+            os.path.join(self._folder, name)
+        )
+        self._open_files[name] = file
+        if len(self._open_files) > _OPEN_FILES_MAX:
+            self._open_files.popitem(last=False)[1].close()
         return file
 
 
 def _frame_at(file: File, at: int, position: Position) -> Frame:
     """Reads the frame at an offset of a file."""
-    frame = check_frame(file.read_at(at, _GUESS_BYTES), position)
+    frame = check_frame(file.read_at(at, _FIRST_READ_BYTES), position)
     if isinstance(frame, int):
         frame = check_frame(file.read_at(at, frame), position)
     if isinstance(frame, int):

@@ -33,7 +33,7 @@ OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
 DIGEST_BYTES = 16
 PAYLOAD_BYTES_MAX = 1 << 30
 
-_COPIED = 1 << 16
+_COPIED_BYTES_MAX = 1 << 16
 """Payloads up to this many bytes are copied, so that they do not keep the buffer in memory."""
 
 _END = b"NSE\n"
@@ -161,7 +161,7 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
             or end + TRAILER_BYTES > size
         ):
             return frames, _damage(data, at, before=Mark(seq, offset, chain))
-        payload = data[start:stop] if length <= _COPIED else view[start:stop]
+        payload = data[start:stop] if length <= _COPIED_BYTES_MAX else view[start:stop]
         running = blake2b(chain, digest_size=DIGEST_BYTES)
         running.update(view[at:end])
         digest = running.digest()
@@ -185,7 +185,7 @@ def check_frame(data: bytes, position: Position) -> Frame | int:
         CorruptLogError: the frame does not verify, or the bytes are those of another frame.
     """
     seq, offset = position
-    kind, length, generation = _begun(data, position)
+    kind, length, generation = _read_header(data, position)
     need = frame_bytes(length)
     if len(data) < need:
         return need
@@ -202,7 +202,7 @@ def size_of(data: bytes, position: Position) -> int:
     Raises:
         CorruptLogError: the header does not verify, or is that of another frame.
     """
-    return frame_bytes(_begun(data, position)[1])
+    return frame_bytes(_read_header(data, position)[1])
 
 
 def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
@@ -219,9 +219,9 @@ def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
     return Mark(position.seq, position.offset + size, digest)
 
 
-def _begun(data: bytes, position: Position) -> tuple[int, int, int]:
+def _read_header(data: bytes, position: Position) -> tuple[int, int, int]:
     """Returns the kind, the length of the payload and the generation of the frame in `data`."""
-    header = _header(data, 0)
+    header = _decode_header(data, 0)
     if header is None or header[6:8] != position:
         before = Mark(position.seq - 1, position.offset, b"")
         raise CorruptLogError(f"frame {position.seq}: {_explain(data, 0, before)}")
@@ -264,14 +264,14 @@ def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
     """
     at = data.find(MAGIC, behind + 1 - origin)
     while at >= 0:
-        header = _header(data, at)
+        header = _decode_header(data, at)
         if header is not None and header[7] == origin + at:
             return Position(header[6], header[7])
         at = data.find(MAGIC, at + 1)
     return None
 
 
-def _header(data: bytes, at: int) -> tuple[Any, ...] | None:
+def _decode_header(data: bytes, at: int) -> tuple[Any, ...] | None:
     """Returns the fields of a header that fits its checksum, or None.
 
     Raises:
@@ -298,7 +298,7 @@ def _explain(data: bytes, at: int, before: Mark) -> str:
     """Returns why the bytes at `at` are not the frame that follows `before`."""
     if len(data) - at < HEADER_BYTES:
         return "the frame is cut off"
-    fields = _header(data, at)
+    fields = _decode_header(data, at)
     if fields is None:
         return "the header does not fit its checksum"
     length, number, offset, durable = fields[4], fields[6], fields[7], fields[8]

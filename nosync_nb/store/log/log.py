@@ -65,11 +65,11 @@ class Log:
         self.heads = [*recovered.heads, *(writer.segments[-1:] if writer else ())]
         self._checkpoint = recovered.checkpoint
         self._checkpoint_bytes = len(self.checkpoint or b"")
-        self._before: Mark | None = None  # of the checkpoint before the newest one
+        self._previous_mark: Mark | None = None  # of the checkpoint before the newest one
         self._tail = recovered.tail.frames
         self._end = recovered.tail.end
         self._live = recovered.live
-        self._lookup = FrameReader(files, path)
+        self._frame_reader = FrameReader(files, path)
         self._closed = self._owned = False
 
     @classmethod
@@ -227,11 +227,11 @@ class Log:
             FencedError: another process took over; the frame may be part of the log that it reads.
             DurabilityError: the disk refused; the frame is no part of the log.
         """
-        return self._writing().append(kind, payload)
+        return self._require_writer().append(kind, payload)
 
     def show(self) -> None:
         """Publishes the last frame, if an interrupt in `append` prevented it."""
-        self._writing().show()
+        self._require_writer().show()
 
     def note(self, number: int) -> None:
         """Leaves a number (below 2**44) for the next opening, which reads it as `noted`.
@@ -248,11 +248,11 @@ class Log:
 
     def sync(self, seq: int | None = None) -> None:
         """Waits until a frame, or the last one, is on disk."""
-        self._writing().sync(seq)
+        self._require_writer().sync(seq)
 
     def check(self) -> None:
         """Raises FencedError if another process owns the log, or this is a forked child."""
-        self._writing().check()
+        self._require_writer().check()
 
     @property
     def owned(self) -> bool:
@@ -265,15 +265,15 @@ class Log:
 
     def stop(self, error: FencedError) -> None:
         """Refuses all further writes: a replica reported that another process owns the log."""
-        self._writing().stop(error)
+        self._require_writer().stop(error)
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
         """Calls back with each new `durable`, from the syncing thread."""
-        self._writing().on_durable(callback)
+        self._require_writer().on_durable(callback)
 
     def read(self, position: Position) -> Frame:
         """Reads and verifies one frame, however old."""
-        return self._lookup.frame(position, self._segments())
+        return self._frame_reader.frame(position, self._segments())
 
     def write_checkpoint(self, payload: bytes, position: Position | None = None) -> None:
         """Stores the state as of a frame (the last one), durably; from any thread.
@@ -282,8 +282,10 @@ class Log:
         be read at this opening is deleted before: the state that the opening used instead is
         complete, and the unread one may name files that are retired from now on.
         """
-        writer = self._writing()
-        mark = writer.head if position is None else self._lookup.mark(position, self._segments())
+        writer = self._require_writer()
+        mark = (
+            writer.head if position is None else self._frame_reader.mark(position, self._segments())
+        )
         writer.sync(mark.seq)
         writer.check()
         checkpoint.remove_checkpoint(self._files, self.path, self.unread)
@@ -292,7 +294,7 @@ class Log:
         checkpoint.write_checkpoint_fenced(self._files, self.path, state, writer.check)
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
         self._checkpoint_bytes = len(payload)
-        self._before = before.mark if before else None
+        self._previous_mark = before.mark if before else None
         writer.turn()
         checkpoint.prune_checkpoints(self._files, self.path, self._checkpoint, before)
 
@@ -302,12 +304,12 @@ class Log:
         They are before both retained checkpoints, and before the frames of short rewinds. The
         oldest is deleted first, so that after a crash the links still lead to the remaining ones.
         """
-        writer = self._writing()
-        if self._before is None:
+        writer = self._require_writer()
+        if self._previous_mark is None:
             return []
         writer.check()
         chain, _ = segments.previous_segments(self._files, self.path, writer.segments[-1].key, 0)
-        older = writer.needless(chain, self._before.offset)
+        older = writer.needless(chain, self._previous_mark.offset)
         for segment in older:
             self._files.unlink(os.path.join(self.path, segment.name))
         return [segment.name for segment in older]
@@ -371,10 +373,10 @@ class Log:
         if isinstance(words, WriterLease) and words.inherited:
             self._closed = True
             return
-        steps: list[Callable[[], None]] = [self._lookup.close, words.close]
+        steps: list[Callable[[], None]] = [self._frame_reader.close, words.close]
         if writer is not None and isinstance(words, WriterLease) and words.held:
             leave = partial(_release, words, writer)
-            steps = [writer.sync, self._lookup.close, writer.close, leave, words.close]
+            steps = [writer.sync, self._frame_reader.close, writer.close, leave, words.close]
         failures = []
         for step in steps:
             try:
@@ -390,7 +392,7 @@ class Log:
         """True if all steps of `close` are done; after an interrupt it must be called again."""
         return self._closed
 
-    def _writing(self) -> Writer:
+    def _require_writer(self) -> Writer:
         if self._writer is None:
             raise FencedError(
                 f"'{self.path}' is open for reading", hint='open it without mode="r" to write'

@@ -25,7 +25,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
 
 _BYTES_MAX = 1 << 16
-_KNOWN_MAX = 16  # each worker that ships the log reads the same file
+_CACHED_MAX = 16  # each worker that ships the log reads the same file
 _POLL_S = 0.02
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -81,8 +81,8 @@ class HostIdentity:
         if other.namespace != me.namespace:
             return None
         if not sys.platform.startswith("linux"):
-            return _exists(other.pid)
-        return _started(other.pid) == other.started
+            return _pid_exists(other.pid)
+        return _start_ticks(other.pid) == other.started
 
     def file_system(self, path: str) -> str:
         """Returns the type of the file system a path is on; "" if unknown."""
@@ -106,7 +106,9 @@ class HostIdentity:
 
 @lru_cache(1)  # a forked child has another pid
 def _identity(pid: int) -> ProcessIdentity:
-    return ProcessIdentity(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
+    return ProcessIdentity(
+        socket.gethostname(), _boot_id(), _namespace(), pid, _start_ticks(pid) or 0
+    )
 
 
 def _read_text(path: str) -> str:
@@ -116,7 +118,7 @@ def _read_text(path: str) -> str:
         return ""
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return _read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
@@ -127,7 +129,7 @@ def _namespace() -> str:
         return ""
 
 
-def _started(pid: int) -> int | None:
+def _start_ticks(pid: int) -> int | None:
     """Returns when a process started, in ticks since boot; None if it has exited."""
     text = _read_text(f"/proc/{pid}/stat")
     fields = text[text.rfind(")") + 2 :].split()
@@ -136,7 +138,7 @@ def _started(pid: int) -> int | None:
     return int(fields[19])
 
 
-def _exists(pid: int) -> bool:
+def _pid_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -227,11 +229,11 @@ def read_owner(files: Files, folder: str) -> LogOwner | None:
     path = os.path.join(folder, "owner")
     if not files.exists(path):
         return None
-    return _decoded(files.read(path, most=_BYTES_MAX), path)
+    return _decode_owner(files.read(path, most=_BYTES_MAX), path)
 
 
-@lru_cache(_KNOWN_MAX)
-def _decoded(data: bytes, path: str) -> LogOwner:
+@lru_cache(_CACHED_MAX)
+def _decode_owner(data: bytes, path: str) -> LogOwner:
     try:
         text, crc = data.rsplit(b"\n", 2)[:2]
         if int(crc, 16) != zlib.crc32(text):
@@ -239,11 +241,11 @@ def _decoded(data: bytes, path: str) -> LogOwner:
         fields: dict[str, Any] = json.loads(text)
         check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
         named = {
-            "identity": ProcessIdentity(**_known(ProcessIdentity, fields["identity"])),
-            "wrote": LastWriter(**_known(LastWriter, fields["wrote"])),
-            "place": _whereabouts(**_known(LogLocation, fields.get("place", {}))),
+            "identity": ProcessIdentity(**_known_fields(ProcessIdentity, fields["identity"])),
+            "wrote": LastWriter(**_known_fields(LastWriter, fields["wrote"])),
+            "place": _decode_location(**_known_fields(LogLocation, fields.get("place", {}))),
         }
-        return LogOwner(**{**_known(LogOwner, fields), **named})
+        return LogOwner(**{**_known_fields(LogOwner, fields), **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told who writes this log",
@@ -251,12 +253,12 @@ def _decoded(data: bytes, path: str) -> LogOwner:
         ) from error
 
 
-def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the known fields: a later release may have added some to the same format."""
     return {key: value for key, value in fields.items() if key in kind._fields}
 
 
-def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> LogLocation:
+def _decode_location(path: str = "", device: int = 0, number: int = 0) -> LogLocation:
     if path != "" and not (isinstance(path, str) and os.path.isabs(path) and "\0" not in path):
         raise ValueError("it lies nowhere")
     return LogLocation(path, int(device), int(number))

@@ -61,7 +61,7 @@ def recover_log(
     # On the same boot the page cache of the last writer still exists.
     same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
     published = words.published(words.generation) if follow and same_boot else None
-    known = max(owner.known if owner else 0, _hint(words, names))
+    known = max(owner.known if owner else 0, _last_durable(words, names))
     state, chain, unread, notes = newest_checkpoint(files, folder, names)
     start = state.mark if state else chain.live[0].start if chain.live else NOTHING
     if start.offset < (chain.live[0].start.offset if chain.live else 0):
@@ -76,11 +76,11 @@ def recover_log(
     closed = owner is not None and last.closed and owner.known == rest.end.seq
     noted = words.noted(_newest_generation(names)) or 0
     notes += rest.notes
-    heads = [] if follow else _heads(files, folder, names, chain.live)
+    heads = [] if follow else _read_headers(files, folder, names, chain.live)
     return RecoveredLog(state, rest, chain.live, closed, notes, noted, unread, heads)
 
 
-def _heads(
+def _read_headers(
     files: Files, folder: str, names: Sequence[str], live: Sequence[Segment]
 ) -> list[Segment]:
     """Returns the headers of all segments; those of the log are read already."""
@@ -115,7 +115,7 @@ def begin_segment(
     head = recovered.tail.end if live else start
     empty = [one.name for one in live if one.start.offset >= head.offset]
     names = files.names(where)
-    needless = _older(names, recovered.checkpoint)
+    needless = _obsolete_checkpoints(names, recovered.checkpoint)
     for name in names:
         if name in empty or name in needless or name.endswith(".tmp"):
             files.unlink(os.path.join(where, name))
@@ -125,7 +125,7 @@ def begin_segment(
     )
 
 
-def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
+def _obsolete_checkpoints(names: Sequence[str], state: Checkpoint | None) -> list[str]:
     """Returns the checkpoints before the one that is used if this one cannot be read.
 
     Failure: 1. The writer of a checkpoint dies before it deletes the oldest of three. 2. The next
@@ -138,7 +138,7 @@ def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
     return [name for name in checkpoint.checkpoint_names(names) if name < own][1:]
 
 
-def _hint(words: ControlBlock, names: Sequence[str]) -> int:
+def _last_durable(words: ControlBlock, names: Sequence[str]) -> int:
     """Returns the last seq that the newest generation recorded as on disk; 0 if unknown."""
     return words.durable(_newest_generation(names)) or 0
 

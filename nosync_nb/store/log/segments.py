@@ -38,7 +38,7 @@ WORD_BYTES = 8
 
 _HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ8s8s")
 _CRC = struct.Struct("<I4x")
-_KNOWN_MAX = 1 << 12  # each listing of a folder parses the same names
+_CACHED_MAX = 1 << 12  # each listing of a folder parses the same names
 _HEADERS_MAX = 1 << 8  # and following the links decodes the same headers
 _NAME = re.compile(r"segment-(\d{8})-(\d{8})\.log\Z")
 
@@ -76,13 +76,13 @@ class Segment(NamedTuple):
         return offset - self.start.offset + HEADER_BYTES
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def file_name(generation: int, number: int) -> str:
     """Returns the name of a segment's file."""
     return f"segment-{generation:08d}-{number:08d}.log"
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def _path_of(folder: str, which: tuple[int, int]) -> str:
     return os.path.join(folder, file_name(*which))
 
@@ -114,7 +114,7 @@ def segment_names(names: Sequence[str]) -> list[tuple[int, int]]:
     return sorted(filter(None, map(_key_of, names)))
 
 
-@lru_cache(_KNOWN_MAX)
+@lru_cache(_CACHED_MAX)
 def _key_of(name: str) -> tuple[int, int] | None:
     match = _NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None

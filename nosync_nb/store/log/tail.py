@@ -73,7 +73,7 @@ def read_tail(
         limit = chain.live[cut].start.offset if cut < len(chain.live) else upto
         if upto is not None and limit is not None and limit >= upto:
             limit, cut = upto, len(chain.live)
-        data = _content(files, folder, segment, end.offset, limit)
+        data = _read_content(files, folder, segment, end.offset, limit)
         more, damage = frames.scan_buffer(data, end.offset, end)
         pieces.append((end.offset, data))
         verified += more
@@ -82,9 +82,9 @@ def read_tail(
             damage = Damage(end.offset, "the file is too short")
         if damage is not None or (upto is not None and end.offset >= upto):
             break
-    notes = _judge(files, folder, chain, cut, end, damage, pieces, known, strict)
+    notes = _notes_or_damage(files, folder, chain, cut, end, damage, pieces, known, strict)
     headers = [segment.durable for segment in chain.live]
-    durable = _at_most(max([known, *headers]), start, verified)
+    durable = _mark_up_to(max([known, *headers]), start, verified)
     return LogTail(verified, end, durable, pieces, notes)
 
 
@@ -95,7 +95,7 @@ def tail_holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
             return segment.start == mark
         if segment.start.offset < mark.offset:
             at = segment.local(mark.offset) - frames.TRAILER_BYTES
-            trailer = _read(files, folder, segment, at, frames.TRAILER_BYTES)
+            trailer = _read_bytes(files, folder, segment, at, frames.TRAILER_BYTES)
             return trailer[: frames.DIGEST_BYTES] == mark.chain
     return False
 
@@ -105,7 +105,9 @@ def _continues(segment: Segment, end: Mark, *, first: bool) -> bool:
     return segment.start == end or (first and segment.start.offset < end.offset)
 
 
-def _content(files: Files, folder: str, segment: Segment, offset: int, limit: int | None) -> bytes:
+def _read_content(
+    files: Files, folder: str, segment: Segment, offset: int, limit: int | None
+) -> bytes:
     """Reads a segment from an offset of the stream up to `limit`, or to its end."""
     file = files.open(os.path.join(folder, segment.name))
     try:
@@ -116,7 +118,7 @@ def _content(files: Files, folder: str, segment: Segment, offset: int, limit: in
         file.close()
 
 
-def _read(files: Files, folder: str, segment: Segment, at: int, size: int) -> bytes:
+def _read_bytes(files: Files, folder: str, segment: Segment, at: int, size: int) -> bytes:
     file = files.open(os.path.join(folder, segment.name))
     try:
         return file.read_at(at, size)
@@ -124,7 +126,7 @@ def _read(files: Files, folder: str, segment: Segment, at: int, size: int) -> by
         file.close()
 
 
-def _judge(
+def _notes_or_damage(
     files: Files,
     folder: str,
     chain: Chain,
@@ -142,11 +144,11 @@ def _judge(
         durable = max(durable, stated)
     names = [segment.name for segment in chain.live[cut:]] + chain.detached
     for name in names:
-        seen, stated = _testimony(files, folder, name, end)
+        seen, stated = _evidence(files, folder, name, end)
         later, durable = later + seen, max(durable, stated)
     if damage is None and not names and durable <= end.seq:
         return []
-    where = _place(chain, cut, end)
+    where = _break_position(chain, cut, end)
     reason = damage.reason if damage else f"'{chain.missing}' is missing or unreadable"
     if durable > end.seq or (strict and later):
         raise CorruptLogError(
@@ -160,7 +162,7 @@ def _judge(
     return [f"{text} and are left out ({reason})"]
 
 
-def _place(chain: Chain, cut: int, end: Mark) -> tuple[str, int]:
+def _break_position(chain: Chain, cut: int, end: Mark) -> tuple[str, int]:
     """Returns the file and the byte where the stream breaks off."""
     if chain.live:
         segment = chain.live[max(0, cut - 1)]
@@ -168,7 +170,7 @@ def _place(chain: Chain, cut: int, end: Mark) -> tuple[str, int]:
     return chain.missing or segments.file_name(0, 0), 0
 
 
-def _testimony(files: Files, folder: str, name: str, end: Mark) -> tuple[int, int]:
+def _evidence(files: Files, folder: str, name: str, end: Mark) -> tuple[int, int]:
     """Returns (later frames, greatest `durable`) of a segment that is cut off."""
     file = files.open(os.path.join(folder, name))
     try:
@@ -183,7 +185,7 @@ def _testimony(files: Files, folder: str, name: str, end: Mark) -> tuple[int, in
     return count + 1, max(durable, segment.durable)
 
 
-def _at_most(seq: int, start: Mark, verified: list[Frame]) -> Mark:
+def _mark_up_to(seq: int, start: Mark, verified: list[Frame]) -> Mark:
     """Returns the mark after frame `seq`, or the nearest of those that were read."""
     if seq <= start.seq or not verified:
         return start

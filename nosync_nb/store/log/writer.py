@@ -36,9 +36,9 @@ _logger = logging.getLogger(__name__)
 class Writer:
     """The writing end of a log, from a segment that was just made.
 
-    Invariants: `durable <= head`. `_unsynced` holds exactly the frames in between. `_shown` equals
-    the head once it was published and the thread was notified. `_file` is the file of the last of
-    `_recent`, `_rotated` are those before it that are not synced, `_syncing` those that a sync
+    Invariants: `durable <= head`. `_unsynced` holds exactly the frames in between. `_published`
+    equals the head once readers and the thread were notified of it. `_file` is the file of the last
+    of `_live`, `_rotated` are those before it that are not synced, `_syncing` those that a sync
     uses, and `_replaced` those that are to be closed.
     """
 
@@ -55,9 +55,9 @@ class Writer:
         background: bool,
     ) -> None:
         self._files, self._folder, self._lease = files, folder, lease
-        self._recent, self._file = list(live), file
-        self._room = live[-1].start.offset + SEGMENT_BYTES_MAX
-        self._head, self._durable, self._shown = head, head, head
+        self._live, self._file = list(live), file
+        self._segment_limit = live[-1].start.offset + SEGMENT_BYTES_MAX
+        self._head, self._durable, self._published = head, head, head
         self._unsynced: deque[tuple[Mark, bytes]] = deque()
         self._rotated: list[File] = []
         self._syncing: tuple[File, ...] = ()
@@ -70,8 +70,8 @@ class Writer:
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._news = threading.Condition(self._lock)
+        self._wake_up = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
         self._waiting = 0
         self._idle = False
         self._callbacks: list[Callable[[int], None]] = []
@@ -98,7 +98,7 @@ class Writer:
     @property
     def segments(self) -> list[Segment]:
         """The live segments since the log was opened, ascending."""
-        return list(self._recent)
+        return list(self._live)
 
     def append(self, kind: int, payload: bytes) -> Position:
         """Writes one frame and publishes it, or publishes nothing.
@@ -117,7 +117,7 @@ class Writer:
             head = self._head
             frame, end = frames.build_frame(kind, payload, head, lease.number, self._durable.seq)
             try:
-                if end.offset > self._room and head.offset > self._recent[-1].start.offset:
+                if end.offset > self._segment_limit and head.offset > self._live[-1].start.offset:
                     self._rotate()
                 self._file.append(frame)
                 lease.check()
@@ -127,26 +127,26 @@ class Writer:
                 # IMPORTANT: also an interrupt. The next segment replaces any bytes after the
                 # head, be it a part of a frame or a segment that was begun. Further frames in
                 # this one would be at offsets that no reader reads.
-                self._note(error)
+                self._record_failure(error)
                 self._retry = self._fenced is None
-                self._work.notify()
+                self._wake_up.notify()
                 raise
             lease.publish(end.offset)
             if self._idle:
                 self._idle = False
-                self._work.notify()
-            self._shown = end
+                self._wake_up.notify()
+            self._published = end
         return Position(end.seq, head.offset)
 
     def show(self) -> None:
         """Publishes the head and notifies the syncing thread, if an interrupted append has not."""
-        if self._shown is self._head:
+        if self._published is self._head:
             return
         with self._lock:
             self._lease.publish(self._head.offset)
             if self._idle and self._has_work():
                 self._idle = False
-                self._work.notify()
+                self._wake_up.notify()
 
     def sync(self, seq: int | None = None) -> None:
         """Waits until a frame (the last one) is on disk.
@@ -168,9 +168,9 @@ class Writer:
                 elif running:
                     self._waiting += 1
                     self._idle = False
-                    self._work.notify()
+                    self._wake_up.notify()
                     try:
-                        interruptible_wait.wait_event(self._news)
+                        interruptible_wait.wait_event(self._progress)
                     finally:
                         self._waiting -= 1
 
@@ -179,17 +179,17 @@ class Writer:
         self._lease.check_process()
         self._lease.check()
         if self._stopped is not None:
-            raise self._refusal()
+            raise self._fenced_error()
 
     def stop(self, error: FencedError) -> None:
         """Refuses all further writes: another process owns the log elsewhere."""
         with self._lock:
             self._stopped = self._stopped or error
-            self._note(error)
-            self._work.notify_all()
-            self._news.notify_all()
+            self._record_failure(error)
+            self._wake_up.notify_all()
+            self._progress.notify_all()
 
-    def _refusal(self) -> FencedError:
+    def _fenced_error(self) -> FencedError:
         """Returns the error of an owner that may not continue."""
         if self._stopped is None:
             return self._lease.fenced()
@@ -206,8 +206,8 @@ class Writer:
         segment is full.
         """
         with self._lock:
-            if self._head.seq - self._recent[-1].start.seq >= NEAR_FRAMES:
-                self._room = 0
+            if self._head.seq - self._live[-1].start.seq >= NEAR_FRAMES:
+                self._segment_limit = 0
 
     def needless(self, chain: Sequence[Segment], covered: int) -> list[Segment]:
         """Returns the segments of the chain that are not needed, and removes them from `segments`.
@@ -217,24 +217,24 @@ class Writer:
         """
         older = segments.superseded_segments(chain, covered, self._head, 2 * SEGMENT_BYTES_MAX)
         if older:
-            self._forget(chain[len(older)].start.offset)
+            self._drop_segments(chain[len(older)].start.offset)
         return older
 
-    def _forget(self, offset: int) -> None:
+    def _drop_segments(self, offset: int) -> None:
         """Removes segments before the one that contains an offset; all of it is on disk.
 
         One more is retained, because a repair needs a predecessor for the segment that it keeps.
         """
         with self._lock:
-            while len(self._recent) > 2 and self._recent[2].start.offset <= offset:
-                del self._recent[0]
+            while len(self._live) > 2 and self._live[2].start.offset <= offset:
+                del self._live[0]
 
     def close(self) -> None:
         """Stops the thread and closes the files, without syncing."""
         with self._lock:
             self._closed = True
-            self._work.notify_all()
-            self._news.notify_all()
+            self._wake_up.notify_all()
+            self._progress.notify_all()
         if self._thread is not None:
             self._thread.join()
         close_all([*self._replaced, *self._rotated, self._file])
@@ -245,7 +245,7 @@ class Writer:
             with self._lock:
                 while not self._closed and not self._has_work():
                     self._idle = True
-                    if not self._work.wait(HEARTBEAT_S):
+                    if not self._wake_up.wait(HEARTBEAT_S):
                         self._lease.beat()
                 self._idle = False
                 if self._retry and not self._closed:
@@ -253,7 +253,7 @@ class Writer:
                     self._try_repair()
                     continue
                 if self._delay_s and not self._waiting and not self._closed:
-                    self._work.wait(self._delay_s)
+                    self._wake_up.wait(self._delay_s)
                 if self._closed or self._fenced is not None:
                     return
             try:
@@ -261,8 +261,8 @@ class Writer:
                 self._lease.beat()
             except Exception as error:  # `durable` must not stop rising without a message
                 with self._lock:
-                    self._note(error)
-                    self._news.notify_all()
+                    self._record_failure(error)
+                    self._progress.notify_all()
                 _logger.exception("the log's syncing thread failed")
 
     def _has_work(self) -> bool:
@@ -286,9 +286,9 @@ class Writer:
                 with self._lock:
                     self._syncing = ()
                     if reseals == self.reseals:
-                        self._note(error)
+                        self._record_failure(error)
                         self._try_repair()
-                    self._news.notify_all()
+                    self._progress.notify_all()
                 return
             finally:
                 with self._lock:
@@ -298,13 +298,13 @@ class Writer:
                 try:
                     self._lease.check()
                 except FencedError as error:
-                    self._note(error)
+                    self._record_failure(error)
                 else:
                     self._replaced += [each for each in rotated if each in self._rotated]
                     self._rotated = [each for each in self._rotated if each not in rotated]
                     self._close_replaced()
                     self._raise_durable(target)
-                self._news.notify_all()
+                self._progress.notify_all()
         self._call_back()
 
     def _sync_files(self, files: Sequence[File]) -> None:
@@ -350,7 +350,7 @@ class Writer:
             self._unsynced.popleft()
         self._lease.publish_durable(mark.seq)
 
-    def _note(self, error: BaseException) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         """Records a failure. The caller holds the lock."""
         if isinstance(error, FencedError):
             self._fenced = error
@@ -367,20 +367,20 @@ class Writer:
         if self._closed:
             raise DurabilityError(f"the log '{self._folder}' is closed")
         if self._fenced is not None:
-            raise self._refusal()
+            raise self._fenced_error()
         self._lease.check()
         start, head = self._durable, self._head
         kept = [(mark, data) for mark, data in self._unsynced if mark.seq <= head.seq]
-        segment = self._next(start)
+        segment = self._next_segment(start)
         try:
             rewritten = [data for _, data in kept]
             file = segments.create_segment(self._files, self._folder, segment, rewritten, sync=True)
         except BaseException as error:
-            self._note(error)
+            self._record_failure(error)
             raise
         self._replaced += [*self._rotated, self._file]
         self._rotated = []
-        live = [each for each in self._recent if each.start.offset < start.offset]
+        live = [each for each in self._live if each.start.offset < start.offset]
         self._continue_in([*live, segment], file)
         self._close_replaced()
         self._unsynced = deque(kept)
@@ -388,20 +388,20 @@ class Writer:
         self.reseals += 1
         self._lease.check()
         self._raise_durable(head)
-        self._news.notify_all()
+        self._progress.notify_all()
 
     def _rotate(self) -> None:
         """Continues in a new segment because this one is full; the next flush syncs it."""
-        segment = self._next(self._head)
+        segment = self._next_segment(self._head)
         file = segments.create_segment(self._files, self._folder, segment, sync=False)
         self._rotated.append(self._file)
-        self._continue_in([*self._recent, segment], file)
+        self._continue_in([*self._live, segment], file)
 
-    def _next(self, start: Mark) -> Segment:
+    def _next_segment(self, start: Mark) -> Segment:
         """Returns the header of the segment that continues at `start`."""
-        word = self._recent[-1].word
+        word = self._live[-1].word
         return segments.next_segment_name(
-            self._recent, start, self._lease.number, self._durable.seq, word
+            self._live, start, self._lease.number, self._durable.seq, word
         )
 
     def _continue_in(self, live: list[Segment], file: File) -> None:
@@ -410,6 +410,6 @@ class Writer:
         IMPORTANT: the list is one assignment, and the first one. A segment that is on disk and not
         in the list would be followed by another one with its number, or with a lower one.
         """
-        self._recent = live
+        self._live = live
         self._file = file
-        self._room = live[-1].start.offset + SEGMENT_BYTES_MAX
+        self._segment_limit = live[-1].start.offset + SEGMENT_BYTES_MAX

@@ -213,22 +213,22 @@ class RequirementHistory:
 
     def __init__(self) -> None:
         self.since: dict[int, int] = {}
-        self._said: ReplicationRequirement | None = None
+        self._latest: ReplicationRequirement | None = None
 
     @property
     def numbers(self) -> frozenset[int]:
-        return NO_NUMBERS if self._said is None else self._said.numbers
+        return NO_NUMBERS if self._latest is None else self._latest.numbers
 
     def begin(self, said: ReplicationRequirement | None) -> None:
         """Takes the record of a checkpoint; the newest checkpoint comes first."""
-        self._said = self._said or said
+        self._latest = self._latest or said
 
     def follow(self, said: ReplicationRequirement, end: int) -> None:
         """Takes the record of a frame that ends at an offset of the stream."""
         self.since.update(dict.fromkeys(self.numbers - said.numbers, end))
         for number in said.numbers & self.since.keys():
             del self.since[number]
-        self._said = said
+        self._latest = said
 
 
 def required_by_checkpoint(payload: Payload) -> Namers:

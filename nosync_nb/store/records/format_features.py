@@ -44,7 +44,7 @@ KNOWN: frozenset[str] = frozenset((INTERVALS, CODED))
 
 def required_features(catalog: Mapping[str, Any]) -> list[str]:
     """Returns the features that a reader of a catalog must know."""
-    return [INTERVALS] if any(map(holds_interval, _types(catalog))) else []
+    return [INTERVALS] if any(map(holds_interval, _column_types(catalog))) else []
 
 
 def required_features_of_json(text: bytes) -> list[str]:
@@ -52,7 +52,7 @@ def required_features_of_json(text: bytes) -> list[str]:
     return [CODED] if _CODED in text else []
 
 
-def _types(catalog: Mapping[str, Any]) -> Iterator[str]:
+def _column_types(catalog: Mapping[str, Any]) -> Iterator[str]:
     """Yields the types of all stored columns."""
     for stage in catalog.get("stages", ()):
         yield from (type_ for _, type_ in stage["schema"])

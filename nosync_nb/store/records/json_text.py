@@ -35,7 +35,7 @@ class CatalogText(dict[str, Any]):
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
-        inner = (f"{compact_json(key)}:{_text(value)}" for key, value in content.items())
+        inner = (f"{compact_json(key)}:{_value_text(value)}" for key, value in content.items())
         self.text = f"{{{','.join(inner)}}}"
 
 
@@ -52,7 +52,7 @@ class JsonPieceList(list[JsonPiece]):
         self.text = text
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"[{value.text}]" if isinstance(value, JsonPieceList) else compact_json(value)
 
 
@@ -115,7 +115,7 @@ def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
         return compact_json(meta).encode()
     own = f'{{"catalog":{catalog.text}}}'.encode()
     rest = {key: value for key, value in meta.items() if key != "catalog"}
-    return _joined(own, compact_json(rest).encode()) if rest else own
+    return _join_objects(own, compact_json(rest).encode()) if rest else own
 
 
 class CheckpointText:
@@ -130,9 +130,9 @@ class CheckpointText:
         needs, last = format_features.required_features_of_json(rest), self._last
         if last is None or last[0] is not catalog or last[1] != needs:
             last = self._last = catalog, needs, header_text({"catalog": catalog}, needs)
-        return _joined(last[2], rest)
+        return _join_objects(last[2], rest)
 
 
-def _joined(one: bytes, other: bytes) -> bytes:
+def _join_objects(one: bytes, other: bytes) -> bytes:
     """Returns the texts of two JSON objects, not empty and without common keys, as one object."""
     return b"".join((one[:-1], b",", other[1:]))

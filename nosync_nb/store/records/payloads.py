@@ -45,7 +45,7 @@ epoch that a rewind undoes (store/undo.py)."""
 NUMBERS_MAX = 2**31
 """Upper bound of the numbers of logs and traces: half of what an entry can hold."""
 
-_COPIED = 1 << 16
+_COPIED_BYTES_MAX = 1 << 16
 """Bytes of a payload up to which slices of it cost less than views, to make and to read."""
 
 _HEAD = struct.Struct("<QdI")
@@ -100,7 +100,7 @@ def decode_payload(data: bytes | memoryview) -> Payload:
     """
     # Runs for each frame of the log at every opening, hence without calls of our functions.
     end, new, read, size_of = len(data), tuple.__new__, _ENTRY.unpack_from, _ENTRY.size
-    view = data if end <= _COPIED else memoryview(data)
+    view = data if end <= _COPIED_BYTES_MAX else memoryview(data)
     try:
         epoch, utc, length = _HEAD.unpack_from(view)
         at = _HEAD.size + length
@@ -194,11 +194,11 @@ def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Pay
     """Returns the entries of payloads and of missed epochs in them, by log or trace."""
     made: dict[int, list[tuple[int, PayloadEntry]]] = {}
     for payload in payloads:
-        _sort(payload, made)
+        _add_entries(payload, made)
     return made
 
 
-def _sort(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
+def _add_entries(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
     """Adds the entries of one payload to `made`."""
     epoch = payload.epoch
     for each in payload.entries:
@@ -209,7 +209,7 @@ def _sort(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> 
             else:
                 made[number] = [(epoch, each)]
         elif kind == PAST:
-            _sort(decode_payload(data), made)
+            _add_entries(decode_payload(data), made)
 
 
 def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
@@ -362,14 +362,15 @@ def catalog_from_json(
         if "definition" in each:
             name, listed = each["name"], each["functions"]
             given = [
-                _captured(f, context_of(log_id, name, i, f[0]), load) for i, f in enumerate(listed)
+                _restore_function(f, context_of(log_id, name, i, f[0]), load)
+                for i, f in enumerate(listed)
             ]
             definition = Definition.from_json(each["definition"], given)
         catalog[each["name"]] = Stage.from_json(each, definition)
     return catalog
 
 
-def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> CapturedFunction:
+def _restore_function(data: Sequence[Any], context: str, unseal: Unseal | None) -> CapturedFunction:
     """Returns a function of a stage, loaded if `unseal` is given."""
     identity, text = data
     function: Function = UnavailableFunction("it could not be stored")

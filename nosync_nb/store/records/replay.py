@@ -30,7 +30,7 @@ class FrameReplay:
     """Decodes frames in their order; each call continues after the previous one."""
 
     def __init__(self) -> None:
-        self._waiting: list[FrameContent] = []
+        self._pending: list[FrameContent] = []
 
     def told(self, frames: Iterable[Frame]) -> list[FrameContent]:
         """Returns the contents of frames, in order.
@@ -46,23 +46,23 @@ class FrameReplay:
         unpack, new, plain = payloads.decode_payload, tuple.__new__, payloads.EPOCH
         for (seq, _), kind, data, _, _ in frames:  # runs for each frame of the log at every opening
             each = new(FrameContent, (seq, kind, unpack(data)))
-            if kind == plain and not self._waiting:
+            if kind == plain and not self._pending:
                 told.append(each)
                 continue
             if each.kind not in payloads.KINDS:
                 raise format_features.unknown_feature_error(f"a frame of kind {each.kind}")
             if each.kind == payloads.REPLAY:
-                self._waiting.append(each)
+                self._pending.append(each)
                 continue
             count = each.payload.meta.get("replays", 0) if each.kind in payloads.DEFINES else 0
-            if type(count) is not int or not 0 <= count <= len(self._waiting):
+            if type(count) is not int or not 0 <= count <= len(self._pending):
                 raise CorruptLogError(
                     f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
-                    f"{len(self._waiting)} are there",
+                    f"{len(self._pending)} are there",
                     hint="restore the log from a copy",
                 )
-            told += [*self._waiting[len(self._waiting) - count :], each]
-            self._waiting.clear()
+            told += [*self._pending[len(self._pending) - count :], each]
+            self._pending.clear()
         return told
 
 
@@ -77,13 +77,15 @@ def frame_changes(tail: Iterable[FrameContent]) -> Changes:
     run: list[Payload] = []
     for each in tail:
         if each.kind == payloads.REWIND:
-            made = _joined(made, payloads.entries_by_log(run), each.payload.epoch)
+            made = _join_changes(made, payloads.entries_by_log(run), each.payload.epoch)
             run = []
         run.append(each.payload)
-    return _joined(made, payloads.entries_by_log(run)) if made else payloads.entries_by_log(run)
+    return (
+        _join_changes(made, payloads.entries_by_log(run)) if made else payloads.entries_by_log(run)
+    )
 
 
-def _joined(one: Changes, other: Changes, upto: int | None = None) -> Changes:
+def _join_changes(one: Changes, other: Changes, upto: int | None = None) -> Changes:
     """Returns changes and those that followed them, up to an epoch."""
     made = {number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}}
     if upto is None:

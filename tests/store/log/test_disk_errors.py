@@ -247,7 +247,7 @@ def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
 
 
 @pytest.mark.fault(48)
-@pytest.mark.parametrize("step", ["_continue_in", "_next"])
+@pytest.mark.parametrize("step", ["_continue_in", "_next_segment"])
 def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
     path: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -27,7 +27,7 @@ from nosync_nb.store.log import (
     writer,
 )
 from nosync_nb.store.log.fencing import SILENT_S
-from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity, _started
+from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity, _start_ticks
 
 
 @pytest.fixture
@@ -1054,7 +1054,7 @@ def test_a_pid_that_came_back_does_not_lock_the_log_of_a_dead_owner(path: str, l
     class Parent(HostIdentity):
         def identity(self) -> ProcessIdentity:
             me = super().identity()
-            return me._replace(pid=parent, started=(_started(parent) or 0) + later)
+            return me._replace(pid=parent, started=(_start_ticks(parent) or 0) + later)
 
     here = HostIdentity()
     assert here.alive(here.identity())
