@@ -80,13 +80,13 @@ class HistoryLayer(LazyLayer):
         after: int | None,
         rows_count: int,
     ) -> None:
-        def made() -> tuple[Batch, ...]:
+        def read_rows() -> tuple[Batch, ...]:
             updates = [b.updates for b in history.changes(log, after, span.upper - 1)]
             if not updates:
                 return (empty_batch(layout),)
             return (arrange(layout, concat_updates(updates, layout.types)),)
 
-        super().__init__(*span, rows_count, made)
+        super().__init__(*span, rows_count, read_rows)
         self.log, self.after = log, after
 
     def said(self) -> dict[str, Any] | None:
@@ -103,8 +103,8 @@ def files_needed(trace: Trace) -> set[str]:
     """Returns the files that the layers of a trace are made from when a reader accesses them."""
     names: set[str] = set()
     for layer in trace.layers:
-        own = layer.needs if isinstance(layer, LazyLayer) else (ref.path for ref in layer.files)
-        names.update(own)
+        paths = layer.needs if isinstance(layer, LazyLayer) else (ref.path for ref in layer.files)
+        names.update(paths)
     return names
 
 

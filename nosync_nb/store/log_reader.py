@@ -97,35 +97,37 @@ def recover_state(
     """
     with guarded_decoding("the log"):
         ledger = EpochIndex.restored(store.epoch, store.times, store.meta)
-        said = None
+        written = None
         if "catalog" in store.meta:
-            said = _written_at(store.epoch, store.meta, None, store.log.checkpoint_seq)
-        epoch, said = written_catalog(ledger, store.tail, store.epoch, said, store.log.durable)
-        if said is None:
+            written = _written_at(store.epoch, store.meta, None, store.log.checkpoint_seq)
+        epoch, written = written_catalog(
+            ledger, store.tail, store.epoch, written, store.log.durable
+        )
+        if written is None:
             empty = Snapshot(VersionState(epoch, {}), Graph(), {}, visible_columns(store.history))
             return RecoveredState(store, ledger, empty)
-        judgement = catalog_trust(store, said)
+        trust = catalog_trust(store, written)
         describe = describe or partial(described, store.log.id)
-        data, catalog = describe(said, judgement, epoch)
+        data, catalog = describe(written, trust, epoch)
         graph = restored_graph(store.changes, data)
         hidden_columns(store.history, named_logs(graph), catalog)
         store.remember(graph, store.changes)
         version = VersionState(epoch, store.restored(graph))
         snapshot = Snapshot(version, graph, catalog, visible_columns(store.history))
-        return RecoveredState(store, ledger, snapshot, data, said, judgement)
+        return RecoveredState(store, ledger, snapshot, data, written, trust)
 
 
 def follow_frames(before: RecoveredState, tail: list[FrameContent]) -> RecoveredState:
     """Returns the state that a reader has after the frames that the owner appended since."""
     store, ledger, last = before.store, before.ledger, before.snapshot
-    epoch, said = written_catalog(ledger, tail, last.epoch, before.said, store.log.durable)
+    epoch, written = written_catalog(ledger, tail, last.epoch, before.said, store.log.durable)
     graph, catalog = last.graph, last.catalog
-    if said is not None and said is not before.said:
-        judgement = catalog_trust(store, said)
-        data, catalog = described(store.log.id, said, judgement, epoch)
+    if written is not None and written is not before.said:
+        trust = catalog_trust(store, written)
+        data, catalog = described(store.log.id, written, trust, epoch)
         graph = Graph(payloads.restored_nodes(data), data["numbers"])
         hidden_columns(store.history, named_logs(graph), catalog)
-        before = before._replace(data=data, said=said, judged=judgement)
+        before = before._replace(data=data, said=written, judged=trust)
     changes = payloads.entries_by_log(each.payload for each in tail)
     store.remember(graph, changes)
     version = VersionState(epoch, store.followed_by(graph, last.version, last.graph, changes))
@@ -191,12 +193,12 @@ def _written_at(
     epoch: int, meta: Mapping[str, Any], before: WrittenCatalog | None, frame: int
 ) -> WrittenCatalog:
     catalog = meta["catalog"]
-    known, had = ({}, {}) if before is None else (before.defined, before.catalog)
+    offsets, earlier_catalog = ({}, {}) if before is None else (before.defined, before.catalog)
     return WrittenCatalog(
         epoch,
         catalog,
         meta.get("signed"),
-        defined.offsets_after_definition(known, had, catalog, frame),
+        defined.offsets_after_definition(offsets, earlier_catalog, catalog, frame),
     )
 
 

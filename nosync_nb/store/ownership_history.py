@@ -74,8 +74,8 @@ def _includes_frame(reigns: Reigns, generation: int, word: bytes, seq: int) -> b
     """Returns True if an owner is one of those of a log and wrote up to this frame there."""
     if generation < min(reigns, default=generation + 1):
         return True
-    known = reigns.get(generation)
-    return known is not None and known.word == word and seq <= known.last
+    tenure = reigns.get(generation)
+    return tenure is not None and tenure.word == word and seq <= tenure.last
 
 
 class OwnershipHistory:
@@ -113,5 +113,5 @@ class OwnershipHistory:
             **self._earlier,
             self._current_head.generation: OwnerTenure(self._current_head.word, seq),
         }
-        kept = sorted(reigns)[-KEPT_MAX:]
-        return {_KEY: [[each, reigns[each].word.hex(), reigns[each].last] for each in kept]}
+        retained = sorted(reigns)[-KEPT_MAX:]
+        return {_KEY: [[each, reigns[each].word.hex(), reigns[each].last] for each in retained]}

@@ -59,10 +59,12 @@ class Retention(NamedTuple):
         """The limits as a user writes them: bytes, `"500 B, 100 files, 3x"`, or None for none."""
         if self.files is self.writes is None:
             return self.budget
-        said = [] if self.budget is None else [f"{self.budget} B"]
-        said += [] if self.files is None else [f"{self.files} file{'' if self.files == 1 else 's'}"]
-        said += [] if self.writes is None else [f"{self.writes:.15g}x"]
-        return ", ".join(said)
+        limits = [] if self.budget is None else [f"{self.budget} B"]
+        limits += (
+            [] if self.files is None else [f"{self.files} file{'' if self.files == 1 else 's'}"]
+        )
+        limits += [] if self.writes is None else [f"{self.writes:.15g}x"]
+        return ", ".join(limits)
 
     @property
     def asked(self) -> int | str | None:
@@ -72,15 +74,15 @@ class Retention(NamedTuple):
         unit, size = max(
             ((u, s) for u, s in _UNITS.items() if self.seconds % s == 0), key=lambda each: each[1]
         )
-        many = self.seconds // size
-        return f"{many} {unit}{'' if many == 1 else 's'}"
+        count = self.seconds // size
+        return f"{count} {unit}{'' if count == 1 else 's'}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the entries of a catalog, by key; defaults are left out."""
         data = self._asdict()
-        named = {name: data.pop(name) for name in _LIMITS}
-        said = {name: most for name, most in named.items() if most is not None}
-        bounds = {BOUNDS: said} if said else {}
+        limits = {name: data.pop(name) for name in _LIMITS}
+        given = {name: most for name, most in limits.items() if most is not None}
+        bounds = {BOUNDS: given} if given else {}
         if self.budget is None:  # as in releases without a budget
             del data["budget"]
         plain = self._replace(files=None, writes=None)
@@ -115,8 +117,8 @@ class Retention(NamedTuple):
 def retention_of(catalog: Mapping[str, Any]) -> Retention:
     """Returns the policy of a validated catalog."""
     bounds = catalog.get(BOUNDS) or {}
-    named: dict[str, Any] = {name: bounds.get(name) for name in _LIMITS}
-    return Retention(**(catalog.get(KEY) or {}), **named)
+    limits: dict[str, Any] = {name: bounds.get(name) for name in _LIMITS}
+    return Retention(**(catalog.get(KEY) or {}), **limits)
 
 
 def without_pins(catalog: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,15 +142,22 @@ def bounds_well_formed(data: Any) -> bool:
 def well_formed(data: Any, epoch: int) -> bool:
     """Returns True if the retention of a catalog at an epoch can be the output of `to_json`."""
     try:
-        said = Retention(**data, files=None, writes=None)
-        whole = type(said.pins) is dict and all(isinstance(name, str) for name in said.pins)
-        numbers = [*said.pins.values(), said.epochs or 1, said.seconds or 1, said.budget or 1]
+        retention = Retention(**data, files=None, writes=None)
+        has_names = type(retention.pins) is dict and all(
+            isinstance(name, str) for name in retention.pins
+        )
+        numbers = [
+            *retention.pins.values(),
+            retention.epochs or 1,
+            retention.seconds or 1,
+            retention.budget or 1,
+        ]
     except (TypeError, AttributeError):
         return False
-    if not whole or not all(type(number) is int for number in numbers):
+    if not has_names or not all(type(number) is int for number in numbers):
         return False
     return (
-        all(0 <= at <= epoch for at in said.pins.values())
+        all(0 <= at <= epoch for at in retention.pins.values())
         and all(1 <= number <= _COUNT_MAX for number in numbers[-3:-1])
         and 1 <= numbers[-1] <= _BYTES_MAX
     )
@@ -191,10 +200,10 @@ def parse_bounds(asked: Any) -> DiskBudget:
     """
     if asked is None or asked == "none":
         return DiskBudget()
-    said: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     for part in asked.split(",") if isinstance(asked, str) else [asked]:
         name, value = _parse_bound(part)
-        if value is None or name in said:
+        if value is None or name in limits:
             raise SchemaError(
                 f"budget={asked!r}: {part!r} is "
                 + ("said twice" if value is not None else "no size, number of files, or how often"),
@@ -202,8 +211,8 @@ def parse_bounds(asked: Any) -> DiskBudget:
                 " what comes in to be written three times at most (1x: once, as it comes),"
                 ' "2 GB, 500 files, 3x", or budget="none"',
             )
-        said[name] = value
-    return DiskBudget(**said)
+        limits[name] = value
+    return DiskBudget(**limits)
 
 
 def _parse_bound(part: Any) -> tuple[str, Any]:

@@ -75,14 +75,14 @@ class RunFiles:
             traces: the orders, with the number of the trace of each.
             updates: must not be used afterwards.
         """
-        made: dict[Layout, ArrangedChange] = {}
+        arranged: dict[Layout, ArrangedChange] = {}
         for at, (layout, number) in enumerate(traces.items(), 1):
             batch = arrange(layout, updates, consumed=at == len(traces))
             try:
-                made[layout] = self.spilled(number, ArrangedChange((batch,)), epoch)
+                arranged[layout] = self.spilled(number, ArrangedChange((batch,)), epoch)
             except DurabilityError:  # the commit will fail in the same way, and reports the error
-                made[layout] = ArrangedChange((batch,))
-        return made
+                arranged[layout] = ArrangedChange((batch,))
+        return arranged
 
     def end(self, *, failed: bool) -> None:
         """Deletes the files that are not needed any more; after a failure all of them."""

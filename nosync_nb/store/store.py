@@ -216,11 +216,18 @@ class Store:
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
-        made = [(each.epoch, self._entries(each, graph)) for each in missed]
-        own = self._entries(draft, graph, before)
-        to = None if back is None else draft.epoch
-        stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True, back=to)
-        entries = [*payloads.missed_epoch_entries(made, now), *own, *stamped, *(back or ())]
+        missed_entries = [(each.epoch, self._entries(each, graph)) for each in missed]
+        new_entries = self._entries(draft, graph, before)
+        rewound_to = None if back is None else draft.epoch
+        stamped = self.clocks.stamped(
+            graph, [*missed_entries, (draft.epoch, new_entries)], defines=True, back=rewound_to
+        )
+        entries = [
+            *payloads.missed_epoch_entries(missed_entries, now),
+            *new_entries,
+            *stamped,
+            *(back or ()),
+        ]
         return payloads.encode_payload(draft.epoch, now, meta, entries)
 
     def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
@@ -246,17 +253,17 @@ class Store:
             payloads.clear_entry(number) for number in draft.cleared if number not in unwritten
         ]
         spilled: dict[int, tuple[Batch, ArrangedChange]] = {}  # referenced, so ids stay valid
-        for at, (number, layout, held) in enumerate(draft.logged):
+        for at, (number, layout, change) in enumerate(draft.logged):
             if number in unwritten:
                 continue
-            if not held.refs and self.large(held.parts[0]):
-                (batch,) = held.parts
+            if not change.refs and self.large(change.parts[0]):
+                (batch,) = change.parts
                 if batch.layout is UNORDERED:
                     batch = arrange(layout, batch.updates)
-                held = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
-                spilled[id(batch)] = batch, held
-                draft.logged[at] = (number, layout, held)
-            entries.append(payloads.batch_entry(number, layout, held))
+                change = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
+                spilled[id(batch)] = batch, change
+                draft.logged[at] = (number, layout, change)
+            entries.append(payloads.batch_entry(number, layout, change))
         for number, trace in (draft.since(before) if before else draft.traces).items():
             if not trace.layers or trace.layers[-1].upper <= draft.epoch or number in unwritten:
                 continue
@@ -264,10 +271,10 @@ class Store:
             if last.rows_count <= SPILL_ROWS and not last.files:
                 continue
             if not last.files:
-                known = spilled.get(id(last.parts[0])) if len(last.parts) == 1 else None
+                written = spilled.get(id(last.parts[0])) if len(last.parts) == 1 else None
                 stem = f"trace{number}-{last.lower}-{last.upper}"
-                held = known[1] if known else self.spill(last.parts, trace.layout, stem)
-                last = Layer(last.lower, last.upper, held.parts, held.refs)
+                change = written[1] if written else self.spill(last.parts, trace.layout, stem)
+                last = Layer(last.lower, last.upper, change.parts, change.refs)
                 layers = (*trace.layers[:-1], last)
                 draft.traces[number] = Trace(trace.layout, layers, trace.memos)
             self.writes.add(last.files)
@@ -276,14 +283,14 @@ class Store:
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = payloads.TRACE if before is None else payloads.RESET
                 entries.append(payloads.layer_entry(kind, number, last))
-        self.writes.come(ref for _, _, held in draft.logged for ref in held.refs)
+        self.writes.come(ref for _, _, change in draft.logged for ref in change.refs)
         return entries
 
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> ArrangedChange:
         """Writes batches to part files and maps them back."""
         stem = f"{stem}-g{self.log.generation}"
-        made, refs = write_and_release(self.parts, [*parts], layout, stem, files=self.files)
-        return ArrangedChange(tuple(made), tuple(refs))
+        batches, refs = write_and_release(self.parts, [*parts], layout, stem, files=self.files)
+        return ArrangedChange(tuple(batches), tuple(refs))
 
     def open_part(self, ref: PartRef, layout: Layout) -> Batch:
         """Maps a part file that was just written. Cost: the read of a header, whatever its size."""
@@ -313,10 +320,16 @@ class Store:
             times: when each epoch was committed, doubles of seconds UTC.
             past: the manifest of the history up to the version.
         """
-        layers, sound, held = trace_recovery.listed_layers(graph, version)
-        entries = [PayloadEntry(TIMES, payloads.INLINE, times), *held]
-        own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
-        meta = {**own, **meta, "layers": layers, nonnegative_layers.KEY: sound, "history": past}
+        layers, nonnegative, inline = trace_recovery.listed_layers(graph, version)
+        entries = [PayloadEntry(TIMES, payloads.INLINE, times), *inline]
+        branch = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
+        meta = {
+            **branch,
+            **meta,
+            "layers": layers,
+            nonnegative_layers.KEY: nonnegative,
+            "history": past,
+        }
         text = self._checkpoint_text.of(meta.pop("catalog", None), meta)
         return payloads.encode_payload(version.epoch, time.time(), text, entries)
 
@@ -334,18 +347,20 @@ class Store:
         """
         pairs = []
         for layer in trace.layers:
-            remembered = isinstance(layer, HistoryLayer) and not layer.is_made
-            remembered = remembered and not thinned
-            if layer.files or remembered or not layer.rows_count:
+            in_history = isinstance(layer, HistoryLayer) and not layer.is_made
+            in_history = in_history and not thinned
+            if layer.files or in_history or not layer.rows_count:
                 continue
-            again = layer.encoded is not None
+            in_checkpoint = layer.encoded is not None
             size = len(trace_recovery.encoded_traces(trace.layout, layer))
-            if size > (SETTLED_BYTES if again else SPILL_BYTES):
+            if size > (SETTLED_BYTES if in_checkpoint else SPILL_BYTES):
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
-                spill = self.spill(layer.parts, trace.layout, stem)
-                seen = layer.seen if len(spill.parts) == len(layer.parts) else None
-                filed = Layer(layer.lower, layer.upper, spill.parts, spill.refs, seen=seen)
-                pairs.append((layer, filed))
+                change = self.spill(layer.parts, trace.layout, stem)
+                statistics = layer.seen if len(change.parts) == len(layer.parts) else None
+                in_files = Layer(
+                    layer.lower, layer.upper, change.parts, change.refs, seen=statistics
+                )
+                pairs.append((layer, in_files))
         return pairs
 
     def filed(self, number: int, layout: Layout, batch: Batch, epoch: int) -> Layer:
@@ -372,23 +387,25 @@ class Store:
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """Returns the traces after the last frame. Cost: the same for any number of rows."""
-        layers, sound = self.meta.get("layers", {}), self.meta.get(nonnegative_layers.KEY, {})
-        sound = {} if self.foreign else sound
-        inline, then = self._inline, self._checkpoint_history
-        known = trace_recovery.of_checkpoint(layers, inline, self.checked_part, then, sound)
+        layers, nonnegative = self.meta.get("layers", {}), self.meta.get(nonnegative_layers.KEY, {})
+        nonnegative = {} if self.foreign else nonnegative
+        inline, history = self._inline, self._checkpoint_history
+        traces = trace_recovery.of_checkpoint(
+            layers, inline, self.checked_part, history, nonnegative
+        )
         if self.back is not None:
-            gone = undo.read_undone(self.tail, self.epoch)
-            known = trace_recovery.traces_at(
-                known, graph, self._checkpoint_history, self.back, gone
+            undone = undo.read_undone(self.tail, self.epoch)
+            traces = trace_recovery.traces_at(
+                traces, graph, self._checkpoint_history, self.back, undone
             )
-        return trace_recovery.extend_traces(graph, known, self.changes, self.checked_part)
+        return trace_recovery.extend_traces(graph, traces, self.changes, self.checked_part)
 
     def followed_by(
         self, graph: Graph, before: VersionState, old: Graph, changes: Changes
     ) -> dict[int, Trace]:
         """Returns the traces after further frames, from those of a version."""
-        known = trace_recovery.traces_of_version(before, old)
-        return trace_recovery.extend_traces(graph, known, changes, self.checked_part)
+        traces = trace_recovery.traces_of_version(before, old)
+        return trace_recovery.extend_traces(graph, traces, changes, self.checked_part)
 
     def release(self) -> None:
         """Drops the data that only `restored` needs."""
@@ -417,10 +434,10 @@ class Store:
         """
         needed = self._required_files()
         named = needed.union(self.retired, self.named)
-        there = [*self.files.names(self.parts), *self.files.names(self.packs)]
+        existing = [*self.files.names(self.parts), *self.files.names(self.packs)]
         if not self.log.unread and not self.foreign:
-            self.remove(n for n in there if is_safe_file_name(n, PART, PACK) and n not in named)
-        return sorted(needed.difference(there))
+            self.remove(n for n in existing if is_safe_file_name(n, PART, PACK) and n not in named)
+        return sorted(needed.difference(existing))
 
     def _required_files(self) -> set[str]:
         """Returns every file that the checkpoint, the frames after it, or the history name."""

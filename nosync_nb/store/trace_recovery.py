@@ -72,31 +72,31 @@ def listed_layers(
         are non-negative, see `nonnegative_layers`. Then the inline layers.
     """
     layers: dict[str, Any] = {}
-    sound: dict[str, list[int]] = {}
+    nonnegative: dict[str, list[int]] = {}
     entries = []
-    owner, named = trace_logs(graph), nonnegative_layers.nonnegative_text(graph)
+    log_of, of_readers = trace_logs(graph), nonnegative_layers.nonnegative_text(graph)
     for number, trace in version.traces.items():
-        if number not in owner:
+        if number not in log_of:
             continue
-        told: list[Any] = []
-        has: list[Layer] = []
+        listed: list[Any] = []
+        written: list[Layer] = []
         for layer in trace.layers:
-            said = layer.said() if isinstance(layer, HistoryLayer) else None
-            if layer.files or said is not None:
-                told.append([layer.lower, layer.upper, said or layer.files])
-            elif layer.rows_count or layer.upper - layer.lower > 1 or not has:
-                told.append([layer.lower, layer.upper, None])
+            history_entry = layer.said() if isinstance(layer, HistoryLayer) else None
+            if layer.files or history_entry is not None:
+                listed.append([layer.lower, layer.upper, history_entry or layer.files])
+            elif layer.rows_count or layer.upper - layer.lower > 1 or not written:
+                listed.append([layer.lower, layer.upper, None])
                 entries.append(
                     PayloadEntry(number, payloads.INLINE, encoded_traces(trace.layout, layer))
                 )
             else:
                 continue
-            has.append(layer)
-        layers[str(number)] = [owner[number], trace.layout, told]
-        if number in named:
+            written.append(layer)
+        layers[str(number)] = [log_of[number], trace.layout, listed]
+        if number in of_readers:
             nonnegative_layers.mark_nonnegative(trace)
-            sound[str(number)] = nonnegative_layers.nonnegative_layer_positions(has)
-    return layers, sound, entries
+            nonnegative[str(number)] = nonnegative_layers.nonnegative_layer_positions(written)
+    return layers, nonnegative, entries
 
 
 def of_checkpoint(
@@ -120,7 +120,7 @@ def of_checkpoint(
     for number, (log, shape, listed) in layers.items():
         layout = Layout.from_json(shape)
         entries = iter(inline.get(int(number), ()))
-        made: list[LazyLayer] = []
+        restored: list[LazyLayer] = []
         for lower, upper, files in listed:
             if not lower < upper:
                 raise CorruptLogError(
@@ -128,24 +128,24 @@ def of_checkpoint(
                     hint="restore the log from a copy",
                 )
             if isinstance(files, dict):
-                made.append(_history_layer(Interval(lower, upper), log, files, layout, history))
+                restored.append(_history_layer(Interval(lower, upper), log, files, layout, history))
             elif files is None:
-                made.append(_inline_layer(lower, upper, [next(entries).data], layout))
+                restored.append(_inline_layer(lower, upper, [next(entries).data], layout))
             else:
                 refs = refs_from_json(files)
-                made.append(_layer_in_files(lower, upper, refs, layout, open_part))
-        nonnegative_layers.trust_nonnegative(made, sound, number)
-        traces[int(number)] = RecoveredTrace(log, Trace(layout, tuple(made)))
+                restored.append(_layer_in_files(lower, upper, refs, layout, open_part))
+        nonnegative_layers.trust_nonnegative(restored, sound, number)
+        traces[int(number)] = RecoveredTrace(log, Trace(layout, tuple(restored)))
     return traces
 
 
 def _history_layer(
-    span: Interval, log: int, said: Mapping[str, Any], layout: Layout, history: History
+    span: Interval, log: int, entry: Mapping[str, Any], layout: Layout, history: History
 ) -> HistoryLayer:
     """Returns the layer of a log's history that a checkpoint names."""
-    after, rows_count = said["after"], said["rows"]
-    numbers = (rows_count, said["log"], 0 if after is None else after)
-    if not all(type(number) is int and number >= 0 for number in numbers) or said["log"] != log:
+    after, rows_count = entry["after"], entry["rows"]
+    numbers = (rows_count, entry["log"], 0 if after is None else after)
+    if not all(type(number) is int and number >= 0 for number in numbers) or entry["log"] != log:
         raise CorruptLogError(
             f"the checkpoint names a past of log {log} that is none",
             hint="restore the log from a copy",
@@ -161,16 +161,16 @@ def traces_of_version(version: VersionState, graph: Graph) -> dict[int, Recovere
 
 def trace_logs(graph: Graph) -> dict[int, int]:
     """Returns every trace that is written, with the log that feeds it."""
-    owner: dict[int, int] = {}
+    log_of: dict[int, int] = {}
     for node in graph:
         for number in node.traces.values():
             assert node.log is not None
-            owner[number] = node.log
+            log_of[number] = node.log
         for number in node.state:
-            owner[number] = number
+            log_of[number] = number
     for number in graph.unwritten:
-        owner.pop(number, None)
-    return owner
+        log_of.pop(number, None)
+    return log_of
 
 
 def share_parts(draft: EpochResult, graph: Graph) -> None:
@@ -178,17 +178,17 @@ def share_parts(draft: EpochResult, graph: Graph) -> None:
 
     Recovery does the same: a layer of one epoch is rebuilt from the batch of its log.
     """
-    filed = {number: held for number, _, held in draft.logged if held.refs}
-    draft.spares(ref.path for held in filed.values() for ref in held.refs)
+    changes_in_files = {number: change for number, _, change in draft.logged if change.refs}
+    draft.spares(ref.path for change in changes_in_files.values() for ref in change.refs)
     span = (draft.epoch, draft.epoch + 1)
-    for number, log in trace_logs(graph).items() if filed else ():
-        held, trace = filed.get(log), draft.traces.get(number)
-        if held is None or trace is None or not trace.layers:
+    for number, log in trace_logs(graph).items() if changes_in_files else ():
+        change, trace = changes_in_files.get(log), draft.traces.get(number)
+        if change is None or trace is None or not trace.layers:
             continue
         last = trace.layers[-1]
-        same = held.parts[0].layout == trace.layout and (last.lower, last.upper) == span
+        same = change.parts[0].layout == trace.layout and (last.lower, last.upper) == span
         if same and not last.files:
-            layer = Layer(*span, held.parts, held.refs)
+            layer = Layer(*span, change.parts, change.refs)
             layers = (*trace.layers[:-1], layer)
             draft.traces[number] = Trace(trace.layout, layers, trace.memos)
         draft.spare.difference_update(ref.path for ref in draft.traces[number].layers[-1].files)
@@ -211,35 +211,39 @@ def traces_at(
         CorruptLogError: a needed trace without a history has no layer that ends at the epoch, and
             the changes to subtract from it are not known.
     """
-    named = {node.log for node in graph if node.name is not None}
-    asked = {number for node in graph for number in (*node.traces.values(), *node.state)}
-    made = {}
+    named_logs = {node.log for node in graph if node.name is not None}
+    needed = {number for node in graph for number in (*node.traces.values(), *node.state)}
+    rewound = {}
     for number, (log, trace) in known.items():
-        beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
-        told = gone.get(log) if beyond else None
-        cut = None if told is None else subtract_undone(trace, epoch, told.since, told.last)
-        if cut is not None:
-            made[number] = RecoveredTrace(log, cut)
+        reaches_beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
+        undone = gone.get(log) if reaches_beyond else None
+        subtracted = (
+            None if undone is None else subtract_undone(trace, epoch, undone.since, undone.last)
+        )
+        if subtracted is not None:
+            rewound[number] = RecoveredTrace(log, subtracted)
             continue
         layers = ended_logs(trace, epoch)
         lower = layers[-1].upper if layers else 0
-        told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
-        if layers and not told_apart:  # a later step covers the epoch, or it was downsampled
+        is_retained = log not in named_logs or any(
+            lower - 1 in each for each in past.epochs(log, epoch)
+        )
+        if layers and not is_retained:  # a later step covers the epoch, or it was downsampled
             layers, lower = [], 0
-        whole = len(layers) == len(trace.layers)
-        if not whole and log in named and number != log and lower <= epoch:
+        is_complete = len(layers) == len(trace.layers)
+        if not is_complete and log in named_logs and number != log and lower <= epoch:
             span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
             count = max(1, trace.rows_count)
             layers.append(HistoryLayer(trace.layout, past, log, span, after, count))
-        elif beyond:
-            if number in asked:
+        elif reaches_beyond:
+            if number in needed:
                 raise CorruptLogError(
                     f"the checkpoint does not tell trace {number} at epoch {epoch}",
                     hint="restore the log from a copy",
                 )
             continue
-        made[number] = RecoveredTrace(log, Trace(trace.layout, tuple(layers)))
-    return made
+        rewound[number] = RecoveredTrace(log, Trace(trace.layout, tuple(layers)))
+    return rewound
 
 
 # -- what followed -------------------------------------------------------------------------------
@@ -270,16 +274,16 @@ def history_layers(history: History, graph: Graph, changes: Changes) -> None:
         if node.name is None or node.log is None:
             continue
         log, layout = node.log, node.log_layout
-        run: list[tuple[int, bytes | memoryview]] = []
+        inline: list[tuple[int, bytes | memoryview]] = []
         for epoch, (_, kind, data) in changes.get(log, ()):
             if kind == payloads.INLINE:
-                run.append((epoch, data))
+                inline.append((epoch, data))
             elif kind == payloads.FILES:
-                history.append_encoded(log, layout, run, _updates_and_counts)
-                run = []
-                refs, had = payloads.batch_files(data, layout)
-                history.append_files(log, epoch, had, refs)
-        history.append_encoded(log, layout, run, _updates_and_counts)
+                history.append_encoded(log, layout, inline, _updates_and_counts)
+                inline = []
+                refs, file_layout = payloads.batch_files(data, layout)
+                history.append_files(log, epoch, file_layout, refs)
+        history.append_encoded(log, layout, inline, _updates_and_counts)
 
 
 def _extend_trace(
@@ -287,7 +291,7 @@ def _extend_trace(
     layout: Layout,
     log: int,
     node: Node,
-    known: Mapping[int, RecoveredTrace],
+    earlier: Mapping[int, RecoveredTrace],
     changes: Changes,
     open_part: Open,
 ) -> Trace:
@@ -298,57 +302,58 @@ def _extend_trace(
     adds.
     """
     logged = [each for each in changes.get(log, ()) if each[1].kind in _BATCHES]
-    own = [each for each in changes.get(number, ()) if each[1].kind not in _BATCHES]
-    emptied = max((i for i, (_, x) in enumerate(own) if x.kind == payloads.CLEAR), default=-1)
+    entries = [each for each in changes.get(number, ()) if each[1].kind not in _BATCHES]
+    emptied = max((i for i, (_, x) in enumerate(entries) if x.kind == payloads.CLEAR), default=-1)
     if emptied >= 0 and number != log:
         raise CorruptLogError(
-            f"epoch {own[emptied][0]} empties trace {number} of log {log}, which no operator owns",
+            f"epoch {entries[emptied][0]} empties trace {number} of log {log},"
+            " which no operator owns",
             hint="restore the log from a copy",
         )
-    whole = [(e, x) for e, x in own[emptied + 1 :] if x.kind == payloads.RESET]
+    resets = [(e, x) for e, x in entries[emptied + 1 :] if x.kind == payloads.RESET]
     layers: list[Layer]
-    if emptied >= 0 and not whole:
+    if emptied >= 0 and not resets:
         layers = []
-        logged = [(e, x) for e, x in logged if e >= own[emptied][0]]
-    elif whole:
-        layers = [_layer_of_entry(x, layout, open_part) for _, x in whole]
-        logged = [(e, x) for e, x in logged if e > whole[-1][0]]
+        logged = [(e, x) for e, x in logged if e >= entries[emptied][0]]
+    elif resets:
+        layers = [_layer_of_entry(x, layout, open_part) for _, x in resets]
+        logged = [(e, x) for e, x in logged if e > resets[-1][0]]
     else:
-        layers = list(_earlier_layers(number, layout, log, known))
-    named = {e: x for e, x in own if x.kind == payloads.TRACE}
-    had = layout if number == log else node.log_layout
-    run: list[PayloadEntry] = []
+        layers = list(_earlier_layers(number, layout, log, earlier))
+    layer_entries = {e: x for e, x in entries if x.kind == payloads.TRACE}
+    file_layout = layout if number == log else node.log_layout
+    inline: list[PayloadEntry] = []
     start = stop = 0
     for epoch, entry in logged:
-        if entry.kind == payloads.INLINE and epoch not in named:
-            start, stop = (start if run else epoch), epoch
-            run.append(entry)
+        if entry.kind == payloads.INLINE and epoch not in layer_entries:
+            start, stop = (start if inline else epoch), epoch
+            inline.append(entry)
             continue
-        layers += _layer_of_run(run, start, stop, layout)
-        run = []
-        if epoch in named:
-            layers.append(_layer_of_entry(named[epoch], layout, open_part))
+        layers += _layer_of_run(inline, start, stop, layout)
+        inline = []
+        if epoch in layer_entries:
+            layers.append(_layer_of_entry(layer_entries[epoch], layout, open_part))
         else:
-            refs, shape = payloads.batch_files(entry.data, had)
-            filed = _layer_in_files(epoch, epoch + 1, refs, shape, open_part)
-            layers.append(_rearranged(filed, shape, layout))
-    layers += _layer_of_run(run, start, stop, layout)
+            refs, shape = payloads.batch_files(entry.data, file_layout)
+            layer = _layer_in_files(epoch, epoch + 1, refs, shape, open_part)
+            layers.append(_rearranged(layer, shape, layout))
+    layers += _layer_of_run(inline, start, stop, layout)
     return Trace(layout, tuple(layers))
 
 
 def _earlier_layers(
-    number: int, layout: Layout, log: int, known: Mapping[int, RecoveredTrace]
+    number: int, layout: Layout, log: int, earlier: Mapping[int, RecoveredTrace]
 ) -> Iterator[Layer]:
     """Yields the earlier layers of a trace.
 
     Otherwise yields those of a sibling in another order, as one layer.
     """
-    same = known.get(number)
-    if same is not None and same.trace.layout == layout:
-        yield from same.trace.layers
+    recovered = earlier.get(number)
+    if recovered is not None and recovered.trace.layout == layout:
+        yield from recovered.trace.layers
         return
-    for other, (owner, trace) in known.items():
-        if owner == log and other != number and trace.layers:
+    for other, (its_log, trace) in earlier.items():
+        if its_log == log and other != number and trace.layers:
             first, last = trace.layers[0], trace.layers[-1]
             yield LazyLayer(
                 first.lower,
@@ -404,13 +409,13 @@ def _layer_in_files(
     )
 
 
-def _rearranged(layer: LazyLayer, had: Layout, layout: Layout) -> LazyLayer:
+def _rearranged(layer: LazyLayer, current: Layout, layout: Layout) -> LazyLayer:
     """Returns a layer in another order, in memory."""
-    if had == layout:
+    if current == layout:
         return layer
 
-    def made() -> tuple[Batch, ...]:
+    def read_rows() -> tuple[Batch, ...]:
         updates = concat_updates([part.updates for part in layer.parts], layout.types)
         return (arrange(layout, updates),)
 
-    return LazyLayer(layer.lower, layer.upper, layer.rows_count, made, needs=layer.needs)
+    return LazyLayer(layer.lower, layer.upper, layer.rows_count, read_rows, needs=layer.needs)

@@ -73,22 +73,25 @@ def subtract_undone(
         return None
     if layers[-1].upper <= upper:
         return Trace(trace.layout, tuple(layers))
-    beyond = [layers.pop()]
-    end = beyond[0].upper
+    overlapping = [layers.pop()]
+    end = overlapping[0].upper
     for layer in trace.layers[len(layers) + 1 :]:
         if layer.lower >= end:
             break
-        beyond.append(layer)
+        overlapping.append(layer)
         end = max(end, layer.upper)
     if last is not None and end - 1 > last:
         return None
-    if any(isinstance(each, HistoryLayer) and not each.is_made for each in beyond):
+    if any(isinstance(each, HistoryLayer) and not each.is_made for each in overlapping):
         return None
-    layers += [_shortened(each, epoch, trace.layout) for each in beyond]
-    gone = [entry.data for at, entry in since if epoch < at < end]
-    if gone:
-        make, count = partial(_negated, gone, trace.layout), sum(map(batch_codec.rows_count, gone))
-        layers.append(LazyLayer(epoch, upper, count, lambda: (make(),)))
+    layers += [_shortened(each, epoch, trace.layout) for each in overlapping]
+    undone = [entry.data for at, entry in since if epoch < at < end]
+    if undone:
+        negate, count = (
+            partial(_negated, undone, trace.layout),
+            sum(map(batch_codec.rows_count, undone)),
+        )
+        layers.append(LazyLayer(epoch, upper, count, lambda: (negate(),)))
     return Trace(trace.layout, tuple(layers))
 
 
@@ -114,9 +117,11 @@ def _shortened(layer: Layer, epoch: int, layout: Layout) -> LazyLayer:
     valid.
     """
     lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
-    used = frozenset(files_needed(Trace(layout, (layer,))))
-    seen, files = layer.known(), layer.files
-    return LazyLayer(lower, epoch + 1, rows_count, lambda: layer.parts, files, used, seen=seen)
+    needs = frozenset(files_needed(Trace(layout, (layer,))))
+    statistics, files = layer.known(), layer.files
+    return LazyLayer(
+        lower, epoch + 1, rows_count, lambda: layer.parts, files, needs, seen=statistics
+    )
 
 
 def _negated(since: Sequence[bytes | memoryview], layout: Layout) -> Batch:
@@ -132,17 +137,17 @@ def undo_entries(epoch: int, taken: Mapping[int, Since]) -> list[PayloadEntry]:
     """
     if not taken:
         return []
-    told = payloads.encode_payload(epoch, 0.0, {"logs": sorted(taken)}, ())
-    made = [PayloadEntry(0, payloads.UNDONE, told)]
+    logs = payloads.encode_payload(epoch, 0.0, {"logs": sorted(taken)}, ())
+    entries = [PayloadEntry(0, payloads.UNDONE, logs)]
     by_epoch: dict[int, list[PayloadEntry]] = {}
     for since in taken.values():
         for at, entry in since:
             by_epoch.setdefault(at, []).append(entry)
     for at in sorted(by_epoch):
-        made.append(
+        entries.append(
             PayloadEntry(0, payloads.UNDONE, payloads.encode_payload(at, 0.0, {}, by_epoch[at]))
         )
-    return made
+    return entries
 
 
 def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChanges]:
@@ -163,30 +168,32 @@ def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChan
     Raises:
         CorruptLogError: a frame makes no sense.
     """
-    gone: dict[int, UndoneChanges] = {}
+    undone: dict[int, UndoneChanges] = {}
     for each in tail:
         if each.kind != payloads.REWIND or each.payload.epoch >= last:
             continue
-        own = _undone_by_frame(each.payload.entries, last)
-        before = {number: gone.get(number, UndoneChanges(last, ())) for number in own}
-        gone = {n: UndoneChanges(b.last, [*b.since, *own[n]]) for n, b in before.items()}
+        by_log = _undone_by_frame(each.payload.entries, last)
+        earlier = {number: undone.get(number, UndoneChanges(last, ())) for number in by_log}
+        undone = {n: UndoneChanges(b.last, [*b.since, *by_log[n]]) for n, b in earlier.items()}
         last = each.payload.epoch
-    return gone
+    return undone
 
 
 def _undone_by_frame(
-    said: Iterable[PayloadEntry], last: int
+    entries: Iterable[PayloadEntry], last: int
 ) -> dict[int, list[tuple[int, PayloadEntry]]]:
     """Returns the changes that the frame of a rewind undoes, of epochs up to one."""
-    decoded = [payloads.decode_payload(each.data) for each in said if each.kind == payloads.UNDONE]
+    decoded = [
+        payloads.decode_payload(each.data) for each in entries if each.kind == payloads.UNDONE
+    ]
     with guarded_decoding("what a rewind takes back"):
         logs = {int(log) for each in decoded for log in each.meta.get("logs", ())}
-    made: dict[int, list[tuple[int, PayloadEntry]]] = {log: [] for log in logs}
+    by_log: dict[int, list[tuple[int, PayloadEntry]]] = {log: [] for log in logs}
     for payload in decoded:
         for entry in payload.entries:
-            if payload.epoch <= last and entry.kind == payloads.INLINE and entry.number in made:
-                made[entry.number].append((payload.epoch, entry))
-    return made
+            if payload.epoch <= last and entry.kind == payloads.INLINE and entry.number in by_log:
+                by_log[entry.number].append((payload.epoch, entry))
+    return by_log
 
 
 class FrameStore(Protocol):
@@ -266,8 +273,8 @@ class RecentFrames:
     def _drop_undone(self, last: int) -> None:
         """Drops the changes that a rewind has undone: they are not in the current state."""
         self.told = last == self.epoch or (self.told and last > self.epoch)
-        for number, own in self._changes.items():
-            self._changes[number] = [each for each in own if each[0] <= last]
+        for number, changes in self._changes.items():
+            self._changes[number] = [each for each in changes if each[0] <= last]
 
     def _add(self, epoch: int, each: PayloadEntry) -> None:
         if each.kind == payloads.INLINE:

@@ -58,8 +58,8 @@ class EpochSequence(Sequence[EpochInfo]):
 
     def _number(self, at: int) -> int:
         """Returns the epoch at a position."""
-        place = bisect.bisect_right(self._ends, at)
-        return self._ranges[place][at - (self._ends[place - 1] if place else 0)]
+        range_index = bisect.bisect_right(self._ends, at)
+        return self._ranges[range_index][at - (self._ends[range_index - 1] if range_index else 0)]
 
     def _epoch(self, number: int) -> EpochInfo:
         at = None
@@ -412,6 +412,6 @@ class EpochIndex:
             epoch = self._labels.get(label)
             if epoch is not None and epoch <= now:
                 return epoch
-            known = [each for each, epoch in self._labels.items() if epoch <= now]
-        hint = likely(label, known, "labels")
+            labels = [each for each, epoch in self._labels.items() if epoch <= now]
+        hint = likely(label, labels, "labels")
         raise TimeError(f"no epoch is labelled '{label}'", hint=hint)

@@ -89,10 +89,10 @@ def judge_signature(
     if not signer:
         return CatalogOrigin("", f"nobody signed what it computes: {_OWN_CELL}")
     if key is None:
-        there = signing.key_path()
+        path = signing.key_path()
         return CatalogOrigin(
             signer,
-            f"key {signer} signed what it computes, and '{there}' is not there: bring your key"
+            f"key {signer} signed what it computes, and '{path}' is not there: bring your key"
             f" with `python -m nosync key import`, or {_OWN_CELL}",
         )
     if signer != signing.key_id(key):
@@ -142,10 +142,10 @@ def _is_hex(text: str, length: int) -> bool:
 
 
 def _mac(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> str:
-    made = hmac.new(key, _PERSON, hashlib.sha256)
-    made.update(len(log_id).to_bytes(8, "big") + log_id)
-    made.update(epoch.to_bytes(8, "big") + catalog)
-    return made.hexdigest()
+    mac = hmac.new(key, _PERSON, hashlib.sha256)
+    mac.update(len(log_id).to_bytes(8, "big") + log_id)
+    mac.update(epoch.to_bytes(8, "big") + catalog)
+    return mac.hexdigest()
 
 
 def own_key() -> tuple[bytes | None, str | None]:
@@ -172,11 +172,11 @@ def export_user_key(path: str, files: Files | None = None) -> str:
         raise TrustError(
             f"there is no key at '{signing.key_path()}'", hint="the first definition makes it"
         )
-    where = os.path.abspath(path)
+    target = os.path.abspath(path)
     try:
-        if disk.exists(where):
+        if disk.exists(target):
             raise TrustError(f"'{path}' is there already", hint="name another file")
-        disk.replace(where, signing.key_text(key))
+        disk.replace(target, signing.key_text(key))
     except DurabilityError as error:
         raise TrustError(f"the key cannot be exported: {error}") from error
     return signing.key_id(key)
@@ -195,24 +195,24 @@ def import_user_key(
             `replace` is False, or the key cannot be written.
     """
     disk = files or Files()
-    where = signing.key_path()
+    target = signing.key_path()
     try:
         new = signing.read_key(disk, os.path.abspath(path))
-        disk.make_folder(os.path.dirname(where))
+        disk.make_folder(os.path.dirname(target))
         old = signing.existing_user_key(disk)
         if old == new:
             return signing.key_id(new), ""
-        kept = ""
+        backup = ""
         if old is not None:
-            kept = f"{where}.{signing.key_id(old)}"
+            backup = f"{target}.{signing.key_id(old)}"
             if not replace:
                 raise TrustError(
-                    f"this user has another key, {signing.key_id(old)}, at '{where}'",
-                    hint=f"--replace takes {signing.key_id(new)} and keeps the other as '{kept}';"
+                    f"this user has another key, {signing.key_id(old)}, at '{target}'",
+                    hint=f"--replace takes {signing.key_id(new)} and keeps the other as '{backup}';"
                     " logs that it signed wait for their cells then",
                 )
-            disk.replace(kept, signing.key_text(old))
-        disk.replace(where, signing.key_text(new))
+            disk.replace(backup, signing.key_text(old))
+        disk.replace(target, signing.key_text(new))
     except DurabilityError as error:
         raise TrustError(f"the key cannot be imported: {error}") from error
-    return signing.key_id(new), kept
+    return signing.key_id(new), backup

@@ -55,17 +55,17 @@ def check_catalog(data: Any, epoch: int) -> None:
         ):
             raise _invalid("what it may take makes no sense")
         nodes: dict[str, Any] = {}
-        known: set[int] = set()
+        ids: set[int] = set()
         for node in _check_list(data["nodes"]):
             _check_node(node, epoch, numbers)
-            if node["id"] in known or node["name"] in nodes:
+            if node["id"] in ids or node["name"] in nodes:
                 raise _invalid(f"node {node['id']} is there twice")
-            known.add(node["id"])
+            ids.add(node["id"])
             if node["name"] is not None:
                 nodes[node["name"]] = node
         if nodes.keys() != stages.keys():
-            odd = sorted(nodes.keys() ^ stages.keys())[0]
-            raise _invalid(f"'{odd}' is a stage without a node, or a node without a stage")
+            unmatched = sorted(nodes.keys() ^ stages.keys())[0]
+            raise _invalid(f"'{unmatched}' is a stage without a node, or a node without a stage")
         for name, types in stages.items():
             node = nodes[name]
             layouts = [node["log_layout"], *(layout for layout, _ in node["traces"])]
@@ -220,8 +220,8 @@ def _check_layout(data: Any, what: str) -> None:
 
 
 def _check_key(data: Any, types: Sequence[str], what: str) -> None:
-    for place in _check_list(data) if data is not None else ():
-        _check_number(place, f"{what}: its key", len(types) - 1)
+    for position in _check_list(data) if data is not None else ():
+        _check_number(position, f"{what}: its key", len(types) - 1)
 
 
 def _check_type(text: Any) -> str:
@@ -260,9 +260,9 @@ def _check_optional_text(value: Any, what: str) -> None:
         check_text(value, what)
 
 
-def _invalid(said: str) -> CorruptLogError:
+def _invalid(why: str) -> CorruptLogError:
     return CorruptLogError(
-        f"the catalog makes no sense: {said}",
+        f"the catalog makes no sense: {why}",
         hint="restore the log from a copy; nothing was changed",
     )
 

@@ -189,25 +189,25 @@ def _decode_plain(
     forms, rows = (head >> 8 & 0xFF).astype(np.int64), (head >> 32).astype(np.int64)
     if (head & 0xFFFF_00FF != FORMAT | width << 16).any() or forms.max() > _INT8:
         return None
-    if any(words[first + place].any() for place in range(1, begin >> 3)):
+    if any(words[first + word].any() for word in range(1, begin >> 3)):
         return None  # a column that is not plain
     at = starts + begin
-    places = [at]
+    offsets = [at]
     at = at + np.where(forms == _INT8, rows + (-rows & 7), 0)
     for dtype in dtypes:
         assert dtype is not None
-        places.append(at)
+        offsets.append(at)
         size = rows * dtype.itemsize
         at = at + size + (-size & 7)
     if (at != ends).any():
         return None
     diff = np.ones(int(rows.sum()), np.int64)
     if forms.any():
-        some = forms == _INT8
-        told = _gather(buffer, np.dtype(np.int8), places[0][some], rows[some])
-        diff[np.repeat(some, rows)] = told
+        narrow = forms == _INT8
+        narrow_diffs = _gather(buffer, np.dtype(np.int8), offsets[0][narrow], rows[narrow])
+        diff[np.repeat(narrow, rows)] = narrow_diffs
     columns: list[Column] = []
-    for dtype, each in zip(dtypes, places[1:], strict=True):
+    for dtype, each in zip(dtypes, offsets[1:], strict=True):
         assert dtype is not None
         columns.append(_gather(buffer, dtype, each, rows))
     return columns, diff

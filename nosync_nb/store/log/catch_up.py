@@ -55,17 +55,17 @@ def catch_up_tail(
     if ask is None or not may_lack_frames(recovered, lease, machine):
         return recovered
     tail, head = recovered.tail, recovered.live[-1]
-    given = ask(head, tail.end)
-    if given is None:
+    reply = ask(head, tail.end)
+    if reply is None:
         return recovered
-    more, _ = frames.scan_buffer(given.data, tail.end.offset, tail.end)
-    own = [each for each in more if each.generation == head.generation]
-    if not own or len(own) < len(more):
+    received, _ = frames.scan_buffer(reply.data, tail.end.offset, tail.end)
+    accepted = [each for each in received if each.generation == head.generation]
+    if not accepted or len(accepted) < len(received):
         return recovered
-    here = [(at, data[: max(0, tail.end.offset - at)]) for at, data in tail.pieces]
+    local_pieces = [(at, data[: max(0, tail.end.offset - at)]) for at, data in tail.pieces]
     longer = tail._replace(
-        frames=[*tail.frames, *own],
-        end=own[-1].end,
-        pieces=[*here, (tail.end.offset, given.data)],
+        frames=[*tail.frames, *accepted],
+        end=accepted[-1].end,
+        pieces=[*local_pieces, (tail.end.offset, reply.data)],
     )
-    return recovered._replace(tail=longer, notes=[*recovered.notes, given.told(own)])
+    return recovered._replace(tail=longer, notes=[*recovered.notes, reply.told(accepted)])

@@ -126,9 +126,9 @@ def prune_checkpoints(
     files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None
 ) -> None:
     """Deletes the checkpoints that no opening will use: all older ones but the previous one."""
-    kept = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
+    retained = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
     for name in checkpoint_names(files.names(folder)):
-        if name < max(kept) and name not in kept:
+        if name < max(retained) and name not in retained:
             files.unlink(os.path.join(folder, name))
 
 

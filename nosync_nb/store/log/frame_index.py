@@ -34,12 +34,12 @@ Read = TypeVar("Read")
 
 def checkpoint_states(files: Files, folder: str) -> list[tuple[int, bytes]]:
     """Returns the readable checkpoints, oldest first, each with its last frame."""
-    made = []
+    states = []
     for name in reversed(checkpoint.checkpoint_names(files.names(folder))):
         state = checkpoint.read_checkpoint(files, folder, name)
         if isinstance(state, checkpoint.Checkpoint):
-            made.append((state.mark.seq, state.payload))
-    return made
+            states.append((state.mark.seq, state.payload))
+    return states
 
 
 def retained_frames(
@@ -79,12 +79,12 @@ def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
     Cost: one read of a few kB, whatever follows.
     """
     try:
-        kept, _ = _retained_segments(files, folder, files.names(folder), head)
-        if not kept or kept[0].start.offset >= head.offset:
+        retained, _ = _retained_segments(files, folder, files.names(folder), head)
+        if not retained or retained[0].start.offset >= head.offset:
             return None
-        start = kept[0].start
-        position, at = Position(start.seq + 1, start.offset), kept[0].local(start.offset)
-        file = files.open(os.path.join(folder, kept[0].name))
+        start = retained[0].start
+        position, at = Position(start.seq + 1, start.offset), retained[0].local(start.offset)
+        file = files.open(os.path.join(folder, retained[0].name))
         try:
             frame = check_frame(file.read_at(at, FIRST_BYTES), position)
             if isinstance(frame, int):
@@ -131,19 +131,19 @@ def _read_segments(
     enough: Callable[[Sequence[Frame]], bool],
 ) -> list[Frame]:
     """Reads the frames of the files of a listing; see `retained_frames`."""
-    every, chain = _retained_segments(files, folder, names, head)
+    retained, chain = _retained_segments(files, folder, names, head)
     read: list[Frame] = []
     upto, after = head.offset, None
-    for segment in reversed(every):
-        own = chain._replace(live=[segment], detached=[] if after else chain.detached)
-        some = tail.read_tail(files, folder, own, segment.start, upto=upto).frames
-        if after is not None and (some[-1].end if some else segment.start) != after:
+    for segment in reversed(retained):
+        piece = chain._replace(live=[segment], detached=[] if after else chain.detached)
+        more = tail.read_tail(files, folder, piece, segment.start, upto=upto).frames
+        if after is not None and (more[-1].end if more else segment.start) != after:
             raise CorruptLogError(
                 f"'{os.path.join(folder, segment.name)}' does not end where the next one begins",
                 hint="restore the file from a copy; nothing in the segments was changed",
             )
-        read = [*some, *read]
-        if enough(some):
+        read = [*more, *read]
+        if enough(more):
             break
         upto, after = segment.start.offset, segment.start
     return read
@@ -204,9 +204,11 @@ class FrameReader:
 
     def _find_segment(self, offset: int, live: Sequence[Segment]) -> Segment:
         """Returns the segment that contains an offset, following links as far as needed."""
-        known = live if live and live[0].start.offset <= offset else self._reach_back(offset, live)
-        index = bisect.bisect_right(known, offset, key=lambda one: one.start.offset) - 1
-        return known[index]
+        candidates = (
+            live if live and live[0].start.offset <= offset else self._reach_back(offset, live)
+        )
+        index = bisect.bisect_right(candidates, offset, key=lambda one: one.start.offset) - 1
+        return candidates[index]
 
     def _reach_back(self, offset: int, live: Sequence[Segment]) -> list[Segment]:
         if self._older_segments and self._older_segments[-1].key != live[0].before:

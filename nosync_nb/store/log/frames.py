@@ -86,11 +86,11 @@ def check_format(version: int, own: int, where: str, flags: int = 0) -> None:
         return
     newer = version not in UNRELEASED and (version > own or bool(flags))
     age = "newer than" if newer else "older than"
-    said = f"log format {version}" if version != own else f"log format {version}, flags {flags:x},"
+    what = f"log format {version}" if version != own else f"log format {version}, flags {flags:x},"
     if version in UNRELEASED:
         age = "of before the first release, not that of"
     raise CorruptLogError(
-        f"{where}: {said} is {age} this program ({own})",
+        f"{where}: {what} is {age} this program ({own})",
         hint=("upgrade nosync" if newer else "open it with the version of nosync that wrote it")
         + "; nothing was changed",
     )
@@ -144,8 +144,8 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
         start = at + HEADER_BYTES
         if start > size:
             return frames, _damage(data, at, before=Mark(seq, offset, chain))
-        magic, version, kind, flags, length, generation, number, place, durable, crc = unpack(
-            view, at
+        magic, version, kind, flags, length, generation, number, frame_offset, durable, crc = (
+            unpack(view, at)
         )
         stop = start + length
         end = stop + -length % 8
@@ -155,7 +155,7 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
             or version != FORMAT
             or flags
             or number != seq + 1
-            or place != offset
+            or frame_offset != offset
             or durable > seq
             or generation < generation_min
             or end + TRAILER_BYTES > size

@@ -167,8 +167,8 @@ class Log:
     @property
     def id(self) -> bytes:
         """The id of this log, random and made with it; empty before it is made."""
-        known = self._segments()
-        return known[-1].log_id if known else b""
+        live = self._segments()
+        return live[-1].log_id if live else b""
 
     @property
     def checkpoint(self) -> bytes | None:

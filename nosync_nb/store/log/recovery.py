@@ -84,12 +84,12 @@ def _read_headers(
     files: Files, folder: str, names: Sequence[str], live: Sequence[Segment]
 ) -> list[Segment]:
     """Returns the headers of all segments; those of the log are read already."""
-    known = {one.key: one for one in live}
-    every = (
-        known.get(k) or segments.read_header(files, folder, k)
+    live_headers = {one.key: one for one in live}
+    headers = (
+        live_headers.get(k) or segments.read_header(files, folder, k)
         for k in segments.segment_names(names)
     )
-    return [one for one in every if one is not None]
+    return [one for one in headers if one is not None]
 
 
 def begin_segment(
@@ -110,14 +110,14 @@ def begin_segment(
         log_id = os.urandom(16)
         start = genesis_mark(log_id)
         segment = Segment(log_id, lease.number, 1, start, None, 0, word)
-    kept = recovered.tail.bytes_after(start)
-    file = segments.create_segment(files, where, segment, kept, sync=True)
+    unsynced = recovered.tail.bytes_after(start)
+    file = segments.create_segment(files, where, segment, unsynced, sync=True)
     head = recovered.tail.end if live else start
     empty = [one.name for one in live if one.start.offset >= head.offset]
     names = files.names(where)
-    needless = _obsolete_checkpoints(names, recovered.checkpoint)
+    obsolete = _obsolete_checkpoints(names, recovered.checkpoint)
     for name in names:
-        if name in empty or name in needless or name.endswith(".tmp"):
+        if name in empty or name in obsolete or name.endswith(".tmp"):
             files.unlink(os.path.join(where, name))
     older = [one for one in live if one.start.offset < start.offset]
     return Writer(
@@ -134,8 +134,8 @@ def _obsolete_checkpoints(names: Sequence[str], state: Checkpoint | None) -> lis
     """
     if state is None:
         return []
-    own = checkpoint.file_name(state.mark.seq, state.generation)
-    return [name for name in checkpoint.checkpoint_names(names) if name < own][1:]
+    current = checkpoint.file_name(state.mark.seq, state.generation)
+    return [name for name in checkpoint.checkpoint_names(names) if name < current][1:]
 
 
 def _last_durable(words: ControlBlock, names: Sequence[str]) -> int:

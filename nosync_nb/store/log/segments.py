@@ -217,14 +217,14 @@ def linked_segments(files: Files, folder: str, names: Sequence[str], *, since: i
     detached: list[str] = []
     missing: str | None = None
     while candidates:
-        path, wanted = previous_segments(files, folder, candidates[-1], since)
-        if wanted is None:
+        path, broken_link = previous_segments(files, folder, candidates[-1], since)
+        if broken_link is None:
             return Chain(path, detached, missing)
-        missing = missing or file_name(*wanted)
+        missing = missing or file_name(*broken_link)
         detached += [segment.name for segment in path]
-        if wanted in candidates:
-            detached.append(file_name(*wanted))
-        candidates = [one for one in candidates if one < wanted]
+        if broken_link in candidates:
+            detached.append(file_name(*broken_link))
+        candidates = [one for one in candidates if one < broken_link]
     return Chain([], detached, missing)
 
 

@@ -144,8 +144,8 @@ def _notes_or_damage(
         durable = max(durable, stated)
     names = [segment.name for segment in chain.live[cut:]] + chain.detached
     for name in names:
-        seen, stated = _evidence(files, folder, name, end)
-        later, durable = later + seen, max(durable, stated)
+        count, stated = _evidence(files, folder, name, end)
+        later, durable = later + count, max(durable, stated)
     if damage is None and not names and durable <= end.seq:
         return []
     where = _break_position(chain, cut, end)

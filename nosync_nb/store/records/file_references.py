@@ -106,24 +106,24 @@ def file_references(
         meta: the checkpoint's JSON; empty without one.
         changes: the entries of frames, see `payloads.entries_by_log`.
     """
-    known: dict[str, FileReference] = {}
+    references: dict[str, FileReference] = {}
     if not meta and not any(changes):
-        return known
+        return references
     with guarded_decoding("the log"):
         for each in (
             *_references_of_meta(meta),
-            *(one for some in changes for one in _references_of_entries(some)),
+            *(one for entries in changes for one in _references_of_entries(entries)),
         ):
-            if each.digest is not None or each.name not in known:
-                known[each.name] = each
-    return known
+            if each.digest is not None or each.name not in references:
+                references[each.name] = each
+    return references
 
 
 def _references_of_entries(
     changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]],
 ) -> Iterator[FileReference]:
-    for some in changes.values():
-        for _, entry in some:
+    for entries in changes.values():
+        for _, entry in entries:
             for ref in payloads.entry_files(entry):
                 yield FileReference(ref.path, ref.size_bytes, ref.digest)
 
@@ -143,9 +143,11 @@ def _references_of_meta(meta: Mapping[str, Any]) -> Iterator[FileReference]:
 def local_numbers(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
     """Returns the numbers that only stages at the levels `disk` and `memory` use."""
     # runs for each stage at each definition, where a function call would take ten times as long
-    asked = (n for n, s in catalog.items() if s.options.persist == DISK or s.scaled is not None)
-    kept = {name for name in asked if catalog[name].on_disk}
-    return graph.only_of(kept | graph.memory) if kept else NO_NUMBERS
+    candidates = (
+        n for n, s in catalog.items() if s.options.persist == DISK or s.scaled is not None
+    )
+    local = {name for name in candidates if catalog[name].on_disk}
+    return graph.only_of(local | graph.memory) if local else NO_NUMBERS
 
 
 def recorded_requirement(
@@ -233,7 +235,7 @@ class RequirementHistory:
 
 def required_by_checkpoint(payload: Payload) -> Namers:
     """Returns the numbers that reference each file of the state in a checkpoint."""
-    own = requirement_of(payload) or NO_REQUIREMENT
+    record = requirement_of(payload) or NO_REQUIREMENT
     namers: dict[str, set[int]] = {}
     with guarded_decoding("a checkpoint"):
         for number, (_, _, layers) in payload.meta.get("layers", {}).items():
@@ -245,15 +247,15 @@ def required_by_checkpoint(payload: Payload) -> Namers:
         ):
             namers.setdefault(node.name, set()).add(_PACKED)
             for part in node.parts:
-                namers.setdefault(part, set()).update(own.files.get(part, (_PACKED,)))
+                namers.setdefault(part, set()).update(record.files.get(part, (_PACKED,)))
     return namers
 
 
 def required_by_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]) -> Namers:
     """Returns the numbers that reference each file in entries; see `payloads.entries_by_log`."""
     namers: dict[str, set[int]] = {}
-    for number, some in changes.items():
-        for ref in (ref for _, entry in some for ref in payloads.entry_files(entry)):
+    for number, entries in changes.items():
+        for ref in (ref for _, entry in entries for ref in payloads.entry_files(entry)):
             namers.setdefault(ref.path, set()).add(number)
     return namers
 
@@ -263,10 +265,10 @@ def ships_last(numbers: AbstractSet[int], named: Iterable[Namers]) -> frozenset[
     if not numbers:
         return frozenset()
     namers: dict[str, set[int]] = {}
-    for each in named:
-        for name, some in each.items():
-            namers.setdefault(name, set()).update(some)
-    return frozenset(name for name, some in namers.items() if some <= numbers)
+    for namers_of_files in named:
+        for name, numbers_of_file in namers_of_files.items():
+            namers.setdefault(name, set()).update(numbers_of_file)
+    return frozenset(name for name, numbers_of_file in namers.items() if numbers_of_file <= numbers)
 
 
 class ExpectedFile(NamedTuple):
@@ -309,12 +311,12 @@ class ExpectedFile(NamedTuple):
         current, framed = self.current or other.current, self.framed or other.framed
         after = min(each.after for each in (self, other) if each.framed == framed)
         if self.digest is None or other.digest is None:  # a pack records only the name
-            more = other if self.digest is None else self
-            return more._replace(after=after, current=current, framed=framed)
-        many = self.traces and other.traces
+            recorded = other if self.digest is None else self
+            return recorded._replace(after=after, current=current, framed=framed)
+        all_known = self.traces and other.traces
         epochs = self.epochs, other.epochs
         return self._replace(
-            traces=self.traces | other.traces if many else frozenset(),
+            traces=self.traces | other.traces if all_known else frozenset(),
             epochs=range(min(e.start for e in epochs), max(e.stop for e in epochs)),
             after=after,
             current=current,

@@ -81,18 +81,18 @@ class JsonPieceCache(Generic[Key, Value]):
         values come after the others.
         """
         before, last = self._last
-        fresh = lagging_nodes(values, before)
-        if fresh is not None:
-            added = [JsonPiece(self._make(value)) for value in fresh.values()]
+        added_values = lagging_nodes(values, before)
+        if added_values is not None:
+            added = [JsonPiece(self._make(value)) for value in added_values.values()]
             texts = [last.text] if last else []
             texts += [piece.text for piece in added]
             listed = JsonPieceList([*last, *added], ",".join(texts))
         else:
-            known = dict(zip(before, last, strict=True))
+            pieces_by_key = dict(zip(before, last, strict=True))
             for key, value in other_inputs(values, before).items():
-                if key not in known or self._state(before[key]) != self._state(value):
-                    known[key] = JsonPiece(self._make(value))
-            pieces = [known[key] for key in values]
+                if key not in pieces_by_key or self._state(before[key]) != self._state(value):
+                    pieces_by_key[key] = JsonPiece(self._make(value))
+            pieces = [pieces_by_key[key] for key in values]
             listed = JsonPieceList(pieces, ",".join([piece.text for piece in pieces]))
         self._last = dict(values), listed
         return listed
@@ -113,9 +113,9 @@ def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
         return b""
     if not isinstance(catalog, CatalogText):
         return compact_json(meta).encode()
-    own = f'{{"catalog":{catalog.text}}}'.encode()
+    catalog_only = f'{{"catalog":{catalog.text}}}'.encode()
     rest = {key: value for key, value in meta.items() if key != "catalog"}
-    return _join_objects(own, compact_json(rest).encode()) if rest else own
+    return _join_objects(catalog_only, compact_json(rest).encode()) if rest else catalog_only
 
 
 class CheckpointText:

@@ -56,11 +56,11 @@ def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: 
     Raises:
         CorruptLogError: a record names no layer.
     """
-    for place in said.get(number, ()):
-        if type(place) is not int or not 0 <= place < len(listed):
+    for position in said.get(number, ()):
+        if type(position) is not int or not 0 <= position < len(listed):
             raise CorruptLogError(
-                f"the checkpoint names layer {place!r:.20} of trace {number}, which has"
+                f"the checkpoint names layer {position!r:.20} of trace {number}, which has"
                 f" {len(listed)}",
                 hint="restore the log from a copy",
             )
-        listed[place].known().sum_up()
+        listed[position].known().sum_up()

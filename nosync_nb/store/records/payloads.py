@@ -108,7 +108,7 @@ def decode_payload(data: bytes | memoryview) -> Payload:
         if format_features.NEEDS in meta:
             format_features.check_features(meta[format_features.NEEDS])
         entries = []
-        known = isinstance(meta, dict)
+        is_valid = isinstance(meta, dict)
         while at < end:
             number, kind, size = read(view, at)
             start = at + size_of
@@ -118,9 +118,9 @@ def decode_payload(data: bytes | memoryview) -> Payload:
             if kind > UNDONE:
                 raise format_features.unknown_feature_error(f"an entry of kind {kind}")
             if number >= NUMBERS_MAX or (kind == CLEAR and size):
-                known = False
+                is_valid = False
             entries.append(new(PayloadEntry, (number, kind, view[start:at])))
-        if not known:
+        if not is_valid:
             raise ValueError("it says nothing that is known here")
     except CRAFTED as error:
         raise damage_error("a frame", error) from error
@@ -140,8 +140,10 @@ def batch_entry(number: int, layout: Layout, held: ArrangedChange) -> PayloadEnt
     """
     batch = held.parts[0]
     if held.refs:
-        had = batch.layout
-        data: Any = held.refs if had == layout else {"layout": had, "refs": held.refs}
+        file_layout = batch.layout
+        data: Any = (
+            held.refs if file_layout == layout else {"layout": file_layout, "refs": held.refs}
+        )
         return PayloadEntry(number, FILES, json.dumps(data).encode())
     return PayloadEntry(
         number, INLINE, batch_codec.encode_batch(batch.columns, layout.types, batch.diff)
@@ -192,24 +194,24 @@ def missed_epoch_entries(
 
 def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, PayloadEntry]]]:
     """Returns the entries of payloads and of missed epochs in them, by log or trace."""
-    made: dict[int, list[tuple[int, PayloadEntry]]] = {}
+    by_log: dict[int, list[tuple[int, PayloadEntry]]] = {}
     for payload in payloads:
-        _add_entries(payload, made)
-    return made
+        _add_entries(payload, by_log)
+    return by_log
 
 
-def _add_entries(payload: Payload, made: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
-    """Adds the entries of one payload to `made`."""
+def _add_entries(payload: Payload, by_log: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
+    """Adds the entries of one payload to `by_log`."""
     epoch = payload.epoch
     for each in payload.entries:
         number, kind, data = each
         if kind < PAST or kind == CLEAR:
-            if number in made:
-                made[number].append((epoch, each))
+            if number in by_log:
+                by_log[number].append((epoch, each))
             else:
-                made[number] = [(epoch, each)]
+                by_log[number] = [(epoch, each)]
         elif kind == PAST:
-            _add_entries(decode_payload(data), made)
+            _add_entries(decode_payload(data), by_log)
 
 
 def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
@@ -337,10 +339,10 @@ def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
     """
     stages = []
     for stage in data["stages"]:
-        own = dict(stage)
-        if "definition" in own:
-            own["signer"] = signer
-        stages.append(own)
+        copy = dict(stage)
+        if "definition" in copy:
+            copy["signer"] = signer
+        stages.append(copy)
     nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
     return {**retention_policy.without_pins(data), "stages": stages, "nodes": nodes}
 
@@ -360,12 +362,12 @@ def catalog_from_json(
         load = None if signer is not None or each["life"]["is"] == "frozen" else unseal
         definition = None
         if "definition" in each:
-            name, listed = each["name"], each["functions"]
-            given = [
+            name, stored = each["name"], each["functions"]
+            functions = [
                 _restore_function(f, context_of(log_id, name, i, f[0]), load)
-                for i, f in enumerate(listed)
+                for i, f in enumerate(stored)
             ]
-            definition = Definition.from_json(each["definition"], given)
+            definition = Definition.from_json(each["definition"], functions)
         catalog[each["name"]] = Stage.from_json(each, definition)
     return catalog
 

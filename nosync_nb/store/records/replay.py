@@ -42,12 +42,12 @@ class FrameReplay:
         Raises:
             CorruptLogError: a frame makes no sense.
         """
-        told: list[FrameContent] = []
+        contents: list[FrameContent] = []
         unpack, new, plain = payloads.decode_payload, tuple.__new__, payloads.EPOCH
         for (seq, _), kind, data, _, _ in frames:  # runs for each frame of the log at every opening
             each = new(FrameContent, (seq, kind, unpack(data)))
             if kind == plain and not self._pending:
-                told.append(each)
+                contents.append(each)
                 continue
             if each.kind not in payloads.KINDS:
                 raise format_features.unknown_feature_error(f"a frame of kind {each.kind}")
@@ -61,9 +61,9 @@ class FrameReplay:
                     f"{len(self._pending)} are there",
                     hint="restore the log from a copy",
                 )
-            told += [*self._pending[len(self._pending) - count :], each]
+            contents += [*self._pending[len(self._pending) - count :], each]
             self._pending.clear()
-        return told
+        return contents
 
 
 def rewind_target(tail: Iterable[FrameContent]) -> int | None:
@@ -73,22 +73,29 @@ def rewind_target(tail: Iterable[FrameContent]) -> int | None:
 
 def frame_changes(tail: Iterable[FrameContent]) -> Changes:
     """Returns the entries of frames, by log or trace, without those that a rewind has undone."""
-    made: Changes = {}
+    changes: Changes = {}
     run: list[Payload] = []
     for each in tail:
         if each.kind == payloads.REWIND:
-            made = _join_changes(made, payloads.entries_by_log(run), each.payload.epoch)
+            changes = _join_changes(changes, payloads.entries_by_log(run), each.payload.epoch)
             run = []
         run.append(each.payload)
     return (
-        _join_changes(made, payloads.entries_by_log(run)) if made else payloads.entries_by_log(run)
+        _join_changes(changes, payloads.entries_by_log(run))
+        if changes
+        else payloads.entries_by_log(run)
     )
 
 
 def _join_changes(one: Changes, other: Changes, upto: int | None = None) -> Changes:
     """Returns changes and those that followed them, up to an epoch."""
-    made = {number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}}
+    changes = {
+        number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}
+    }
     if upto is None:
-        return made
-    kept = ((number, [each for each in own if each[0] <= upto]) for number, own in made.items())
-    return {number: own for number, own in kept if own}
+        return changes
+    remaining = (
+        (number, [each for each in entries if each[0] <= upto])
+        for number, entries in changes.items()
+    )
+    return {number: entries for number, entries in remaining if entries}
