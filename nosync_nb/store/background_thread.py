@@ -1,7 +1,7 @@
 """A background thread that an object has once, whatever interrupts its start.
 
 `Thread.start` is written in Python, so a Ctrl-C can end it before or after the thread of the system
-was made, and nothing tells which of the two it was.
+was made. The caller cannot know which.
 
 Failure: 1. A thread is started. 2. Ctrl-C ends `start` after the thread was made. 3. The caller
 takes it for not started and starts another one. 4. Both take the same task, and one of them dies.

@@ -5,10 +5,10 @@ segments. A checkpoint lists for each earlier owner the word, and the last frame
 
 Failure: 1. The disk is restored from an old copy, or from a snapshot that was taken during a write.
 2. The next owner has the same generation as the owner that was lost, or continues from a frame that
-the lost owner had passed. 3. It writes so much that the frames which a replica has beyond the copy
-are older than its checkpoints, and no frame is left to compare them with. Hence a log contains the
-frames that a replica has from an owner only if the words are equal, and this log contains as many
-frames of that owner.
+the lost owner had passed. 3. It writes so much that its checkpoints become newer than the frames
+which a replica has beyond the copy. No frame is left to compare those with. Hence the frames of an
+owner on a replica are in this log only if the words are equal, and this log has as many frames of
+that owner.
 
 The list is complete from its first owner on. Nothing is known of the owners before it: the log may
 be older than the word, or have had more owners than are retained.

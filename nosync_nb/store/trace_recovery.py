@@ -65,11 +65,9 @@ def listed_layers(
     because its interval shows at which epoch the trace was made.
 
     Returns:
-        by trace: log, layout, and for each layer its interval and its files. In place of the files
-            is
-        None for an inline layer, or an object for a layer of the history. Then by trace which
-            layers
-        are non-negative, see `nonnegative_layers`. Then the inline layers.
+        by trace: log, layout, and for each layer its interval and its files. Instead of the files
+        it is None for an inline layer, and an object for a layer of the history; by trace the
+        positions of the non-negative layers, see `nonnegative_layers`; the inline layers.
     """
     layers: dict[str, Any] = {}
     nonnegative: dict[str, list[int]] = {}

@@ -59,8 +59,8 @@ def subtract_undone(
 
     Returns None if the trace did not exist then, or its layers cannot be read without the history.
     Its rows keep their files. The subtracted changes are an additional layer, so no row is read
-    here. The shortened layer and the additional one both end at the epoch, because neither alone is
-    valid before it. If an earlier rewind has made such a pair, the pair is treated as one layer.
+    here. The shortened layer and the additional one both end at the epoch, because neither is valid
+    at an earlier one. If an earlier rewind has made such a pair, the two are treated as one layer.
 
     Args:
         since: all changes of its log after the epoch.
@@ -87,10 +87,8 @@ def subtract_undone(
     layers += [_shortened(each, epoch, trace.layout) for each in overlapping]
     undone = [entry.data for at, entry in since if epoch < at < end]
     if undone:
-        negate, count = (
-            partial(_negated, undone, trace.layout),
-            sum(map(batch_codec.rows_count, undone)),
-        )
+        negate = partial(_negated, undone, trace.layout)
+        count = sum(map(batch_codec.rows_count, undone))
         layers.append(LazyLayer(epoch, upper, count, lambda: (negate(),)))
     return Trace(trace.layout, tuple(layers))
 

@@ -1,9 +1,9 @@
 """Validates a catalog as a whole before any object is made from it.
 
 Names in a log become variables, views, folders of widgets and columns of named tuples; numbers
-become offsets in files. So each name must be one that a user could have chosen, each number must be
-unique and below the bound that the catalog records, and each reference must have a target.
-Validation does not make a catalog trusted: see `signature`.
+become offsets in files. So each name must be one that a user could have chosen. Each number must be
+unique and below the bound that the catalog records. Each reference must have a target. Validation
+does not make a catalog trusted: see `signature`.
 """
 
 from __future__ import annotations

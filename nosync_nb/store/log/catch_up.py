@@ -1,11 +1,11 @@
 """Appends frames that the last owner acknowledged elsewhere and the local disk has lost.
 
-Frames that were written and not synced are lost in a power failure, and a folder that is restored
-from a copy ends where the copy was made. Replicas may have received more frames. The opening asks
-them if the last owner did not close the log, and the disk may differ from how that owner left it.
-The reply is bytes. They are accepted while they continue the log by number, offset and digest, and
-are written again into the new owner's segment, like all frames that are not known to be synced. So
-no existing file is changed, and a crash leaves the log as it was.
+Frames that were written and not synced are lost in a power failure. A folder that is restored from
+a copy ends where the copy was made. Replicas may have received more frames. The opening asks them
+if the last owner did not close the log, and the disk may differ from how that owner left it. The
+reply is bytes. They are accepted while they continue the log by number, offset and digest. They are
+written again into the new owner's segment, like all frames that are not known to be synced. So no
+existing file is changed, and a crash leaves the log as it was.
 
 Failure: 1. The reply contains frames of a later owner, which continued the log elsewhere. 2. This
 owner would continue the log beside it. Hence only frames of the last owner of this folder are

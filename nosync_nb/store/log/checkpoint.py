@@ -51,7 +51,7 @@ def is_checkpoint_due(frames: int, size_bytes: int, before_bytes: int) -> bool:
     """Returns True if enough frames follow the last checkpoint for another one.
 
     That is the case once they take twice its size. So the total written is at most one and a half
-    times the frames, the cost for each epoch is small, and an opening reads some hundred frames.
+    times the frames, and the cost for each epoch is small. An opening reads some hundred frames.
 
     Args:
         frames, size_bytes: that followed the last checkpoint.

@@ -1,15 +1,15 @@
 """Ensures that only one process writes a log, and that a replaced owner does no harm.
 
-Three files: `lock` (locked only during an opening or a close, so that of two openers exactly one
-goes first), `owner` (the writer, for messages and for the decision whether it is alive) and
-`generation` (words in mapped memory, for safety).
+There are three files. `lock` is locked only during an opening or a close, so that of two openers
+exactly one goes first. `owner` names the writer, for messages and to decide if it is alive.
+`generation` holds words in mapped memory, for safety.
 
 Failure: 1. An owner is stopped (SIGSTOP, a long call). 2. Another process takes over. 3. The old
 owner continues. Hence a takeover rewrites the generation word in place and syncs it, *then* reads
 the tail. An owner checks the word after each write and before it publishes, after each sync and
 before `durable` rises; all owners of one machine see the same page. A frame that it wrote before
 the word changed is in the tail that the new owner reads. A frame written afterwards is in a segment
-of the old generation, beyond the offset where the new owner's segment begins, so it is no part of
+of the old generation, beyond the offset where the new owner's segment begins. So it is no part of
 the log. A lock does not suffice, because a stopped process keeps it. A lease with a time limit does
 not suffice, because it ends while its holder sleeps.
 

@@ -8,7 +8,7 @@ in memory until then.
 Failure. 1. A write fails and leaves part of a frame behind. 2. A sync fails and leaves pages that
 may not have reached the disk, and the next sync reports success for them. In either case the
 segment is sealed: a new one is made that begins at the last durable mark and repeats every frame
-since, and only when that is synced with its name does `durable` rise. While the disk refuses even
+since. `durable` rises only after that segment is synced with its name. While the disk refuses even
 that, `append` and `sync` raise DurabilityError and each call tries again, so the log resumes when
 the disk does.
 """
@@ -38,8 +38,8 @@ class Writer:
 
     Invariants: `durable <= head`. `_unsynced` holds exactly the frames in between. `_published`
     equals the head once readers and the thread were notified of it. `_file` is the file of the last
-    of `_live`, `_rotated` are those before it that are not synced, `_syncing` those that a sync
-    uses, and `_replaced` those that are to be closed.
+    of `_live`, and `_rotated` are those before it that are not synced. A sync uses the files in
+    `_syncing`. Those in `_replaced` are to be closed.
     """
 
     def __init__(

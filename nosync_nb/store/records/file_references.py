@@ -13,7 +13,7 @@ copy may end at any frame; a restore knows from the records before that frame wh
 required when the copy was acknowledged.
 
 Each replica has a worker that reads the log on its own, and a recovery reads the log of each
-replica, so the same bytes are decoded once for each replica. The results for small frames and
+replica. So the same bytes would be decoded once for each replica. The results for small frames and
 checkpoints are cached, because they depend on the bytes alone.
 
 Memory: `_CACHED_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most, and
@@ -438,19 +438,13 @@ def files_of_checkpoint(payload: bytes) -> CheckpointFiles:
 def _decode_frame(data: bytes | memoryview) -> FrameFiles:
     payload = payloads.decode_payload(data)
     changes = payloads.entries_by_log([payload])
-    files, namers = (
-        file_references({}, [changes]),
-        required_by_changes(changes),
-    )
+    files, namers = file_references({}, [changes]), required_by_changes(changes)
     return FrameFiles(payload.epoch, files, namers, requirement_of(payload))
 
 
 def _decode_checkpoint(data: bytes) -> CheckpointFiles:
     payload = payloads.decode_payload(data)
-    files, namers = (
-        file_references(payload.meta, ()),
-        required_by_checkpoint(payload),
-    )
+    files, namers = file_references(payload.meta, ()), required_by_checkpoint(payload)
     reigns = ownership_history.decode_ownership(payload.meta)
     return CheckpointFiles(payload.epoch, files, namers, requirement_of(payload), reigns)
 
