@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _LAZY = ("graphs", "windows")
-"""Modules that are loaded when somebody names them, not when the package is imported."""
+"""Modules that are loaded at their first use, not when the package is imported."""
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,28 +1,28 @@
-r"""The errors of NoSync: one tree, split by what the reader would do next.
+r"""The errors of NoSync: one tree, split by the next action of the reader.
 
     NosyncError
     ├── SchemaError (ValueError)               fix the data or the column names
-    ├── MisuseError (AttributeError)           use what is there: the hint names it
-    ├── ExpressionError (ValueError)           fix the SQL or the values it met
+    ├── MisuseError (AttributeError)           use the method or form that the hint names
+    ├── ExpressionError (ValueError)           fix the SQL or the values that it failed on
     ├── StageError (RuntimeError)              fix the function: names stage, row and cause
     ├── TimeError (LookupError)                read at another epoch
     ├── DivergenceError (RuntimeError)         fix the loop
-    ├── NegativeMultiplicityError (ValueError) find who removed a row that was not there
+    ├── NegativeMultiplicityError (ValueError) find the removal of a row that did not exist
     ├── FencedError (PermissionError)          take over, or read only
     ├── DurabilityError (OSError)              repair the disk: nothing was committed
-    │   └── OutcomeUnknownError                look whether the epoch is there before trying again
+    │   └── OutcomeUnknownError                check whether the epoch is committed, then retry
     ├── CorruptLogError (OSError)              repair from a copy
-    ├── OutOfMemoryError (MemoryError)         do less at a time: says what was done and what not
+    ├── OutOfMemoryError (MemoryError)         do less at a time: names what was done and what not
     └── TrustError (PermissionError)           functions of the log are not run: run their cell
 
-Messages name the stage and the clashing values in lower case; the remedy is a note
-(`BaseException.add_note`), which IPython prints and `str(error)` leaves out.
+Messages name the stage and the clashing values in lower case. The remedy is a note
+(`BaseException.add_note`), which IPython prints and `str(error)` omits.
 
-Text of strangers: names, labels, values and errors may come out of a log, a file or a web page that
-somebody else wrote. An escape code in them could repaint a terminal, a bidirectional mark let a
-reader see other words than are there, a tag become part of a page. So what is shown, errors and
-all, passes `visible`, which spells such characters (`\x1b`, `\u202e`), and on its way to HTML
-`html`, which escapes as well. Both leave other text as it is; a second time changes nothing.
+Untrusted text: names, labels, values and errors may come from a log, a file or a web page of an
+untrusted writer. An escape code in them could repaint a terminal. A bidirectional mark could show
+other words than the text has. A tag could become part of a page. Therefore all displayed text,
+errors included, passes `visible`, which spells such characters out (`\x1b`, `\u202e`). Text for
+HTML passes `html`, which also escapes it. Both leave other text unchanged and are idempotent.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ Result = TypeVar("Result")
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
-    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # order and nothing
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # direction, invisible
     "\ud800-\udfff]"  # halves of pairs, which no encoding writes
 )
 
 
 def visible(text: str) -> str:
-    r"""Returns a text in which everything that is there can be seen: `\x1b`, `\u202e`."""
+    r"""Returns a text with its invisible characters spelled out: `\x1b`, `\u202e`."""
     return text if text.isprintable() else _HIDDEN.sub(_spelled, text)
 
 
 def one_line(text: str) -> str:
-    """Returns a text of one line, with a sign where a line ended."""
+    """Returns a text on one line, with a sign in place of each line break."""
     return visible(text.replace("\r\n", "\n").replace("\n", "⏎"))
 
 
 def text_of(value: Any, write: Callable[[Any], str] = repr) -> str:
-    """Returns a user's object as text for a message, also if it cannot be printed."""
+    """Returns a user's object as text for a message, even if the object cannot be printed."""
     try:
         return write(value)
     except Exception:
@@ -66,23 +66,23 @@ def text_of(value: Any, write: Callable[[Any], str] = repr) -> str:
 
 
 def html(text: str) -> str:
-    """Returns a text as HTML that shows it, in an element or in a quoted attribute."""
+    """Returns a text as HTML that displays it, in an element or in a quoted attribute."""
     return escape(visible(text))
 
 
 def warn(text: str, *, stacklevel: int | None) -> None:
-    """Warns of something.
+    """Issues a warning.
 
     Args:
-        stacklevel: as `warnings.warn` has it where this is called; None: of the caller's code that
-            is nearest, for what is reached by ways of several lengths.
+        stacklevel: as for `warnings.warn` at this call; None: the nearest frame of the caller's
+            code, for calls that are reached by paths of several lengths.
     """
     level = _outside() if stacklevel is None else stacklevel
     warnings.warn(visible(text), stacklevel=level + 1)
 
 
 def _outside() -> int:
-    """How many frames the nearest code that is none of ours is from the caller of `warn`."""
+    """Returns how many frames the nearest frame of user code is away from the caller of `warn`."""
     frame, level = inspect.currentframe(), -1
     while frame is not None and (level < 1 or _between(frame)):
         frame, level = frame.f_back, level + 1
@@ -90,7 +90,7 @@ def _outside() -> int:
 
 
 def _between(frame: FrameType) -> bool:
-    """Whether a frame is ours, or that of a `with` block's end."""
+    """True if a frame belongs to NoSync, or to the end of a `with` block."""
     return str(frame.f_globals.get("__name__")).startswith(("nosync", "contextlib"))
 
 
@@ -100,7 +100,7 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 def likely(wanted: str, known: Sequence[str], what: str, *, shown: int = 6) -> str:
-    """Says which of some names was meant, or lists the last of them: never sixty."""
+    """Returns a hint with the names that resemble `wanted`, or else with the last `shown` names."""
     near = difflib.get_close_matches(wanted, known, n=3)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
@@ -109,14 +109,14 @@ def likely(wanted: str, known: Sequence[str], what: str, *, shown: int = 6) -> s
 
 
 def titled(stage: str) -> str:
-    """A stage as messages name it; what is read without having a name is run as stage ''."""
+    """Returns a stage as messages name it; an unnamed collection runs as stage ''."""
     return f"stage '{stage}'" if stage else "an unnamed collection"
 
 
 class NosyncError(Exception):
     """The root: catches everything that NoSync raises on purpose.
 
-    `kind` is a stable word for programs; `hint` is the remedy, also kept as a note.
+    `kind` is a stable word for programs; `hint` is the remedy, also attached as a note.
     """
 
     kind = "error"
@@ -131,23 +131,23 @@ class NosyncError(Exception):
         return _rebuild, (type(self), str(self), self.hint, dict(self.__dict__))
 
     def because(self, cause: BaseException | None) -> None:
-        """Has a cause that is not being handled, as one that came from another process."""
+        """Sets a cause that is not being handled, for example one from another process."""
         self.__cause__ = cause
 
     def restore(self, state: dict[str, Any], hint: str | None) -> None:
-        """Has the attributes that it was pickled with, its notes among them."""
+        """Restores the attributes from a pickle, including the notes."""
         self.__dict__.update(state)
         self.hint = hint
 
     def bare(self) -> NosyncError:
-        """A copy without cause and traceback."""
+        """Returns a copy without cause and traceback."""
         return _rebuild(type(self), str(self), self.hint, dict(self.__dict__))
 
 
 def _rebuild(
     cls: type[NosyncError], message: str, hint: str | None, state: dict[str, Any]
 ) -> NosyncError:
-    """Makes an error again after pickling, with its notes."""
+    """Rebuilds an error after pickling, with its notes."""
     error = cls.__new__(cls)
     Exception.__init__(error, message)
     error.restore(state, hint)
@@ -161,7 +161,7 @@ class SchemaError(NosyncError, ValueError):
 
 
 class MisuseError(NosyncError, AttributeError, TypeError):
-    """A collection is not used that way: it lacks a method, or takes arguments of another form."""
+    """A collection does not support this use: it lacks the method, or takes other arguments."""
 
     kind = "misuse"
 
@@ -190,7 +190,7 @@ class StageError(NosyncError, RuntimeError):
         self.row = row
 
     def at(self, row: Any) -> None:
-        """Says which row, or which group, it was."""
+        """Sets the row, or the group, on which the stage failed."""
         self.row = row
 
 
@@ -201,13 +201,13 @@ class TimeError(NosyncError, LookupError):
 
 
 class DivergenceError(NosyncError, RuntimeError):
-    """A loop does not settle."""
+    """A loop does not converge."""
 
     kind = "divergence"
 
 
 class NegativeMultiplicityError(NosyncError, ValueError):
-    """A collection that is read holds a row fewer than zero times."""
+    """A collection has a row with a negative multiplicity at the epoch that is read."""
 
     kind = "negative"
 
@@ -225,15 +225,15 @@ class DurabilityError(NosyncError, OSError):
 
     def __init__(self, message: str, *, hint: str | None = None, errno: int | None = None) -> None:
         super().__init__(message, hint=hint)
-        if errno is not None:  # and no `filename`: it would change how the error reads
+        if errno is not None:  # no `filename`: it would change the text of the error
             self.errno = errno
 
 
 class OutcomeUnknownError(DurabilityError):
     """A write may or may not have happened.
 
-    `epoch` is the number of an epoch that stands in memory and in the log of this session, of which
-    it is not known whether it is on disk.
+    `epoch` is the number of an epoch that is committed in memory and written to the log of this
+    session. It is unknown whether that epoch is on disk.
     """
 
     kind = "unknown"
@@ -251,7 +251,10 @@ class OutcomeUnknownError(DurabilityError):
 
 
 class CorruptLogError(NosyncError, OSError):
-    """Bytes of the log are damaged before its end; `file` is the name of a file of rows, if one."""
+    """Bytes of the log are damaged before its end.
+
+    `file` is the name of the damaged file of rows, if it is one.
+    """
 
     kind = "corrupt"
 
@@ -261,12 +264,13 @@ class CorruptLogError(NosyncError, OSError):
 
 
 class OutOfMemoryError(NosyncError, MemoryError):
-    """There was not enough memory; the message says what has changed, which is mostly nothing."""
+    """Memory was exhausted; the message names what has changed, which is usually nothing."""
 
     kind = "memory"
 
     def __new__(cls, *message: Any, **_named: Any) -> OutOfMemoryError:
-        return Exception.__new__(cls, *message)  # that of MemoryError makes its own kind alone
+        # MemoryError.__new__ creates only its own type.
+        return Exception.__new__(cls, *message)
 
 
 class TrustError(NosyncError, PermissionError):
@@ -278,10 +282,10 @@ class TrustError(NosyncError, PermissionError):
 def enough_memory(
     did: Callable[..., str], hint: str
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """Decorates a call that may need much memory: says what is and what is not done without.
+    """Decorates a call that may need much memory: its error names what was done and what was not.
 
     Args:
-        did: gets the arguments of the call, after it has failed.
+        did: receives the arguments of the call after it has failed.
     """
 
     def decorate(call: Callable[Given, Result]) -> Callable[Given, Result]:

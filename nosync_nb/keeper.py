@@ -1,6 +1,6 @@
-"""Starts the keeper of a log: python -m nosync_nb.keeper FOLDER GENERATION; sessions do so.
+"""Starts the replication agent of a log: python -m nosync_nb.keeper FOLDER GENERATION.
 
-Short, and on its own: it starts a command.
+Sessions start it.
 """
 
 import sys

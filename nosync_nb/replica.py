@@ -1,7 +1,4 @@
-"""Starts a replica server: python -m nosync_nb.replica DIR --port P; see `store.replicas.server`.
-
-Short, and on its own: it starts a command.
-"""
+"""Starts a replica server: python -m nosync_nb.replica DIR --port P; see `flight_server`."""
 
 import sys
 

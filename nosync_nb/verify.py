@@ -1,7 +1,4 @@
-"""Verifies a log: python -m nosync_nb.verify PATH; says what is damaged, and exits with 1 then.
-
-Short, and on its own: it starts a command.
-"""
+"""Verifies a log: python -m nosync_nb.verify PATH; reports damage, and then exits with 1."""
 
 import sys
 

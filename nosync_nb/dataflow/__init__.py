@@ -1,6 +1,7 @@
-"""Dataflow: what runs, epoch by epoch.
+"""The dataflow: compiles a catalog to a graph and runs it, epoch by epoch.
 
-Promises: an epoch is computed from a version and changes of inputs, and is a draft until somebody
-publishes it: nothing that is there is touched. Owns: nothing; graphs, versions and snapshots are
-values. Imports: collections, operators, expressions, trace, rows, errors.
+Promises: An epoch is computed from a version and the changes of its inputs. The result is a draft
+until the caller publishes it, and published objects are never changed. Owns: nothing; graphs,
+versions and snapshots are values. Imports: collections, operators, expressions, trace, rows,
+errors.
 """

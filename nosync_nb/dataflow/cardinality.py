@@ -1,16 +1,16 @@
-"""Sizes: about how many rows and bytes a plan would keep, told before it has run.
+"""Estimates how many rows and bytes a plan would store, before it has run.
 
-Where what named collections hold is known, a chain of joins need not be judged by the number of its
-arrangements alone: rows between may be many more than those of an arrangement that is asked for in
-their place, or many fewer, as a predicate leaves few of them.
+If the sizes of named collections are known, the number of arrangements is not the only measure of a
+chain of joins. The intermediate rows may be many more than those of the arrangement that replaces
+them. They may also be far fewer, because a predicate leaves few of them.
 
-Rows of a join are told as if each row of the larger side had a partner, and no more than one; a
-predicate over one collection is asked of some of its rows, which stand in the order of their hashes
-and are thus drawn at random. Of what cannot be asked a third is taken to stay. It is a guess, so
-less is kept in another way only if that is clearly less, and a stage keeps the way that was chosen
-for it.
+The estimate of a join assumes that each row of the larger side has exactly one partner. A predicate
+over one collection is evaluated on a sample: the rows are in the order of their hashes, so the
+first ones are a random sample. A predicate that cannot be evaluated is assumed to keep a third. The
+estimate is uncertain. Therefore another plan is chosen only if it stores clearly less, and a stage
+retains its chosen plan.
 
-Source: Selinger et al., SIGMOD 1979, for what is assumed.
+Source: Selinger et al., SIGMOD 1979, for the assumptions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
 
 LEAST_BYTES = 1 << 20
-"""What keeps less by the usual plan is run by it."""
+"""A stage with less state by the default plan uses that plan."""
 
 CLEARLY = 0.8
-"""Another plan is taken if it keeps at most so much of what the usual one keeps."""
+"""Another plan is chosen if its size is at most this fraction of the default plan's."""
 
 SAMPLE_ROWS = 1024
 HASHES_BYTES = 16
@@ -44,17 +44,17 @@ STAYS = 1 / 3
 
 
 class SizeEstimate(NamedTuple):
-    """About how many rows a part has, and would have without the predicates below it."""
+    """The estimated rows of a part, and those without the predicates below it."""
 
     rows: float
     whole: float
 
 
 class TableSizes:
-    """What is known of named collections.
+    """The known sizes of named collections.
 
     Args:
-        traces: what they hold, by number.
+        traces: their traces, by number.
     """
 
     def __init__(self, graph: Graph, traces: Mapping[int, Trace]) -> None:
@@ -63,13 +63,13 @@ class TableSizes:
         self._samples: dict[str, tuple[list[Column], int]] = {}
 
     def trace(self, name: str) -> Trace | None:
-        """One of the orders of a collection; None: it is not there, or holds nothing."""
+        """Returns one of the traces of a collection; None if it is missing or empty."""
         node = self._graph.named.get(name)
         given = (self._traces.get(number) for number in node.traces.values()) if node else ()
         return next((trace for trace in given if trace is not None and trace.rows_count), None)
 
     def row_bytes(self, name: str) -> float:
-        """What a row of a collection takes, by its files where there are some."""
+        """Returns the bytes of a row of a collection, by its files if it has any."""
         trace = self.trace(name)
         if trace is None:
             return 0.0
@@ -80,7 +80,10 @@ class TableSizes:
         return size / sum(layer.rows_count for layer in filed)
 
     def sample(self, name: str) -> tuple[list[Column], int]:
-        """Some rows of a collection, drawn at random, and how many. Cost: once for each."""
+        """Returns a random sample of rows of a collection, and its size.
+
+        Cost: once per collection.
+        """
         if name not in self._samples:
             trace, columns, n = self.trace(name), [], 0
             if trace is not None:
@@ -95,15 +98,15 @@ class TableSizes:
 def cheapest_plan(
     plans: PlanSet, granted: frozenset[Lookup], tables: TableSizes
 ) -> frozenset[Lookup]:
-    """What of its wishes a plan is to be run by, so that it keeps least.
+    """Returns the wishes whose plan stores least.
 
     Args:
-        granted: what others keep; it is among the result.
+        granted: the arrangements that others maintain; they are part of the result.
 
     Returns:
-        `granted` alone where nothing is known, or little kept.
+        `granted` alone if no sizes are known, or if little is stored.
 
-    Cost: that of compiling predicates, and of asking them of some rows, for each plan.
+    Cost: for each plan, the compilation of its predicates and their evaluation on samples.
     """
     usual = plans.by(granted)
     if not plans.wishes - granted or any(tables.trace(n) is None for n in usual.references):
@@ -121,7 +124,10 @@ def cheapest_plan(
 
 
 def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -> float:
-    """About what the joins of a plan look into takes, without what others keep."""
+    """Returns the estimated bytes of the arrangements for the joins of a plan.
+
+    Arrangements that others maintain are not counted.
+    """
     sizes = estimate(plan, tables)
     every: dict[tuple[int | str, tuple[int, ...]], float] = {}
     for part, key in _looked_up(plan):
@@ -134,14 +140,14 @@ def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -
 
 
 def intermediate_rows(plan: Definition, tables: TableSizes) -> int:
-    """About how many rows without a name the joins of a plan look into."""
+    """Returns the estimated number of unnamed rows that the joins of a plan look up."""
     sizes = estimate(plan, tables)
     every = {(id(part), key) for part, key in _looked_up(plan) if not part.is_ref}
     return round(sum(sizes[part].rows for part, _ in every))
 
 
 def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]:
-    """About how many rows the parts of a plan have, by `id`."""
+    """Returns the estimated number of rows of each part of a plan, by `id`."""
     sizes: dict[int, SizeEstimate] = {}
     for part in plan.walk():
         below = [sizes[id(each)] for each in part.inputs]
@@ -167,7 +173,7 @@ def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]
 
 
 def _joined(below: list[SizeEstimate]) -> SizeEstimate:
-    """Inputs that are joined: each row of the larger one finds one of the other."""
+    """Estimates a join: each row of the larger input has one partner in the other."""
     made = below[0]
     for each in below[1:]:
         partners = max(min(made.whole, each.whole), 1.0)
@@ -176,7 +182,7 @@ def _joined(below: list[SizeEstimate]) -> SizeEstimate:
 
 
 def _stays(part: Definition, tables: TableSizes) -> float:
-    """About what share of the rows a filter keeps."""
+    """Returns the estimated fraction of the rows that pass a filter."""
     if part.functions:
         return STAYS
     stays = 1.0
@@ -186,7 +192,7 @@ def _stays(part: Definition, tables: TableSizes) -> float:
 
 
 def _asked(text: str, part: Definition, tables: TableSizes) -> float:
-    """For what share of a sample of its collection a predicate is true."""
+    """Returns the fraction of a sample of its collection that satisfies a predicate."""
     try:
         predicate = compile_expression(
             text,
@@ -209,12 +215,12 @@ def _asked(text: str, part: Definition, tables: TableSizes) -> float:
     for place, origin in zip(predicate.columns, origins, strict=True):
         assert origin is not None
         given[place] = columns[origin[1]]
-    # Of none there may be some, beyond the rows that were looked at.
+    # At least one, because rows outside the sample may pass.
     return max(float(np.mean(predicate_mask(predicate.evaluate(given, n)))), 1 / n)
 
 
 def _origin(part: Definition, place: int) -> tuple[str, int] | None:
-    """The named collection that a column comes from, and its place there; None: it is made."""
+    """Returns the named collection and position of a column; None if the column is computed."""
     while not part.is_ref:
         if part.op == "filter":
             part = part.inputs[0]
@@ -229,7 +235,7 @@ def _origin(part: Definition, place: int) -> tuple[str, int] | None:
 
 
 def _looked_up(plan: Definition) -> Iterator[tuple[Definition, tuple[int, ...]]]:
-    """The parts that joins look into, with the key."""
+    """Yields the parts that joins look up, with the key."""
     for part in plan.walk():
         keys = part.params["keys"] if part.op == "joins" else []
         if part.op == "join":

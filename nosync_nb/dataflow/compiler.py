@@ -56,15 +56,15 @@ from nosync_nb.trace.batch import Layout
 
 
 class CompilePurpose(NamedTuple):
-    """What the parts of one stage are compiled for.
+    """The context in which the parts of one stage are compiled.
 
     Attributes:
         stage: its name.
-        live: it goes on with each epoch.
-        keeping: results of functions are kept, as they may differ next time.
-        extending: it goes on although it has missed epochs.
-        apart: tells its parts from equal ones of other stages; see `Stage`.
-        prints: what its parts compute, by `id`.
+        live: it advances with each epoch.
+        keeping: results of functions are memoised, because another run may differ.
+        extending: it is reused although it has missed epochs.
+        apart: separates its parts from equal ones of other stages; see `Stage`.
+        prints: fingerprints of its parts, by `id`.
         uses: how often each part is used in it, since only sole uses are fused.
     """
 
@@ -78,17 +78,17 @@ class CompilePurpose(NamedTuple):
 
 
 class GraphBuilder:
-    """Nodes, and who asks for what of them.
+    """A graph under construction: its nodes, and the traces that they request of each other.
 
     Args:
-        old: the graph before.
+        old: the previous graph.
         refused: nodes of it that are not taken over.
 
     Attributes:
         nodes: by number, in an order in which inputs come first.
         named: those with a name.
-        wiring: what was compiled; see `GraphWiring`.
-        reusable: the nodes of before that are not there and may be, by fingerprint and name.
+        wiring: the compiled stages; see `GraphWiring`.
+        reusable: nodes of the previous graph that are not taken over yet, by fingerprint and name.
     """
 
     def __init__(self, old: Graph, refused: AbstractSet[int]) -> None:
@@ -99,20 +99,23 @@ class GraphBuilder:
         self._old = old
         self._refused = refused
         self._numbers = old.numbers
-        self._own: set[int] = set()  # the nodes that no other graph has
-        self._changed: dict[int, None] = {}  # those that may be asked for other traces than before
+        self._own: set[int] = set()  # nodes that no other graph has
+        self._changed: dict[int, None] = {}  # nodes whose requested traces may have changed
         self._orphans: dict[int, None] = {}  # parts whose stage was taken out, in order
 
     def begin(self) -> None:
-        """Begins with nothing; any node of before may be reused."""
+        """Starts with no nodes; any node of the previous graph may be reused."""
         nodes = (node for node in self._old if node.id not in self._refused)
         self.reusable = {(node.fingerprint, node.name): node for node in nodes}
 
     def take_over(self, wiring: GraphWiring, without: AbstractSet[str]) -> list[MadeBy]:
-        """Takes over the nodes of before, without those of some stages; who reads one goes too.
+        """Takes over the nodes of the previous graph, without those of some stages.
+
+        Args:
+            without: the stages, with all of their readers.
 
         Returns:
-            the operators that those stages have taken.
+            the operators that those stages used.
         """
         self.wiring = wiring.copied()
         self.nodes, self.named = dict(self._old.nodes), dict(self._old.named)
@@ -123,7 +126,7 @@ class GraphBuilder:
         return operators
 
     def users(self) -> set[str]:
-        """The stages that use what is refused."""
+        """Returns the stages that use refused nodes."""
         reached, names = set(self._refused), set()
         for node in self._old if reached else ():
             if not reached.isdisjoint(node.inputs):
@@ -134,7 +137,7 @@ class GraphBuilder:
         return names
 
     def _take_out(self, name: str) -> tuple[MadeBy, ...]:
-        """Takes out a stage, with the parts that nobody else uses; returns its operators."""
+        """Takes out a stage and the parts that no other stage uses; returns its operators."""
         wiring = self.wiring
         del wiring.stages[name], wiring.prints[name]
         wiring.wishes.pop(name, None)
@@ -156,21 +159,19 @@ class GraphBuilder:
                         waiting.append(self.nodes[i])
         return wiring.operators.pop(name)
 
-    # -- putting -----------------------------------------------------------------------------
-
     def number(self) -> int:
-        """A number that was not given before."""
+        """Allocates a number."""
         self._numbers += 1
         return self._numbers
 
     def put(self, node: Node) -> None:
-        """Places a node last that no other graph has."""
+        """Appends a node that no other graph has."""
         self.nodes[node.id] = node
         self._own.add(node.id)
         self._changed[node.id] = None
 
     def part(self, fingerprint: str, stage: str) -> Node | None:
-        """The node without a name that computes something, for a stage; None if there is none."""
+        """Returns the unnamed node with a fingerprint, for a stage; None if it does not exist."""
         number = self.wiring.parts.get(fingerprint)
         if number is None:
             return None
@@ -180,32 +181,32 @@ class GraphBuilder:
         return node
 
     def __contains__(self, fingerprint: object) -> bool:
-        """Whether there is a node without a name that computes something, or was before."""
+        """Returns True if an unnamed node with a fingerprint exists, here or in the old graph."""
         return fingerprint in self.wiring.parts or (fingerprint, None) in self.reusable
 
     def log(self, number: int) -> None:
-        """Gives a node a log, if it has none."""
+        """Allocates a log for a node, if it has none."""
         node = self.nodes[number]
         if node.log is None:
             self._owned(node).logged(Layout(node.types), self.number)
 
     def read(self, node: Node, asked: Iterable[tuple[int, Layout]]) -> None:
-        """Notes what a node reads, and the traces that it asks for, of which nodes."""
+        """Records the inputs of a node, and the traces that it requests of other nodes."""
         readers = self.wiring.readers
         for i in node.inputs:
             readers[i] = readers.get(i, 0) + 1
         self.ask(node, asked)
 
     def ask(self, node: Node, asked: Iterable[tuple[int, Layout]]) -> None:
-        """Notes that a node asks for more traces."""
+        """Records that a node requests more traces."""
         for i, layout in asked:
             self.wiring.asked.setdefault(node.id, []).append((i, layout))
             self._count(i, layout, 1)
 
     def _count(self, number: int, layout: Layout, by: int) -> None:
-        """Counts who asks for a trace of a node."""
+        """Counts the requests for a trace of a node."""
         wanted = self.wiring.wanted
-        counts = dict(wanted.get(number, ()))  # that of the graph before stays as it is
+        counts = dict(wanted.get(number, ()))  # copied, because the previous graph has this dict
         counts[layout] = counts.get(layout, 0) + by
         if not counts[layout]:
             del counts[layout]
@@ -213,7 +214,7 @@ class GraphBuilder:
         self._changed[number] = None
 
     def _owned(self, node: Node) -> Node:
-        """A node of this graph alone, in its place."""
+        """Returns the node as an object of this graph alone, in the same position."""
         if node.id not in self._own:
             node = node.copied()
             self.put(node)
@@ -221,18 +222,16 @@ class GraphBuilder:
                 self.named[node.name] = node
         return node
 
-    # -- the end -----------------------------------------------------------------------------
-
     def graph(
         self, made: Mapping[MadeBy, CompiledOperator], memory: AbstractSet[str], *, goes_on: bool
     ) -> Graph:
-        """The graph, with the traces that are asked for.
+        """Returns the graph, with the requested traces.
 
         Args:
-            memory: the stages of which nothing is written.
-            goes_on: the next one may begin with what this one has.
+            memory: the stages whose rows are not written.
+            goes_on: the next compilation may be incremental.
         """
-        for i in reversed(self._orphans):  # who reads one comes behind it
+        for i in reversed(self._orphans):  # a reader comes after its inputs
             reader = next(node for node in self.nodes.values() if i in node.inputs)
             self._owned(self.nodes[i]).blamed(reader.stage)
         for i in self._changed:
@@ -241,7 +240,7 @@ class GraphBuilder:
         return Graph(self.nodes, self._numbers, made, wiring, self.named, memory)
 
     def _arrange(self, number: int) -> None:
-        """Gives a node the traces that it is asked for now; one that is gone is forgotten."""
+        """Sets the traces of a node to the requested ones; a dropped node is forgotten."""
         node, wanted = self.nodes.get(number), self.wiring.wanted
         if node is None:
             wanted.pop(number, None)
@@ -254,17 +253,17 @@ class GraphBuilder:
 class Compiler:
     """Compiles a catalog to a graph, reusing the nodes of an earlier one.
 
-    Cost: in proportion to the stages that are compiled, where all go on; else to all.
+    Cost: in proportion to the compiled stages if all stages are live; else to all stages.
 
     Args:
-        old: the graph before; its nodes are copied, never changed.
-        types: asks Spark for types of expressions that only it knows.
+        old: the previous graph; its nodes are copied, never changed.
+        types: asks Spark for types of expressions that NoSync cannot infer.
         now: the last epoch.
         extended: stages whose nodes are reused although they have missed epochs.
         refused: nodes that are not reused.
-        bare: nodes with a name that have lost what they remember, and have their log and rows.
-        tables: what is known of the sizes of named collections.
-        later: nodes that have no state yet stay so, unless something new reads them.
+        bare: named nodes that have lost their operator state, and still have their log and rows.
+        tables: the known sizes of named collections.
+        later: nodes without state remain so, unless a new node reads them.
     """
 
     def __init__(
@@ -292,16 +291,16 @@ class Compiler:
         self.schemas: dict[str, Schema] = {}
         self.catalog: Mapping[str, Stage] = {}
         self.taken: list[MadeBy] = []
-        """The keys in `made` that the stage has taken which is compiled."""
+        """The keys in `made` that the stage under compilation uses."""
 
     def compile(self, catalog: Mapping[str, Stage]) -> Graph:
-        """The graph of a catalog.
+        """Returns the graph of a catalog.
 
         Raises:
-            NosyncError: if a definition does not fit its inputs any more.
+            NosyncError: a definition does not fit its inputs any more.
         """
         self.catalog = catalog
-        # Asked of each stage at each definition: a call takes ten times as long.
+        # Inlined, because a call for each stage at each definition takes ten times as long.
         memory = frozenset(n for n, stage in catalog.items() if stage.options.persist == MEMORY)
         stages = None if self.later else self._take_over(catalog)
         if stages is not None:
@@ -309,7 +308,7 @@ class Compiler:
                 self.add(stage)
             return self.building.graph(self.made, memory, goes_on=True)
         self.building.begin()
-        # Who has stopped may have lost its functions: whom it shares with must not get it.
+        # Stopped stages come last, because they may have lost the functions of shared operators.
         for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
         self._stop()
@@ -317,10 +316,10 @@ class Compiler:
         return self.building.graph(self.made, memory, goes_on=goes_on)
 
     def _take_over(self, catalog: Mapping[str, Stage]) -> list[Stage] | None:
-        """Takes over what need not be compiled again.
+        """Takes over the stages that need not be compiled again.
 
         Returns:
-            what has to be, in order; None: everything.
+            the other stages, in order; None: all must be compiled.
         """
         wiring = self.old.wiring
         if wiring is None or self.extended:
@@ -347,7 +346,7 @@ class Compiler:
     def _chosen_anew(
         self, wiring: GraphWiring, fresh: Mapping[str, Stage], moved: AbstractSet[str]
     ) -> set[str]:
-        """The stages that may be run by another plan, as others keep something else than before."""
+        """Returns the stages whose plan may change, because other stages' requests have changed."""
         if self.now or not wiring.wishes:
             return set()
         changed = [*fresh.values(), *(wiring.stages[name] for name in moved)]
@@ -355,7 +354,7 @@ class Compiler:
         return {name for name, each in wiring.wishes.items() if not each.isdisjoint(kept)}
 
     def add(self, stage: Stage) -> Node:
-        """Adds one named collection; what it refers to must be there already."""
+        """Adds one named collection; its references must have been added before."""
         name, types = stage.name, stage.schema.types
         keeping, extending = stage.options.nondeterministic, name in self.extended
         purpose = CompilePurpose(name, stage.live, keeping, extending, stage.apart)
@@ -389,7 +388,7 @@ class Compiler:
         return node
 
     def _kept(self, stage: Stage, plans: PlanSet) -> frozenset[Lookup]:
-        """What a stage wishes for that others keep, as it runs, or as they keep it now."""
+        """Returns the lookups of a stage's plan: the running one, or else the one to choose."""
         building, prints = self.building, self.building.wiring.prints
         building.wiring.wishes[stage.name] = plans.wishes
         if self.now:
@@ -402,7 +401,7 @@ class Compiler:
         return cheapest_plan(plans, granted, self.tables)
 
     def _sub(self, tree: Definition, purpose: CompilePurpose) -> Call[Node]:
-        """The node of an unnamed part, shared with equal ones."""
+        """Returns the node of an unnamed part, shared with equal ones."""
         if tree.is_ref:
             return self.building.named[tree.name]
         fingerprint = purpose.prints[id(tree)]
@@ -419,7 +418,7 @@ class Compiler:
     def _operator(
         self, tree: Definition, fingerprint: str, name: str | None, purpose: CompilePurpose
     ) -> Call[Node]:
-        """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
+        """Returns the node of an operator; fuses row-wise chains and requests arrangements."""
         links = _links(tree, purpose.uses)
         key = (id(tree), len(links), purpose.keeping)
         made = self.old.made.get(key)
@@ -473,17 +472,17 @@ class Compiler:
         types: tuple[str, ...],
         plan: str = "",
     ) -> Node:
-        """A new node, or a copy of the equal one of the old graph; placed last.
+        """Appends a new node, or a copy of the equal node of the old graph.
 
-        A named one that keeps what it remembers otherwise than before has its log and its rows,
-        and is run for what it remembers; see `Runner.first_run`. One of a stage that has stopped
-        is not run, and says so by its plan: the stage cannot go on from there.
+        A named node with another plan retains its log and its rows, and is run to build its state;
+        see `Runner.first_run`. A node of a stopped stage is not run. Its plan records that, because
+        the stage cannot continue from such a node.
         """
         stage = purpose.stage
         old = self.building.reusable.get((fingerprint, name))
         made = (plan, UNMADE) if self.later or not purpose.live else (plan,)
         if not purpose.live:
-            plan = UNMADE  # it is not run, so it has no state but that of before
+            plan = UNMADE  # it is not run, so it has only its earlier state
         if old is None or self._behind(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
         elif old.plan in made and old.id not in self.bare:
@@ -496,18 +495,18 @@ class Compiler:
         return node
 
     def _behind(self, node: Node, purpose: CompilePurpose) -> bool:
-        """Whether a node has missed epochs, and what is compiled needs it as of now."""
+        """Returns True if a node has missed epochs, and its reader needs the current epoch."""
         if not purpose.live or purpose.extending:
             return False
         return node.stopped is not None and node.stopped < self.now
 
     def _same(self, stage: Stage, tree: Definition) -> bool:
-        """Whether what a stage that has stopped would compute is what it has.
+        """Returns True if a stopped stage has the rows that its definition still computes.
 
-        What it reads has the columns that it was made for and means what it did. Otherwise it would
-        be another node, that has no rows, and the node that has them would go. One that was halted
-        stays so: what its operators remembered is gone. Only out of a log it is not known yet which
-        those are, and nodes have no stage.
+        Its inputs must have the columns and the fingerprints as at its definition. Otherwise it
+        would be another node without rows, and the node with the rows would be dropped. A halted
+        stage remains halted, because its operator state is lost. After an opening, halted stages
+        are not known yet, and nodes have no stage.
         """
         old = self.building.reusable.get((stage.meaning(self.building.wiring.prints), stage.name))
         if old is None or (old.operator is None and old.stage):
@@ -515,7 +514,7 @@ class Compiler:
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
     def _frozen(self, stage: Stage, life: FrozenState) -> Node:
-        """A version that is only read: its log and one trace, no operator."""
+        """Appends an earlier version: its log and one trace, no operator."""
         name, types, fingerprint = stage.name, stage.schema.types, stage.meaning({})
         layout = Layout(types, life.key)
         old = self.building.reusable.get((fingerprint, name))
@@ -535,7 +534,7 @@ class Compiler:
         return node
 
     def _halted(self, stage: Stage) -> Node:
-        """A stage that cannot or may not be compiled: its log and traces, no operator."""
+        """Appends a stage that cannot or may not be compiled: its log and traces, no operator."""
         assert not stage.live
         old = next(n for (_, name), n in self.building.reusable.items() if name == stage.name)
         node = old.elsewise(old.id, stage.schema.types, stage.name, "")
@@ -544,7 +543,7 @@ class Compiler:
         return node
 
     def _stop(self) -> None:
-        """Stops what only nodes read that stand still, and notes since when."""
+        """Freezes parts whose readers are all frozen, and records the epoch."""
         nodes, read = self.building.nodes, dict[int, list[Node]]()
         for node in nodes.values():
             for i in node.inputs:
@@ -556,7 +555,7 @@ class Compiler:
 
 
 def _alike(one: Stage, other: Stage) -> bool:
-    """Whether stages of one name are compiled alike, over the same."""
+    """Returns True if stages of one name compile to the same nodes."""
     if one.definition is not other.definition or one.life != other.life:
         return False
     parts = ((s.schema, s.key, s.uid, s.options, s.apart) for s in (one, other))
@@ -564,7 +563,7 @@ def _alike(one: Stage, other: Stage) -> bool:
 
 
 def _reached(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
-    """Some stages with those that read them, directly or not."""
+    """Returns some stages and those that read them, directly or not."""
     reached = set(names)
     for name, stage in catalog.items():
         tree = stage.definition
@@ -574,7 +573,7 @@ def _reached(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
 
 
 def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
-    """The row-wise operators that are one with this, first one first; else this alone."""
+    """Returns the row-wise operators that are fused with this one, first one first."""
     links = [tree]
     while is_linear(links[-1]):
         below = links[-1].inputs[0]
@@ -585,10 +584,10 @@ def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
 
 
 def _kept(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) -> Operator:
-    """A row-wise operator, with its results kept if they may differ next time.
+    """Returns a row-wise operator; its results are memoised if they may differ next time.
 
     Raises:
-        ExpressionError: if they do differ and the stage was not defined so.
+        ExpressionError: they may differ, and the stage is not declared nondeterministic.
     """
     if purpose.keeping and (linear.asks or not linear.stable):
         return MemoizedMap(types, linear)

@@ -1,14 +1,15 @@
-"""The graph: named collections compiled to nodes that share what is equal.
+"""The graph: named collections compiled to nodes, which share equal parts.
 
-A `Node` is an input, or an operator with its state. The compiler makes it from the
-catalog of inputs and stages.
+A `Node` is an input, or an operator with its state. The compiler creates it from the catalog of
+inputs and stages.
 
-Every node whose output is needed later has a **log** (its changes, consolidated, one batch an
-epoch) and **traces** (arrangements of it that operators or readers look into). Operators' own
-state are traces that are logged themselves.
+Every node whose output is needed later has a **log** (its changes, consolidated, one batch per
+epoch) and **traces** (arrangements of it for the lookups of operators and readers). The state of an
+operator consists of traces that are logged themselves.
 
-Nodes of a graph that is published are not changed. A graph that was compiled from it has those that
-stay as they are, and copies of the others: what is no other object is nothing new.
+The nodes of a published graph are not changed. A graph that is compiled from it contains the
+unchanged nodes themselves, and copies of the others. Therefore a node is unchanged if it is the
+same object.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nosync_nb.trace.batch import Layout
 NO_LAYOUT = Layout(())
 
 UNMADE = "not read"
-"""The plan of a node that has no state until it is run for it; no operator has this plan."""
+"""The plan of a node whose state is built at its first run; no operator has this plan."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -38,19 +39,19 @@ Value = TypeVar("Value")
 
 @dataclass
 class Node:
-    """A place in the dataflow.
+    """A node of the dataflow graph.
 
     Attributes:
         id: its number, stable while its fingerprint and its plan are.
-        fingerprint: what it computes.
-        name: the stage or input it is, None for a part of one.
-        stage: the stage to blame in messages.
-        inputs: the nodes it reads.
-        log: the number of its log, None if nobody needs its output later.
+        fingerprint: identifies the collection that it computes.
+        name: the name of its stage or input, None for a part of a stage.
+        stage: the stage that messages name.
+        inputs: the nodes that it reads.
+        log: the number of its log, None if its output is not needed later.
         traces: layout -> number of the trace.
         state: numbers of the operator's own traces.
-        plan: how those came about and are laid out; empty if it has none.
-        frozen: it does not advance; since the epoch `stopped`.
+        plan: identifies the operator and the layout of `state`; empty if there is no state.
+        frozen: True if the node does not advance; then `stopped` is its last epoch.
     """
 
     id: int
@@ -69,16 +70,16 @@ class Node:
     stopped: int | None = None
 
     def copied(self) -> Node:
-        """The node for another graph, where it is to be changed."""
+        """Returns a copy of the node for another graph, which may change it."""
         node = Node.__new__(Node)  # copy.copy takes three times as long
         node.become(self)
         return node
 
     def earlier(self, epoch: int, *, bare: bool) -> Node:
-        """The node as a graph has it that begins at an epoch of the past.
+        """Returns the node for a graph that begins at an epoch of the past.
 
         Args:
-            bare: what it remembers is not there, and it is to be run for that.
+            bare: the operator state is missing, and the node must be run to rebuild it.
         """
         node = self.copied()
         if bare:
@@ -88,47 +89,47 @@ class Node:
         return node
 
     def become(self, other: Node) -> None:
-        """Is as another one is."""
+        """Copies all attributes from another node."""
         vars(self).update(vars(other))
 
     def again(self, types: tuple[str, ...], stage: str) -> Node:
-        """The node for another graph, before it is known what runs it there."""
+        """Copies the node into another graph, without an operator."""
         node = self.copied()
         node.types, node.stage, node.operator, node.inputs = types, stage, None, ()
         node.frozen = False
         return node
 
     def elsewise(self, number: int, types: tuple[str, ...], stage: str, plan: str) -> Node:
-        """A node that has the log and the traces of this one, and comes by them otherwise."""
+        """Returns a node with the log and the traces of this one, and with another plan."""
         node = self.again(types, stage)
         node.id, node.plan, node.state = number, plan, ()
         return node
 
     def run_by(self, operator: Operator, inputs: Iterable[int], number: Callable[[], int]) -> None:
-        """Gives it what computes it, with traces of its own."""
+        """Sets the operator of the node, and allocates the traces of its state."""
         self.operator, self.inputs = operator, tuple(inputs)
         if len(self.state) != len(operator.state):
             self.state = tuple([number() for _ in operator.state])
 
     def blamed(self, stage: str) -> None:
-        """Blames another stage for it."""
+        """Sets the stage that messages name."""
         self.stage = stage
 
     def logged(self, layout: Layout, number: Callable[[], int]) -> None:
-        """Gives it a log, if it has none."""
+        """Allocates a log for the node, if it has none."""
         if self.log is None:
             self.log, self.log_layout = number(), layout
 
     def is_arranged(self, layouts: Collection[Layout]) -> bool:
-        """Whether it has the traces that are asked for and no other; see `arranged`."""
+        """Returns True if the node has exactly the requested traces; see `arranged`."""
         return self.traces.keys() == set(self._kept(layouts))
 
     def arranged(self, layouts: Collection[Layout], number: Callable[[], int]) -> None:
-        """Gives it the traces that are asked for, at least one if it has a log.
+        """Sets the traces of the node: the requested ones, and at least one if the node is logged.
 
-        Any one arrangement can be read as a collection, so the plain one goes when there is
-        another, and the last one stays when nobody asks for it any more: to make another takes all
-        rows, which may be lost.
+        Any arrangement can be read as a collection, so the plain one is dropped when there is
+        another. The last arrangement is retained even if no node requests it any more. Building
+        another one needs all rows, and these may be lost.
         """
         kept = self._kept(layouts)
         had, self.traces = self.traces, {}
@@ -141,14 +142,14 @@ class Node:
         return (next(iter(self.traces), self.log_layout),)
 
     def layouts(self) -> Iterator[tuple[int, Layout]]:
-        """Its traces with their layouts, its operator's own too."""
+        """Yields the traces with their layouts, including the operator's own."""
         for layout, trace in self.traces.items():
             yield trace, layout
         if self.operator is not None:
             yield from zip(self.state, self.operator.state, strict=True)
 
     def stand(self, now: int, *, still: bool) -> None:
-        """Stands still from `now` on, if it has not before; or goes on."""
+        """Freezes the node at epoch `now`, unless it is frozen already; or unfreezes it."""
         self.frozen = still
         if not still:
             self.stopped = None
@@ -157,13 +158,13 @@ class Node:
 
 
 class CompiledOperator(NamedTuple):
-    """An operator as it was compiled, which is for ever: definitions do not change.
+    """A compiled operator. It is valid for ever, because definitions do not change.
 
     Attributes:
-        tree: what it was compiled from, held so that its `id` is not another's.
-        fingerprint: what it computes; another one if what it reads is another.
+        tree: the definition; the reference prevents reuse of its `id`.
+        fingerprint: identifies the collection; it differs if the inputs differ.
         plan: of its own traces; see `Node`.
-        inputs: what it reads, in its order.
+        inputs: the definitions that it reads, in its order.
     """
 
     tree: Definition
@@ -174,16 +175,16 @@ class CompiledOperator(NamedTuple):
 
 
 MadeBy = tuple[int, int, bool]
-"""The `id` of a definition, how many operators are fused to one, and whether results are kept."""
+"""The `id` of a definition, the number of fused operators, and whether results are memoised."""
 
 
 class GraphDiff(NamedTuple):
-    """How a graph differs from the one before it.
+    """The difference between a graph and the previous one.
 
     Attributes:
-        fresh: the nodes that are new, or not as they were; in the graph's order.
-        gone: the nodes of before that are not there any more, or not as they were.
-        nodes: how many there are.
+        fresh: the nodes that are new or changed, in the graph's order.
+        gone: the nodes of the previous graph that are dropped or changed.
+        nodes: the number of nodes.
     """
 
     fresh: list[Node]
@@ -192,7 +193,7 @@ class GraphDiff(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was taken over as it was."""
+        """True if no node was taken over unchanged."""
         return len(self.fresh) == self.nodes
 
     @property
@@ -203,9 +204,10 @@ class GraphDiff(NamedTuple):
 
 
 def lagging_nodes(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value] | None:
-    """What of a mapping stands behind all that it had before; None if that is not as it was.
+    """Returns the items that were appended to a mapping; None if the earlier items have changed.
 
-    The same objects are there in the same order; each belongs to one key. Cost: 20 ns for each.
+    The earlier items are unchanged if they are the same objects in the same order. Cost: 20 ns for
+    each.
     """
     if len(now) >= len(before) and all(map(is_, now.values(), before.values())):
         return dict(islice(now.items(), len(before), None))
@@ -213,9 +215,10 @@ def lagging_nodes(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict
 
 
 def other_inputs(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value]:
-    """What of a mapping is not the same object as before, in order; each belongs to one key.
+    """Returns the items of a mapping that are not the same objects as before, in order.
 
-    Cost: some 20 ns each while what is other stands behind the rest, else some 100 ns each.
+    Each object belongs to one key. Cost: some 20 ns each if the changed items come after the
+    others, else some 100 ns each.
     """
     fresh = lagging_nodes(now, before)
     if fresh is None:
@@ -224,17 +227,17 @@ def other_inputs(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[
 
 
 class GraphWiring(NamedTuple):
-    """Of which stages a graph was compiled and what asks for what, to go on from.
+    """The stages of a compiled graph and their requests, for an incremental compilation.
 
     Attributes:
-        stages: as they were compiled, by name; all of them go on, or are earlier versions.
-        prints: what they compute.
-        operators: the keys in `Graph.made` that each has taken.
+        stages: as they were compiled, by name; all of them are live, or are earlier versions.
+        prints: their fingerprints.
+        operators: the keys in `Graph.made` that each stage uses.
         parts: the nodes without a name, by fingerprint.
-        readers: how many nodes read a node, as often as they do.
-        asked: by node, the traces that it asks for, and of which nodes.
-        wanted: by node, the traces that it is asked for, and how often.
-        wishes: by stage, what it looks up if others keep it; see `PlanSet`.
+        readers: by node, the number of times that other nodes read it.
+        asked: by node, the traces that it requests, and of which nodes.
+        wanted: by node, the traces that others request of it, and how often.
+        wishes: by stage, the lookups that it uses if other stages arrange for them; see `PlanSet`.
     """
 
     stages: dict[str, Stage]
@@ -247,12 +250,15 @@ class GraphWiring(NamedTuple):
     wishes: dict[str, frozenset[Lookup]]
 
     def copied(self) -> GraphWiring:
-        """A copy to go on from. Cost: O(nodes), each some 10 ns; what they hold is shared."""
+        """Returns a copy for the next compilation.
+
+        Cost: O(nodes), each some 10 ns; the values are shared.
+        """
         return GraphWiring(*map(dict, self))  # type: ignore[arg-type]
 
 
 def disconnected() -> GraphWiring:
-    """That of a graph of nothing."""
+    """Returns the wiring of an empty graph."""
     return GraphWiring({}, {}, {}, {}, {}, {}, {}, {})
 
 
@@ -260,15 +266,15 @@ class Graph:
     """Nodes in an order in which inputs come first.
 
     Args:
-        nodes: by number if they are counted already.
-        named: those with a name, if they are known.
-        memory: the stages of which nothing is written.
-        unwritten: what the property of that name is, of a graph that lacks nodes: who reads a
-            part is not known there.
+        nodes: the nodes; by number if the caller has them so.
+        named: those with a name, if the caller has them.
+        memory: the stages whose rows are not written.
+        unwritten: the value of that property, for a graph with missing nodes, because the readers
+            of a part are unknown there.
 
     Attributes:
-        made: the operators as they were compiled, for the next compilation.
-        wiring: what it goes on from; None if it has to compile all stages again.
+        made: the compiled operators, for the next compilation.
+        wiring: the base of an incremental compilation; None if all stages must be compiled again.
     """
 
     def __init__(
@@ -294,14 +300,14 @@ class Graph:
 
     @property
     def goes_on(self) -> bool:
-        """Whether none of the stages that it was compiled of has stopped, as far as is known."""
+        """True if no stage of the graph is known to have stopped."""
         return self.wiring is not None
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
 
     def numbered(self, taken: int) -> Graph:
-        """The graph, of which the next gives other numbers than those up to `taken`."""
+        """Returns the graph such that its next number is above `taken`."""
         if self.numbers >= taken:
             return self
         wiring, named = self.wiring, self.named
@@ -309,24 +315,25 @@ class Graph:
 
     @cached_property
     def unwritten(self) -> frozenset[int]:
-        """The numbers of logs and traces of which nothing is written.
+        """The numbers of logs and traces that are not written.
 
-        They are those of the stages in memory, and of parts without a name that only such use.
+        They belong to the stages in memory, and to parts without a name that only such stages use.
 
-        Failure: 1. A branch leaves out a part that has no state at its epoch. 2. What only this
-        part reads is taken for one that only stages in memory use, so its rows are not written.
-        3. The part is run over nothing. Hence a graph that lacks nodes is told which these are.
+        Failure: 1. A branch omits a part that has no state at its epoch. 2. An input of only this
+        part then looks like a part that only stages in memory use, so its rows are not written. 3.
+        The part is run over nothing. Therefore a graph with missing nodes receives this set from
+        its caller.
         """
         return self.only_of(self.memory) if self._unwritten is None else self._unwritten
 
     def only_of(self, names: AbstractSet[str]) -> frozenset[int]:
-        """The numbers of logs and traces of some stages, and of parts that no other stage uses.
+        """Returns the logs and traces of some stages, and of parts that no other stage uses.
 
         Cost: O(nodes), unless there are no such stages.
         """
         if not names:
             return frozenset()
-        read: set[int] = set()  # by the others
+        read: set[int] = set()  # by other stages
         numbers: set[int] = set()
         for node in reversed(self.nodes.values()):
             if node.id in read if node.name is None else node.name not in names:
@@ -337,7 +344,7 @@ class Graph:
         return frozenset(numbers)
 
     def hidden(self) -> set[int]:
-        """The nodes that run, and have something of which nothing is written."""
+        """Returns the nodes that run and have a log or a state that is not written."""
         unwritten = self.unwritten
         return {
             node.id
@@ -347,7 +354,7 @@ class Graph:
         }
 
     def since(self, old: Graph) -> GraphDiff:
-        """What is other than in the graph that it was compiled from; see `others`."""
+        """Returns the difference from the graph that it was compiled from; see `other_inputs`."""
         known = self._since
         if known is None or known[0] is not old.nodes:
             fresh = other_inputs(self.nodes, old.nodes)
@@ -358,12 +365,12 @@ class Graph:
         return known[1]
 
     def layouts(self) -> Iterator[tuple[int, Layout]]:
-        """Every trace with its layout."""
+        """Yields every trace with its layout."""
         for node in self:
             yield from node.layouts()
 
     def logs(self) -> Iterator[tuple[int, Layout]]:
-        """Every log with its layout; operators' own traces are logs too."""
+        """Yields every log with its layout; operators' own traces are logs too."""
         for node in self:
             if node.log is not None:
                 yield node.log, node.log_layout
@@ -383,14 +390,15 @@ class Graph:
         return False
 
     def dependants(self, name: str) -> list[str]:
-        """The stages that read a named collection, directly or not, in order."""
+        """Returns the stages that read a named collection, directly or not, in order."""
         return [*self._reading([name])]
 
     def readers(self, names: Iterable[str]) -> set[str]:
-        """Some stages, with those that their nodes feed.
+        """Returns some stages, and those that read from their nodes.
 
-        Failure: `a` and `b` are equal, and an unnamed part over `a` serves a stage that names `b`.
-        By the names in definitions that stage has nothing to do with `a`.
+        Failure: 1. `a` and `b` are equal, and an unnamed part over `a` serves a stage that names
+        `b`. 2. By the names in definitions that stage is independent of `a`, so it is omitted.
+        Therefore the readers are found by nodes.
         """
         known = {name for name in names if name in self.named}
         return {*names, *self._reading(known)}

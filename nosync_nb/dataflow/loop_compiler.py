@@ -1,8 +1,8 @@
-"""From the definition of a loop to the operator that runs it.
+"""Compiles the definition of a loop to the operator that runs it.
 
-What uses no variable stays outside: it becomes an input of the loop, with the arrangement in which
-it is looked into, and is computed once an epoch. The rest becomes nodes, each in the innermost of
-the loops whose variables it depends on: what depends on an outer variable alone is not run again
+A part without loop variables stays outside. It becomes an input of the loop, with the arrangement
+for its lookups, and is computed once per epoch. Every other part becomes a node in the innermost
+loop whose variables it depends on. A part that depends on an outer variable alone is not run again
 in the rounds of the inner loop.
 """
 
@@ -34,7 +34,7 @@ from nosync_nb.trace.batch import Layout
 
 @dataclass
 class LoopPlanBuilder:
-    """A loop in the making."""
+    """A loop under construction."""
 
     prints: Mapping[int, str]
     types: Types | None
@@ -45,13 +45,13 @@ class LoopPlanBuilder:
 
 
 Active = tuple[tuple[int, LoopScope, tuple[int, ...]], ...]
-"""The loops around a place: (level, scope, the nodes of its variables), outermost first."""
+"""The enclosing loops: (level, scope, the nodes of its variables), outermost first."""
 
 
 def compile_loop(
     tree: Definition, prints: Mapping[int, str], types: Types | None
 ) -> tuple[Loop, tuple[Definition, ...]]:
-    """The operator of a loop, and the definitions of its inputs, one for each layout.
+    """Returns the operator of a loop, and the definitions of its inputs, one for each layout.
 
     Args:
         prints: the fingerprints of its parts.
@@ -65,10 +65,10 @@ def compile_loop(
 
 
 def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
-    """Raises if a loop computes something else each time, so that it would not settle.
+    """Raises an error if a loop is nondeterministic, because it would not converge.
 
     Args:
-        keeping: the stage is defined --nondeterministic, so its functions may.
+        keeping: the stage is defined --nondeterministic, so its functions may differ between runs.
     """
     for node in loop.nodes:
         inner = node.operator
@@ -117,7 +117,7 @@ def _add(plan: LoopPlanBuilder, scope: LoopScope, node: LoopNode) -> int:
 def _port(
     plan: LoopPlanBuilder, tree: Definition, active: Active, layout: Layout | None
 ) -> Call[LoopPort]:
-    """Where the value of a definition is: in a node, or outside in a layout."""
+    """Returns where a definition is computed: in a node, or outside with a layout."""
     if tree.levels:
         return LoopPort(False, (yield _node(plan, tree, active)))
     fingerprint = plan.prints[id(tree)]
@@ -129,7 +129,7 @@ def _port(
 
 
 def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
-    """The node of a definition, built once in the loops that it depends on."""
+    """Returns the node of a definition, built once in the loops that it depends on."""
     free = tree.levels
     places = [place for place, (level, _, _) in enumerate(active, 1) if level in free]
     if len(places) < len(free):
@@ -153,7 +153,7 @@ def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
 
 
 def _operator(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
-    """The node of one operator, with a trace for each input that it looks into."""
+    """Returns the node of one operator, with a trace for each input that it looks up."""
     made = build_operator(tree, plan.types)
     depth = len(active)
     inside = [bool(each.levels) for each in tree.inputs]

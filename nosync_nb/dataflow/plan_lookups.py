@@ -1,7 +1,7 @@
-"""Lookups: which arrangements the parts of a plan have, and what a change of an input asks them.
+"""Lists the arrangements of the parts of a plan, and the lookups that an input's change causes.
 
-An arrangement is a trace of the graph: the rows of a part in the order of a key, or what an
-operator remembers. What is told of it is counted from its layers; no row is read.
+An arrangement is a trace of the graph: the rows of a part in the order of a key, or the state of an
+operator. Its numbers are counted from its layers; no row is read.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 
 HASHES_BYTES = 16
-"""What the hashes of a row take in memory."""
+"""Bytes of the hashes of a row in memory."""
 
 
 class PlannedArrangement(NamedTuple):
     """A trace of a part.
 
     Attributes:
-        part: the `id` of the part in the plan whose rows it has, or that remembers it.
-        key: the places of the columns by which it is in order; None: by whole rows.
-        own: it is all that the operator remembers, not rows that others read.
-        rows: how many it holds, before what cancels is added up.
+        part: the `id` of the part whose rows or state it has.
+        key: the positions of the columns of its order; None: ordered by whole rows.
+        own: True for the state of an operator; False for rows that others look up.
+        rows: the number of its rows, before cancelling ones are added up.
         size_bytes: in files, or about so many in memory.
-        readers: the stages that look into it, in the graph's order.
+        readers: the stages that look it up, in the graph's order.
     """
 
     part: int
@@ -46,8 +46,8 @@ class PlanLookups:
     """The arrangements of one plan.
 
     Args:
-        seen: what is visible.
-        stage: whose plan it is; None: of an unnamed collection, which shares what is there.
+        seen: the current snapshot.
+        stage: the stage of the plan; None: an unnamed collection, which shares existing nodes.
 
     Cost: O(nodes).
     """
@@ -58,7 +58,7 @@ class PlanLookups:
         self._nodes = _nodes(seen.graph, plan, stage)
 
     def of(self, part: Definition) -> list[PlannedArrangement]:
-        """Those of a part: the orders of its rows that somebody reads, and what it remembers."""
+        """Returns the arrangements of a part: the orders that others look up, and its own state."""
         node = self._nodes.get(id(part))
         if node is None:
             return []
@@ -73,7 +73,7 @@ class PlanLookups:
         return given
 
     def asked(self, part: Definition, port: int) -> list[PlannedArrangement]:
-        """What a part looks up when an input of it changes: of the others, or of groups."""
+        """Returns the lookups that a change of an input causes, in other inputs or in groups."""
         node = self._nodes.get(id(part))
         if node is None or node.operator is None:
             return []
@@ -91,7 +91,7 @@ class PlanLookups:
         return [*given, *(each for each in self.of(part) if each.own)]
 
     def _rows(self, node: Node, layout: Layout | None) -> int:
-        """The rows of a trace of a node; 0 if it has none in that order."""
+        """Returns the number of rows of a trace of a node; 0 if the node has no such trace."""
         number = None if layout is None else node.traces.get(layout)
         trace = None if number is None else self._seen.version.traces.get(number)
         return 0 if trace is None else trace.rows_count
@@ -103,7 +103,7 @@ class PlanLookups:
 
 
 def _readers(graph: Graph) -> Mapping[tuple[int, Layout], Sequence[str]]:
-    """By node and layout, the stages that look into a trace."""
+    """Returns the stages that look up a trace, by node and layout."""
     given: dict[tuple[int, Layout], dict[str, None]] = {}
     for node in graph:
         if node.operator is None:
@@ -115,7 +115,7 @@ def _readers(graph: Graph) -> Mapping[tuple[int, Layout], Sequence[str]]:
 
 
 def _nodes(graph: Graph, plan: Definition, stage: Stage | None) -> dict[int, Node]:
-    """The nodes of the parts of a plan, by `id`; those of row-wise parts are one with others."""
+    """Returns the nodes of the parts of a plan, by `id`; row-wise parts are fused into others."""
     given = {id(part): graph.named[part.name] for part in plan.refs if part.name in graph.named}
     if len(given) < len(plan.refs):
         return given
@@ -132,7 +132,7 @@ def _nodes(graph: Graph, plan: Definition, stage: Stage | None) -> dict[int, Nod
 def _own(
     plan: Definition, prints: Mapping[int, str], stage: Stage | None
 ) -> Iterator[tuple[Definition, str]]:
-    """The parts with the fingerprints that their nodes have."""
+    """Yields the parts with the fingerprints of their nodes."""
     keeping = stage is not None and stage.options.nondeterministic
     for part in plan.walk():
         fingerprint = prints[id(part)]
@@ -142,7 +142,7 @@ def _own(
 
 
 def _held(trace: Trace | None, layout: Layout) -> tuple[int, int]:
-    """The rows and bytes of a trace."""
+    """Returns the rows and bytes of a trace."""
     if trace is None:
         return 0, 0
     width = row_bytes(layout.types) + HASHES_BYTES

@@ -1,15 +1,15 @@
-"""Rebasing: a definition over the present columns of what it reads, decided purely.
+"""Adapts a definition to the current columns of its inputs. Pure: reads and writes nothing.
 
-Operators refer to columns by place, expressions by name, functions as they like. A column that is
-gone matters if somebody uses it: an expression, a key, a place in a `select`, any function of a
-row. What only passes it on passes it on no longer, and its output has a column less. What has
-columns more does not see them.
+Operators refer to columns by position, expressions by name, functions in any way. A missing column
+matters if it is used by an expression, a key, a position in a `select`, or any function of a row.
+An operator that only passes the column on omits it, and its output has one column less. Added
+columns are not visible to the definition.
 
-A column that is there with another type is gone for this purpose, but must not pass for it: if it
-would reach the output, or decide which rows are equal, the definition does not fit any more.
+A column with another type counts as missing, but must not be omitted silently. If it would reach
+the output, or decide which rows are equal, the definition does not fit any more.
 
-What stands between a definition and columns that were added or moved is a `select` marked *fitted*.
-It is ours, not the user's: it uses nothing, and the next edit makes it anew.
+If columns were added or moved, a `select` marked *fitted* adapts the input to the definition. It
+belongs to NoSync, not to the user: it uses no column, and the next edit builds it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nosync_nb.rows import Schema
 
 
 class _Fitted(NamedTuple):
-    """A part over present columns, and what is left of those that it had."""
+    """A part over current columns, and which of its earlier columns remain."""
 
     tree: Definition
     remains: RemainingColumns
@@ -45,13 +45,13 @@ class _Fitted(NamedTuple):
 def adapted_to_schemas(
     stage: Stage, catalog: Mapping[str, Stage], types: Types | None
 ) -> tuple[Stage, str | None]:
-    """The stage over the present columns of what it reads; if it uses missing ones, as it is.
+    """Returns the stage over the current columns of its inputs; unchanged if it uses missing ones.
 
     Returns:
-        also why it cannot go on, None if it can.
+        also the reason why it cannot continue, None if it can.
 
     Raises:
-        StageError: if something that it reads is not there.
+        StageError: one of its inputs does not exist.
     """
     tree = stage.definition
     assert tree is not None
@@ -73,7 +73,10 @@ def adapted_to_schemas(
 
 
 def _read(tree: Definition) -> Definition | None:
-    """The collection that a part is, with the columns that a definition knows of; None if none."""
+    """Returns the referenced collection of a part, with the columns of the definition.
+
+    None if the part is not a reference.
+    """
     if tree.params.get("fitted"):
         return reference_to(tree.inputs[0].name, tree.schema)
     return tree if tree.is_ref else None
@@ -85,7 +88,7 @@ def _without(schema: Schema, lost: Iterable[int]) -> Schema:
 
 
 class _Fitter:
-    """Fits the parts of one definition; parts that are shared stay so."""
+    """Adapts the parts of one definition; shared parts remain shared."""
 
     def __init__(self, catalog: Mapping[str, Stage], types: Types | None) -> None:
         self.catalog = catalog
@@ -93,7 +96,7 @@ class _Fitter:
         self.known: dict[int, _Fitted] = {}
 
     def fit(self, tree: Definition) -> Call[_Fitted]:
-        """A part over present columns."""
+        """Returns a part over current columns."""
         known = self.known.get(id(tree))
         if known is None:
             source = _read(tree)
@@ -102,7 +105,7 @@ class _Fitter:
         return known
 
     def _source(self, ref: Definition) -> _Fitted:
-        """What is left of the columns of a collection."""
+        """Returns the reference to a collection, with its remaining columns."""
         schema = self.catalog[ref.name].schema
         every = list(range(len(ref.schema)))
         if schema == ref.schema:
@@ -144,7 +147,10 @@ class _Fitter:
 
 
 def columns_kept(tree: Definition, options: StageOptions) -> StageOptions:
-    """The options of a stage; one with the clock or random values keeps what they gave."""
+    """Returns the options of a stage.
+
+    Results that depend on the clock or on chance are memoised.
+    """
     if options.nondeterministic or not may_differ(tree.walk()):
         return options
     return replace(options, nondeterministic=True, persist=options.persist.replace(MEMORY, ""))

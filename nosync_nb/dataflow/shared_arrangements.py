@@ -1,14 +1,14 @@
-"""Sharing: what of others' keeping a stage is run by.
+"""Chooses the plan of a stage by the arrangements that other stages maintain.
 
-Joins of many keep no rows between if what they look up instead is there. If nobody else keeps a
-named collection by such a key, that would be more than the rows between. Others keep what their own
-plans look up whatever anybody else does, and collections by their own key: what a stage only wishes
-for is no reason for another's choice.
+A multiway join needs no intermediate rows if arrangements of its inputs exist for its lookups. If
+no other stage maintains such an arrangement, it may be larger than the intermediate rows. Other
+stages maintain the lookups of their own default plans, and keyed collections their own key. An
+arrangement that a stage only wishes for does not influence the choice of another stage.
 
-What was chosen stays, so that no definition and no opening takes away what another stage remembers:
-the nodes that the log names tell by what a stage runs, be it by sizes. It is chosen anew if there
-are none of them; and before the first epoch, as nothing is remembered then: the order of
-definitions tells nothing.
+A choice is retained, so that no definition and no opening drops the state of another stage. The
+nodes in the log identify the plan of a stage, even if it was chosen by sizes. The plan is chosen
+again if no such node exists. It is also chosen again before the first epoch, because no state
+exists then, and the order of definitions should not matter.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from nosync_nb.operators.registry import is_linear
 def shared_plan(
     plans: PlanSet, stage: Stage, prints: Mapping[str, str], parts: Container[str], graph: Graph
 ) -> frozenset[Lookup] | None:
-    """What of its wishes a stage runs by already; None if no node tells.
+    """Returns the lookups of the current plan of a stage; None if no node identifies it.
 
     Args:
-        prints: the fingerprints of what it reads.
+        prints: the fingerprints of its inputs.
         parts: the fingerprints of the nodes without a name.
-        graph: what it runs in, if it runs; of one out of a log it is not known who reads whom.
+        graph: the graph in which it runs, if it runs; after an opening its readers are unknown.
     """
     node = graph.named.get(stage.name)
     inputs = _inputs(graph, node)
@@ -59,14 +59,14 @@ def shared_plan(
 def arrangements_of_others(
     catalog: Mapping[str, Stage], name: str, types: Types | None
 ) -> frozenset[Lookup]:
-    """What is kept of named collections whatever becomes of a stage. Cost: O(stages)."""
+    """Returns the arrangements that exist independently of a stage. Cost: O(stages)."""
     return NOBODYS.union(
         *(requested_arrangements(each, types) for n, each in catalog.items() if n != name)
     )
 
 
 def requested_arrangements(stage: Stage, types: Types | None) -> frozenset[Lookup]:
-    """What a stage keeps of named collections by its own plan, and of itself by its key."""
+    """Returns the arrangements of a stage's default plan, and the one of the stage's key."""
     own = NOBODYS if stage.key is None else frozenset([(stage.name, stage.key)])
     if stage.definition is None or not stage.live or stage.options.nondeterministic:
         return own
@@ -74,7 +74,7 @@ def requested_arrangements(stage: Stage, types: Types | None) -> frozenset[Looku
 
 
 def _prints(plan: Definition, prints: Mapping[str, str], apart: int) -> Mapping[int, str]:
-    """The fingerprints of what the nodes of the parts have, by `id`."""
+    """Returns the fingerprints of the nodes of the parts, by `id`."""
     known = plan.fingerprints(prints)
     return {
         id(p): known[id(p)] if p.is_ref else inputs_and_stages(known[id(p)], apart)
@@ -83,7 +83,7 @@ def _prints(plan: Definition, prints: Mapping[str, str], apart: int) -> Mapping[
 
 
 def _nodes(plan: Definition) -> set[int]:
-    """The parts that have nodes without a name: row-wise ones are one with what reads them."""
+    """Returns the parts with unnamed nodes; row-wise parts are fused with their reader."""
     nodes: set[int] = set()
     for part in plan.walk():
         for each in part.inputs:
@@ -94,9 +94,9 @@ def _nodes(plan: Definition) -> set[int]:
 
 
 def _inputs(graph: Graph, node: Node | None) -> list[str]:
-    """The fingerprints of what a node reads; none if that is not known.
+    """Returns the fingerprints of the inputs of a node; empty if they are unknown.
 
-    A graph that was just opened has nodes that read some which only the next one will have.
+    A graph that was just opened may have nodes whose inputs are created by the next compilation.
     """
     read = [] if node is None else [graph.nodes.get(i) for i in node.inputs]
     known = [each.fingerprint for each in read if each is not None]
@@ -104,7 +104,7 @@ def _inputs(graph: Graph, node: Node | None) -> list[str]:
 
 
 def _reads(plan: Definition, known: Mapping[int, str]) -> list[str]:
-    """The fingerprints of what the node of a plan reads."""
+    """Returns the fingerprints of the inputs of the top node of a plan."""
     last = plan
     while is_linear(last) and is_linear(last.inputs[0]) and plan.uses[id(last.inputs[0])] == 1:
         last = last.inputs[0]
@@ -112,6 +112,6 @@ def _reads(plan: Definition, known: Mapping[int, str]) -> list[str]:
 
 
 def _keeps(graph: Graph, name: str, key: tuple[int, ...]) -> bool:
-    """Whether a graph has a named collection in the order of a key."""
+    """Returns True if a graph has a named collection arranged by a key."""
     node = graph.named.get(name)
     return node is not None and any(layout.key == key for layout in node.traces)

@@ -1,16 +1,17 @@
-"""Snapshot: all that a reader needs to see, behind one reference.
+"""The snapshot: everything that a reader needs, behind one reference.
 
-A commit, a definition, a merge makes a new snapshot and publishes it by one assignment; a reader
-takes the session's snapshot once and works on it, however long, without a lock. It is not what
-writers decide with: those hold the session's lock, under which nothing else is published.
+A commit, a definition or a merge creates a new snapshot and publishes it by one assignment. A
+reader takes the session's snapshot once and works on it for any time, without a lock. Writers do
+not decide by it: they hold the session's lock, under which no other snapshot is published.
 
-Invariant: `graph`, `catalog` and `history` are of one definition, and `history` has every epoch up
-to that of `version`. Hence what is published is complete before: the changes of an epoch are in
-the history, then the epoch is visible.
+Invariant: `graph`, `catalog` and `history` belong to one definition, and `history` has every epoch
+up to that of `version`. Therefore the changes of an epoch enter the history before the epoch is
+visible.
 
-Failure: 1. A reader takes the graph, and the number of a stage's log from it. 2. Somebody drops the
-stage, and the history forgets the log. 3. The reader asks the history, and gets an empty stage.
-Hence a snapshot has a history of its own: the lists of changes are shared, as they only grow.
+Failure: 1. A reader takes the graph, and the number of a stage's log from it. 2. Another thread
+drops the stage, and the history forgets the log. 3. The reader asks the history, and gets an empty
+stage. Therefore each snapshot has its own history: the lists of changes are shared, because they
+only grow.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from nosync_nb.trace.history.history import History
 
 
 class Snapshot(NamedTuple):
-    """The traces, what they belong to, and the past, at one moment. Nothing of it is changed.
+    """The traces, their graph and catalog, and the past, at one moment. It is immutable.
 
-    IMPORTANT: `history` is what `seen` makes, which no later definition or pack changes.
+    IMPORTANT: `history` comes from `visible_columns`, so no later definition or pack changes it.
     """
 
     version: VersionState
@@ -46,19 +47,19 @@ class Snapshot(NamedTuple):
 
     @property
     def reads(self) -> dict[str, tuple[str, ...]]:
-        """What each named collection reads, by name."""
+        """The inputs of each named collection, by name."""
         stages = self.catalog.values()
         return {s.name: s.definition.references if s.definition else () for s in stages}
 
     def advanced(self, version: VersionState) -> Snapshot:
-        """The snapshot after an epoch or a merge. Cost: below 1 us."""
+        """Returns the snapshot after an epoch or a merge. Cost: below 1 us."""
         return Snapshot(version, self.graph, self.catalog, self.history)
 
     def stage(self, name: str) -> Stage:
-        """A named collection.
+        """Returns a named collection.
 
         Raises:
-            StageError: if there is none; names a near one.
+            StageError: the name is unknown; the message names a similar one.
         """
         stage = self.catalog.get(name)
         if stage is None:
@@ -66,22 +67,22 @@ class Snapshot(NamedTuple):
         return stage
 
     def last(self, stage: Stage) -> int:
-        """The last epoch of a stage: that of the snapshot, unless it has stopped."""
+        """Returns the last epoch of a stage: that of the snapshot, unless the stage has stopped."""
         return stage.last(self.epoch)
 
     def contents(self, name: str) -> Trace:
-        """Any trace of a named collection, as it is now."""
+        """Returns any trace of a named collection, at its current epoch."""
         layout, number = next(iter(self.graph.named[name].traces.items()))
         return self.version.traces.get(number) or Trace(layout)
 
 
 def visible_columns(history: History) -> History:
-    """A history as it is now, and with all that is appended to it before its next pack."""
+    """Returns a view of a history: its current content, and all appends before its next pack."""
     return copy.copy(history)
 
 
 def unknown_name_error(catalog: Mapping[str, Stage], name: str) -> StageError:
-    """The error of a name that is not known."""
+    """Returns the error for an unknown name."""
     near = get_close_matches(name, catalog, 1)
     known = f"did you mean '{near[0]}'? " if near else ""
     return StageError(
@@ -92,12 +93,12 @@ def unknown_name_error(catalog: Mapping[str, Stage], name: str) -> StageError:
 
 
 def named_logs(nodes: Iterable[Node]) -> dict[int, str]:
-    """The logs of named collections among some nodes; they have a history."""
+    """Returns the logs of named collections among some nodes; they have a history."""
     return {n.log: n.name for n in nodes if n.name and n.log is not None}
 
 
 def hidden_columns(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:
-    """Makes unreadable what cannot be told apart: epochs before a stage, and those it skipped."""
+    """Hides the epochs that cannot be read separately: those before a stage, and skipped ones."""
     for number, name in logs.items():
         history.begin(number, catalog[name].begin)
         for lower, upper in catalog[name].gaps:

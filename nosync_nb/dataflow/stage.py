@@ -1,10 +1,10 @@
 """Stages: the named collections of a catalog, as values.
 
-A `Stage` is an input, or what a definition computes. Nothing of it is changed: what becomes of a
-stage is another value, beside the one that readers of an earlier snapshot go on with.
+A `Stage` is an input, or a definition with its options and state. It is immutable: a change of a
+stage is a new value, and readers of an earlier snapshot continue with the old one.
 
-What it *means* is its `fingerprint`: what is computed, of which columns. How that is done, with
-which nodes and arrangements, is the graph's, and another graph makes no other stage.
+Its `fingerprint` identifies its meaning: the computation and its columns. Nodes and arrangements
+belong to the graph; another graph does not make another stage.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.rows import Field, Schema
 
 MEMORY = "memory"
-"""The level of stages of which nothing is written."""
+"""The durability level of stages whose rows are not written."""
 
 DISK = "disk"
-"""The level of stages of which replicas get what they can when they have all else."""
+"""The durability level of stages that are shipped to replicas after everything else."""
 
 REMEMBERED = 1 << 14
-"""How many fingerprints of stages are remembered, in a kernel."""
+"""The number of stage fingerprints that a kernel caches."""
 
 
 @dataclass(frozen=True)
 class StageOptions:
-    """What is said of a stage beside what it computes.
+    """The options of a stage besides its definition.
 
     Attributes:
         on: where it runs: auto, local or spark.
-        nondeterministic: what its functions gave is kept, as they may give something else.
-        demoted: it was found to be so, though its cell does not say it.
-        persist: where it is kept: memory, disk or replicas; empty: in the log, as any.
+        nondeterministic: the results of its functions are memoised, because another run may differ.
+        demoted: it was found to be nondeterministic, although its cell does not declare it.
+        persist: its durability level: memory, disk or replicas; empty: the default of the log.
     """
 
     on: str = "auto"
@@ -45,7 +45,7 @@ class StageOptions:
     persist: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The options as a catalog has them; a level only where one is asked for."""
+        """Returns the options for a catalog; the level only if one was set."""
         data = asdict(self)
         if not self.persist:
             del data["persist"]
@@ -54,12 +54,12 @@ class StageOptions:
 
 @dataclass(frozen=True)
 class LiveState:
-    """It has every epoch."""
+    """The stage has every epoch."""
 
 
 @dataclass(frozen=True)
 class StaleState:
-    """It has stopped, until nothing is missing: why, and its last epoch."""
+    """The stage has stopped until the cause is removed: the reason, and its last epoch."""
 
     reason: str
     since: int
@@ -72,7 +72,7 @@ class FrozenState:
     Attributes:
         since: its last epoch.
         log: the number of its log.
-        trace: that of one of its traces, which is arranged by `key`.
+        trace: the number of one of its traces, which is arranged by `key`.
     """
 
     since: int
@@ -87,7 +87,7 @@ LIVE = LiveState()
 
 
 class RefutedState(NamedTuple):
-    """That rows are not believed: from which epoch on, and why."""
+    """Rows of a stage are not trusted: from which epoch on, and the reason."""
 
     epoch: int
     why: str
@@ -100,16 +100,18 @@ class Stage:
     Attributes:
         version: counts the definitions of one name from 1.
         begin: its first epoch.
-        uid: what an input stays, whatever it is called: its first name, unless that was taken.
-        fingerprint: what it computes, as it was when it was last decided; see `meaning`.
-        gaps: the epochs `[lower, upper)` that cannot be told apart, as it caught up in one step.
-        apart: tells it, and its parts without a name, from equal ones of others: what they hold may
-            be other than what these hold. 0: equal ones hold the same, and parts are shared.
-        signer: the id of the key of whoever described it, None if that is this user.
-        held: why nothing of it may be compiled or run before the user's own cell defines it.
-        refuted: rows of it that are not believed, while they are still to be made anew.
-        scaled: the last epoch that replicas had of it when it was scaled back under a backlog: it
-            is promised on the disk alone until that falls. None: it is owed as its level says.
+        uid: the identity of an input across renames: its first name, unless that was taken.
+        fingerprint: identifies its meaning as of the last definition or opening; see `meaning`.
+        gaps: the epochs `[lower, upper)` that cannot be read separately, as it caught up in one
+            step.
+        apart: separates it and its unnamed parts from equal ones of other stages, because their
+            contents may differ. 0: equal ones have equal contents, and parts are shared.
+        signer: the id of the key of the user who defined it, None if that is this user.
+        held: why it may not be compiled or run before the user's own cell defines it.
+        refuted: its rows that are not trusted, until they are recomputed.
+        scaled: the last epoch that replicas had of it when its durability was demoted under
+            backlog: until the backlog falls, it is guaranteed on disk alone. None: it has its own
+            level.
     """
 
     name: str
@@ -135,84 +137,87 @@ class Stage:
 
     @property
     def is_input(self) -> bool:
-        """Whether users insert into it."""
+        """True if users insert rows into it."""
         return self.definition is None
 
     @property
     def in_memory(self) -> bool:
-        """Whether nothing of its rows is written."""
+        """True if its rows are never written."""
         return self.options.persist == MEMORY
 
     @property
     def on_disk(self) -> bool:
-        """Whether it is promised on the disk alone: it can be had again, and replicas owe it not.
+        """True if it is durable on disk alone: it can be recomputed, and replicas need not have it.
 
-        What has stopped, and what may give something else, is not had again.
+        A stage that has stopped or is nondeterministic cannot be recomputed.
         """
         own, kept = self.options, self.options.persist == DISK or self.scaled is not None
         return kept and not own.nondeterministic and self.live and not self.signer
 
     @property
     def live(self) -> bool:
-        """Whether it has every epoch."""
+        """True if it has every epoch."""
         return isinstance(self.life, LiveState)
 
     @property
     def goes_on(self) -> bool:
-        """Whether it has not stopped: it has every epoch, or is an earlier version."""
+        """True if it has not stopped: it has every epoch, or is an earlier version."""
         return self.held is None and not isinstance(self.life, StaleState)
 
     @property
     def frozen(self) -> bool:
-        """Whether it is an earlier version."""
+        """True if it is an earlier version."""
         return isinstance(self.life, FrozenState)
 
     @property
     def refused(self) -> bool:
-        """Whether it has stopped with rows that are not believed: it never goes on from them."""
+        """True if it has stopped with rows that are not trusted; it never continues from them."""
         return self.refuted is not None and isinstance(self.life, StaleState)
 
     @property
     def reason(self) -> str | None:
-        """Why it is stale, None if it is not."""
+        """The reason why it is stale, None if it is not."""
         return self.life.reason if isinstance(self.life, StaleState) else None
 
     def last(self, now: int) -> int:
-        """Its last epoch, where `now` is that of those that go on."""
+        """Returns its last epoch, where `now` is the last epoch of live stages."""
         return now if isinstance(self.life, LiveState) else self.life.since
 
     def has(self, epoch: int) -> bool:
-        """Whether what its traces hold is what it was at an epoch, its last one.
+        """Returns True if its traces hold its contents at an epoch, its last one.
 
-        Else it was in memory alone, or in a log that begins at an epoch before its definition, and
-        is to be computed first.
+        If not, it was in memory alone, or its log begins at an epoch before its definition. Then it
+        must be computed first.
         """
         return not any(lower <= epoch < upper for lower, upper in self.gaps)
 
     def stopped(self, reason: str, now: int) -> Stage:
-        """The stage, stale; since now, or since it was."""
+        """Returns the stage, stale since `now`, or since it stopped earlier."""
         return replace(self, life=StaleState(reason, self.last(now)), scaled=None)
 
     def forgotten(self, reason: str, now: int) -> Stage:
-        """The stage, of which nothing can be read any more, as it was in memory alone."""
+        """Returns the stage without any readable epoch, because its rows were in memory alone."""
         stage = self if self.frozen else self.stopped(reason, now)
         return replace(stage, gaps=((0, now + 1),))
 
     def resumed(self) -> Stage:
-        """The stage, live."""
+        """Returns the stage, live."""
         return self if self.live else replace(self, life=LIVE)
 
     def before(self, life: FrozenState) -> Stage:
-        """The stage as an earlier version, `name@version`. It means its rows, nothing else."""
+        """Returns the stage as an earlier version, `name@version`.
+
+        Its meaning is its rows alone.
+        """
         name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
         was = replace(self, refuted=None, scaled=None)
         return replace(was, name=name, fingerprint=fingerprint, life=life, apart=0)
 
     def meaning(self, named: Mapping[str, str]) -> str:
-        """What it computes, now.
+        """Returns its current fingerprint.
 
         Args:
-            named: the meanings of what it reads, by name.
+            named: the fingerprints of its inputs, by name.
         """
         if isinstance(self.life, FrozenState):
             return _frozen_print(self.life.log)
@@ -222,12 +227,12 @@ class Stage:
         return inputs_and_stages(_stage_print(own, self.options.nondeterministic), self.apart)
 
     def identified(self, named: Mapping[str, str]) -> Stage:
-        """The stage with the fingerprint of what it means now."""
+        """Returns the stage with its current fingerprint."""
         fingerprint = self.meaning(named)
         return self if fingerprint == self.fingerprint else replace(self, fingerprint=fingerprint)
 
     def to_json(self) -> dict[str, Any]:
-        """The stage as a catalog has it, without its definition and functions."""
+        """Returns the stage for a catalog, without its definition and functions."""
         data: dict[str, Any] = {
             "name": self.name,
             "schema": [list(f) for f in self.schema.fields],
@@ -250,7 +255,7 @@ class Stage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], definition: Definition | None) -> Stage:
-        """The stage that `to_json` wrote, with its definition."""
+        """Returns the stage that `to_json` wrote, with its definition."""
         return cls(
             data["name"],
             Schema([Field(*f) for f in data["schema"]]),
@@ -271,7 +276,10 @@ class Stage:
 
 
 def inputs_and_stages(fingerprint: str, apart: int) -> str:
-    """The fingerprint of what is told from equal ones by a number; 0: of what is not."""
+    """Returns the fingerprint of a collection that is separated from equal ones by a number.
+
+    The number 0 does not separate it.
+    """
     return definition_fingerprint({"of": fingerprint, "apart": apart}) if apart else fingerprint
 
 

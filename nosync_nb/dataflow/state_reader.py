@@ -1,4 +1,4 @@
-"""States: the rows of a named collection in a snapshot, now or at an epoch of the past."""
+"""Reads the rows of a named collection in a snapshot, at the current or at a past epoch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nosync_nb.trace.history.incremental_seek import NearbyState, nearby_state
 
 
 def collection_state(seen: Snapshot, name: str, epoch: int) -> Batch:
-    """The rows of a named collection at an epoch.
+    """Returns the rows of a named collection at an epoch.
 
     Raises:
-        TimeError: if it cannot be read there.
-        CorruptLogError: names the file that is missing or damaged, and whose rows it holds.
+        TimeError: it cannot be read there.
+        CorruptLogError: names the file that is missing or damaged, and the collection of its rows.
     """
     stage = seen.stage(name)
     with _naming(stage):
@@ -29,7 +29,7 @@ def collection_state(seen: Snapshot, name: str, epoch: int) -> Batch:
 
 @contextmanager
 def _naming(stage: Stage) -> Iterator[None]:
-    """Has the error of a file say whose rows it holds."""
+    """Adds the name of the collection to the error of a damaged file."""
     try:
         yield
     except CorruptLogError as error:
@@ -39,9 +39,9 @@ def _naming(stage: Stage) -> Iterator[None]:
 
 
 def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
-    """How many rows a named collection has at its last epoch, copies counted.
+    """Returns the number of rows of a named collection at its last epoch, copies counted.
 
-    0 for a stage that has stopped, if a rewind went behind all that was known of it.
+    It is 0 for a stage that has stopped, if a rewind went behind all of its known epochs.
     """
     try:
         return int(collection_state(seen, name, epoch).diff.sum())
@@ -61,7 +61,7 @@ def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
 
 
 def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
-    """A named collection at an epoch as a trace, and that epoch; None is its last one."""
+    """Returns the epoch and the trace of a named collection at it; None is its last epoch."""
     stage = seen.stage(name)
     epoch = seen.epoch if at is None else at
     if at is None and stage.frozen:
@@ -76,12 +76,14 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
 def layers_at(
     seen: Snapshot, name: str, at: int | None, known: Iterable[NearbyState] = ()
 ) -> tuple[int, Trace]:
-    """What a named collection is the sum of at an epoch, and that epoch; None is its last one.
+    """Returns an epoch and a trace whose layers add up to a collection at it.
+
+    None is the last epoch.
 
     Args:
-        known: what it is at other epochs, as somebody else has seen it.
+        known: its state at other epochs, from the cache of the caller.
 
-    Raises as `state` does. Cost: that of what changed since now, or an epoch that is known.
+    Raises the errors of `collection_state`. Cost: in the changes since the nearest known epoch.
     """
     stage, node = seen.stage(name), seen.graph.named[name]
     last = seen.last(stage)
@@ -97,7 +99,7 @@ def layers_at(
 
 
 def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
-    """A named collection at its last epoch; None if no trace has it."""
+    """Returns a trace of a named collection at its last epoch; None if no trace has it."""
     if not stage.has(seen.last(stage)):
         return None
     numbers = seen.graph.named[name].traces.values()
@@ -106,7 +108,7 @@ def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
 
 
 def last_shown(seen: Snapshot, stage: Stage) -> int | None:
-    """The last epoch at which a stage that has stopped can be read; None: there is none."""
+    """Returns the last epoch at which a stopped stage can be read; None if it has no such epoch."""
     last, log = seen.last(stage), seen.graph.named[stage.name].log
     if stage.has(last):
         return last
@@ -115,15 +117,15 @@ def last_shown(seen: Snapshot, stage: Stage) -> int | None:
 
 
 def has_lost_state(stage: Stage, epoch: int) -> bool:
-    """Whether a stage was in memory alone and is not known any more at an epoch."""
+    """Returns True if a stage was in memory alone and its rows at an epoch are lost."""
     return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)
 
 
 def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
-    """Raises if a stage cannot be read at an epoch.
+    """Raises an error if a stage cannot be read at an epoch.
 
     Raises:
-        TimeError: says since when, and what can be read.
+        TimeError: names the epoch of the stop and the readable epochs.
     """
     last = seen.last(stage)
     log = seen.graph.named[stage.name].log

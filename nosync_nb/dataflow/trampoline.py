@@ -1,9 +1,7 @@
-"""Recursion that does not take the stack: a function that yields what it would have called.
+"""Recursion without the Python stack: a function yields the calls that it needs.
 
-How deep a description is nested is up to whoever wrote it, and may come from a log; how deep
-Python's stack is, to whoever calls. Neither decides whether the other works.
-
-Short, and on its own: it knows nothing of what compiler, loops and fitting walk through with it.
+The nesting of a definition depends on its author, and a definition may come from a log. The depth
+of Python's stack depends on the caller. Neither limits the other.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 Call = Generator[Any, Any, _T]
-"""A call in the making: yields the calls whose results it needs, and is sent each result."""
+"""A suspended call: yields the calls whose results it needs, and receives each result."""
 
 
 def run_trampoline(call: Call[_T]) -> _T:
-    """The result of a call, and of all that it yields, at one depth of the stack.
+    """Returns the result of a call and runs all calls that it yields, at one depth of the stack.
 
-    An exception ends them all: those that wait do not see it.
+    An exception ends all of them; suspended calls cannot catch it.
     """
     waiting: list[Call[Any]] = [call]
     result: Any = None

@@ -1,6 +1,6 @@
-"""Files: the only room that touches the disk.
+"""Access to the disk: every read and write of a file is in this room.
 
-Promises: plain checked names, relative to an open folder; no link is followed, nothing hangs, what
-is made is private; a failing write or sync is an error with what it means. Owns: descriptors and
-mappings. Imports: errors.
+Promises: File names are plain and checked, and are resolved relative to an open folder. No link is
+followed, no call blocks on a pipe, and new files are private to their user. A failed write or sync
+raises an error that explains it. Owns: open descriptors and memory maps. Imports: errors.
 """

@@ -1,8 +1,9 @@
-"""Several: what is done to more than one file, whatever becomes of one of them.
+"""Applies an operation to several files, even if it fails for some of them.
 
-Failure: 1. Of some files that are synced at once one is closed, as an exception has come meanwhile.
-2. Its number is given to another file, which is synced in its place. Hence nobody goes on before
-all of them are done, and a step reaches its file by its object, which has no number any more.
+Failure: 1. Several files are synced in parallel, and an exception closes one of them. 2. The system
+reuses its descriptor number for another file, which is then synced instead. Therefore the caller
+continues only after all steps are done, and each step refers to its file by the object, which has
+no number once it is closed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 THREADS_MAX = 8
-"""So many wait at once: a disk takes more of them together, and one is enough for one write."""
+"""The number of steps in parallel: a disk combines several waiting writes, and a single write needs
+one thread.
+"""
 
 
 class _Closes(Protocol):
@@ -21,20 +24,20 @@ class _Closes(Protocol):
 
 
 def close_all(files: Iterable[_Closes]) -> None:
-    """Closes every one of some files; raises what the first of them raised that could not be."""
+    """Closes all of the files; then raises the error of the first one that could not be closed."""
     with contextlib.ExitStack() as stack:
         for file in files:
             stack.callback(file.close)
 
 
 def run_all(steps: Sequence[Callable[[], None]]) -> None:
-    """Does steps that wait for the disk in threads, and returns when all are done or have failed.
+    """Runs steps that wait for the disk in threads, and returns when all have finished or failed.
 
-    Files that are synced one after the other wait for a write of the disk's journal each; what
-    waits at the same time is written together.
+    Files that are synced one after the other each wait for a write of the disk's journal. Waits at
+    the same time share one write.
 
     Raises:
-        Exception: what one of the steps raised.
+        Exception: the error of one of the steps.
     """
     failed: list[BaseException] = []
 
@@ -42,7 +45,7 @@ def run_all(steps: Sequence[Callable[[], None]]) -> None:
         for step in own:
             try:
                 step()
-            except BaseException as error:  # who waits raises it
+            except BaseException as error:  # raised by the waiting thread
                 failed.append(error)
 
     shares = [steps[i::THREADS_MAX] for i in range(min(THREADS_MAX, len(steps)))]
@@ -51,7 +54,7 @@ def run_all(steps: Sequence[Callable[[], None]]) -> None:
         for thread, share in zip(threads, shares[1:], strict=True):
             try:
                 thread.start()
-            except RuntimeError:  # there may be no more threads
+            except RuntimeError:  # the limit of threads is reached
                 done(share)
         for step in shares[0] if shares else ():
             step()

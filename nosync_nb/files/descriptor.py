@@ -1,7 +1,8 @@
-"""Descriptor: what the system gives for an open file, and who gives it back.
+"""File descriptors with an owner that closes each of them.
 
-IMPORTANT: it is opened and closed between two opcodes. A signal's handler that raises comes after
-any call; what only the stack or a local variable has by then would stay open for ever.
+IMPORTANT: a descriptor is opened and closed between two bytecodes, because the handler of a signal
+may raise after any call. A descriptor that is only on the stack or in a local variable at that
+moment would never be closed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from functools import partial
 
 FOLDER = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 REACHED = FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
-"""A folder that is opened only to reach what is in it."""
+"""Flags to open a folder only as the base of its entries."""
 
 
 class Descriptor:
-    """Owns an open descriptor, from the system call that gives it to the one that ends it."""
+    """Owns an open descriptor, from the system call that opens it to the one that closes it."""
 
     _fd = -1
 
@@ -25,7 +26,10 @@ class Descriptor:
         any(map(partial(setattr, self, "_fd"), opened))
 
     def fileno(self) -> int:
-        """The descriptor, for a process that is started with it; it stays this object's."""
+        """Returns the descriptor, for a child process that inherits it.
+
+        This object still owns it.
+        """
         return self._fd
 
     def _close(self) -> None:
@@ -33,13 +37,16 @@ class Descriptor:
             any(map(os.close, map(self.__dict__.pop, ("_fd",))))
 
     def __del__(self) -> None:
-        if self._fd >= 0:  # nobody has it, as an exception came before it was given
+        if self._fd >= 0:  # an exception was raised before an owner received it
             with contextlib.suppress(OSError):
                 self._close()
 
 
 class Folder(Descriptor):
-    """The descriptor of a real folder for a `with` block; OSError if it is a link, or none."""
+    """The descriptor of a real folder for a `with` block.
+
+    Raises OSError if the path is a link or no folder.
+    """
 
     def __init__(self, path: str, flags: int = FOLDER) -> None:
         self._open(path or ".", flags)

@@ -1,15 +1,15 @@
-"""The disk: the only module that opens, writes, syncs, renames, lists, maps or deletes files.
+"""Primitives of the disk: the only module that opens, writes, syncs, lists or deletes files.
 
-It is not a cache and keeps no state of its own: `Files` is a bundle of primitives, so that a
-test can put a faulty disk in its place. Everything is created with mode 0600 (folders 0700),
-whatever the umask, and close-on-exec. A file is reached by its name in its folder, which is opened
-first: neither may be a link, and what is opened must be a plain file. So nothing is followed to
-another place, and nothing hangs (a pipe would, until somebody writes).
+It caches nothing and has no state: `Files` is a bundle of primitives, so that a test can substitute
+a faulty disk. Everything is created with mode 0600 (folders 0700), whatever the umask, and
+close-on-exec. A file is opened by its name relative to its folder, which is opened first. Neither
+may be a link, and the target must be a plain file. So no link leads to another place, and no call
+blocks (an open of a pipe would, until a writer opens it).
 
-Failure: every `OSError` leaves as `DurabilityError` with its `errno`, the path and a remedy.
-IMPORTANT: after a failed `sync` the file must never be synced again and believed: the kernel
-marks the failed pages clean and the next call reports success. Whoever gets the error writes
-the data to a new file.
+Failure: every `OSError` is raised as `DurabilityError` with its `errno`, the path and a remedy.
+IMPORTANT: after a failed `sync` the file must never be synced again and trusted, because the kernel
+marks the failed pages clean and the next call reports success. The caller that gets the error
+writes the data to a new file.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _READ_BYTES_MAX = 4 << 30
 
 
 class File(Descriptor):
-    """An open plain file; `append` and `sync` are the two steps a log lives on.
+    """An open plain file; a log needs `append` and `sync`.
 
     Args:
-        flags: for the system; whatever else stands there (a link, a pipe, a device, a folder) is
-            an error at once. What they create is this user's alone.
+        flags: for the system call; a link, a pipe, a device or a folder is an error at once. A
+            created file is accessible only to its user.
     """
 
     def __init__(self, path: str, flags: int, action: str = "open") -> None:
@@ -56,7 +56,7 @@ class File(Descriptor):
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO, "")
             if flags & os.O_CREAT and stat.S_IMODE(mode) != 0o600:
-                os.fchmod(self._fd, 0o600)  # the umask took from the user as well
+                os.fchmod(self._fd, 0o600)  # because the umask may restrict the user, too
         except BaseException as error:
             self._close()
             if isinstance(error, OSError):
@@ -64,11 +64,11 @@ class File(Descriptor):
             raise
 
     def moved(self, path: str) -> None:
-        """Notes that it was renamed."""
+        """Records the new path after a rename."""
         self.path = path
 
     def append(self, data: Buffer) -> None:
-        """Writes all of `data` at the end; after an error an unknown part of it is there."""
+        """Writes all of `data` at the end; after an error an unknown part of it is written."""
         try:
             done = os.write(self._fd, data)
             while done < len(data):
@@ -107,7 +107,7 @@ class File(Descriptor):
             raise_durability_error(OSError(errno.ENOMEM, ""), "read", self.path)
 
     def read_all(self) -> bytes:
-        """Returns what a file of unknown size (in /proc) holds."""
+        """Returns the content of a file of unknown size (in /proc)."""
         try:
             parts: list[bytes] = []
             while part := os.read(self._fd, 1 << 16):
@@ -117,7 +117,7 @@ class File(Descriptor):
             raise_durability_error(error, "read", self.path)
 
     def sync(self) -> None:
-        """Brings content and size to the device; see the module's warning for failures."""
+        """Flushes content and size to the device; see the module's warning for failures."""
         try:
             if _FULL_SYNC is not None:
                 fcntl.fcntl(self._fd, _FULL_SYNC)
@@ -131,16 +131,16 @@ class File(Descriptor):
         return os.fstat(self._fd).st_size
 
     def stamp(self) -> tuple[int, int, int]:
-        """Returns what changes when another file takes its name: number, size, time of change."""
+        """Returns inode, size and modification time: they differ for a file that took the name."""
         status = os.fstat(self._fd)
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def mapped(self, *, write: bool) -> MappedFile:
-        """Maps all of it; what can go wrong is left to the caller."""
+        """Maps the whole file; errors of the mapping are the caller's to handle."""
         return MappedFile(self._fd, self.size(), self.path, write=write)
 
     def deleted(self) -> bool:
-        """Tells whether the file has lost its last name: what is written to it is lost."""
+        """Returns True if the file has lost its last name, so that its data will be lost."""
         try:
             return os.fstat(self._fd).st_nlink == 0
         except OSError as error:
@@ -158,31 +158,30 @@ class Lock(File):
     """An advisory lock on a file, held until `release`."""
 
     def take(self) -> None:
-        """Locks it; BlockingIOError if somebody else has."""
+        """Locks the file; raises BlockingIOError if another process has locked it."""
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Unlocks explicitly, so that a forked child cannot keep the lock by its copy."""
+        """Unlocks explicitly, because a forked child has a duplicate of the descriptor."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._close()
 
     def __del__(self) -> None:
-        self.release()  # nobody has it, as an exception came before it was given
+        self.release()  # an exception was raised before an owner received it
 
 
 class Files:
-    """The primitives on a real POSIX disk. A test replaces them one by one."""
+    """The primitives on a real POSIX disk. Tests replace single ones."""
 
     def make_folder(self, path: str, *, sync: bool = True) -> bool:
-        """Creates a folder (and its parents) durably; returns whether it was new.
+        """Creates a folder and its parents durably; returns True if the folder is new.
 
-        What stands there may not be a link; a folder above may, as it is the user's to name.
+        An existing path may not be a link. A parent folder may be one, because the user names it.
 
         Args:
-            sync: without it the folder itself may go with the power, unless somebody syncs the one
-                that it is in.
+            sync: if False, a power failure may lose the folder unless the caller syncs its parent.
         """
         parent, name = os.path.split(os.path.abspath(path))
         try:
@@ -199,7 +198,8 @@ class Files:
             with Folder(parent, REACHED) as fd:
                 os.mkdir(name, 0o700, dir_fd=fd)
                 if stat.S_IMODE(os.lstat(name, dir_fd=fd).st_mode) != stat.S_IRWXU:
-                    os.chmod(name, stat.S_IRWXU, dir_fd=fd)  # the umask took from the user as well
+                    # The umask may restrict the user, too.
+                    os.chmod(name, stat.S_IRWXU, dir_fd=fd)
         except FileExistsError:
             return self.make_folder(path, sync=sync)  # another process was faster
         except OSError as error:
@@ -209,14 +209,14 @@ class Files:
         return True
 
     def temporary_folder(self, prefix: str) -> str:
-        """Makes a folder for this user alone where the system keeps what is temporary."""
+        """Creates a folder for this user alone in the system's folder for temporary files."""
         try:
             return tempfile.mkdtemp(prefix=prefix)
         except OSError as error:
             raise_durability_error(error, "create a folder in", tempfile.gettempdir())
 
     def remove_folder(self, path: str) -> None:
-        """Deletes a folder with all in it, as far as possible; follows no link."""
+        """Deletes a folder and its contents as completely as possible; follows no link."""
         shutil.rmtree(path, ignore_errors=True)
 
     def create(self, path: str) -> File:
@@ -229,7 +229,7 @@ class Files:
         return File(path, os.O_RDWR if write else os.O_RDONLY)
 
     def mapped(self, path: str, *, write: bool = False) -> MappedFile:
-        """Maps a whole existing file; for reading, that keeps no descriptor open."""
+        """Maps a whole existing file; a map for reading keeps no descriptor open."""
         file = self.open(path, write=write)
         try:
             return file.mapped(write=write)
@@ -251,7 +251,7 @@ class Files:
         """Returns the content of a file.
 
         Args:
-            most: a file of more bytes is an error, so that nobody's file takes all memory.
+            most: a larger file is an error, so that an untrusted file cannot exhaust memory.
         """
         file = self.open(path)
         try:
@@ -263,7 +263,10 @@ class Files:
             file.close()
 
     def rename(self, source: str, target: str) -> None:
-        """Renames in a folder, atomically, over an existing file; durable after `sync_folder`."""
+        """Renames a file within its folder, atomically; durable after `sync_folder`.
+
+        An existing file of that name is replaced.
+        """
         assert os.path.dirname(source) == os.path.dirname(target)
         try:
             names = os.path.basename(source), os.path.basename(target)
@@ -273,9 +276,9 @@ class Files:
             raise_durability_error(error, "rename", source)
 
     def link(self, source: str, target: str) -> None:
-        """Gives a file one more name, in any folder of its disk; durable after `sync_folder`.
+        """Gives a file an additional name, in any folder of its disk; durable after `sync_folder`.
 
-        It is there until the last of its names is deleted. No bytes are copied.
+        The file exists until its last name is deleted. No bytes are copied.
         """
         try:
             names = os.path.basename(source), os.path.basename(target)
@@ -286,7 +289,7 @@ class Files:
             refuse_symlink(error, source, target)
 
     def copy(self, source: str, target: str) -> None:
-        """Copies the bytes of a file into a new one, and syncs them."""
+        """Copies the bytes of a file into a new one, and syncs the new one."""
         with contextlib.ExitStack() as opened:
             old = opened.enter_context(contextlib.closing(self.open(source)))
             new = opened.enter_context(contextlib.closing(self.create(target)))
@@ -295,7 +298,7 @@ class Files:
             new.sync()
 
     def unlink(self, path: str) -> None:
-        """Deletes a file; one that is not there is no error."""
+        """Deletes a file; a missing file is not an error."""
         try:
             with Folder(os.path.dirname(path), REACHED) as fd:
                 os.unlink(os.path.basename(path), dir_fd=fd)
@@ -313,16 +316,16 @@ class Files:
             raise_durability_error(error, "sync the folder", path)
 
     def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
-        """Does what waits for the disk, all of it at the same time; see `several.at_once`."""
+        """Runs steps that wait for the disk in parallel; see `best_effort.run_all`."""
         best_effort.run_all(steps)
 
     def replace(self, path: str, data: Buffer, *, sync: bool = True, folder: bool = True) -> None:
-        """Writes a whole file so that after a crash the old or the new content is there.
+        """Writes a whole file so that a crash leaves either the old or the new content.
 
         Args:
-            sync: without it that holds for a killed process only, not for a loss of power.
-            folder: without it a loss of power may bring the old one back until the caller has
-                synced the folder.
+            sync: if False, this holds only for a killed process, not for a power failure.
+            folder: if False, a power failure may restore the old file until the caller syncs the
+                folder.
         """
         temporary = f"{path}.{os.getpid()}.tmp"
         self.unlink(temporary)
@@ -343,7 +346,10 @@ class Files:
             self.sync_folder(os.path.dirname(path))
 
     def names(self, path: str) -> list[str]:
-        """Returns the names in a folder, sorted; one that is a link is not listed."""
+        """Returns the names in a folder, sorted.
+
+        Raises an error if the folder is a link.
+        """
         try:
             with Folder(path) as fd:
                 return sorted(os.listdir(fd))
@@ -351,9 +357,9 @@ class Files:
             raise_durability_error(error, "list", path)
 
     def exists(self, path: str) -> bool:
-        """Tells whether there is something of that name (a broken link counts).
+        """Returns True if the path exists (a broken link counts).
 
-        A disk that does not answer is an error: what it holds must not be taken for missing.
+        A disk that does not answer is an error, because its files must not be treated as missing.
         """
         try:
             os.lstat(path)
@@ -371,11 +377,14 @@ class Files:
             raise_durability_error(error, "look at", path)
 
     def identity(self, path: str) -> tuple[int, ...] | None:
-        """Tells a file, as it was last written, from all others by any name; None: cannot."""
+        """Returns a key of a file as it was last written, equal for all of its names.
+
+        None means that there is no such key.
+        """
         return None
 
     def restrict(self, path: str) -> None:
-        """Leaves a folder to its owner alone."""
+        """Makes a folder accessible only to its owner."""
         try:
             with Folder(path) as fd:
                 os.fchmod(fd, stat.S_IRWXU)
@@ -383,7 +392,7 @@ class Files:
             raise_durability_error(error, "change the permissions of", path)
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock | None:
-        """Locks a file against other processes and other openings of it; None: it is taken."""
+        """Locks a file against other processes and other openings; None if it is already locked."""
         lock = Lock(path, os.O_CREAT | os.O_RDWR, "create")
         deadline = time.monotonic() + wait_s
         try:

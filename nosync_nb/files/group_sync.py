@@ -1,11 +1,12 @@
-"""Together: a disk that puts syncs off until all is written, then makes each of them, at once.
+"""A disk that defers syncs until everything is written, and then runs all of them in parallel.
 
-For a folder that is renamed when it is complete: until then nobody finds it, so in which order
-parts of it reach the disk is nobody's business, only that all do before the name. A log that is
-made so needs a third of the syncs, and the disk takes what waits for it at once.
+It is for a folder that is renamed when it is complete. Until then no reader opens the folder, so
+its files may reach the disk in any order, as long as all do so before the rename. A log that is
+created like this needs a third of the syncs, and the disk runs the remaining ones together.
 
-Failure: a sync fails, the kernel marks its pages clean, and whoever opens the file later is told
-that all is well. Hence each file that owes a sync is held open from the moment on that it does.
+Failure: 1. A sync fails, and the kernel marks the pages clean. 2. Another descriptor of the file is
+opened later, and its sync reports success. Therefore each file with a deferred sync stays open from
+the moment at which the sync is deferred.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from nosync_nb.files.memory_map import MappedFile
 
 
 class GroupSyncFiles(Files):
-    """A disk whose `sync` and `sync_folder` are made by `settle`; one thread uses it.
+    """A disk whose `sync` and `sync_folder` are run by `settle`; for use by one thread.
 
-    Owns the files that owe a sync, open, and the paths of the folders that do.
+    Owns the files with a deferred sync, which are open, and the paths of such folders.
     """
 
     def __init__(self, files: Files) -> None:
@@ -31,13 +32,13 @@ class GroupSyncFiles(Files):
         self._folders: set[str] = set()
 
     def settle(self, *, apart: str | None = None) -> None:
-        """Makes every sync that was put off, of files and folders, at the same time.
+        """Runs every deferred sync, of files and folders, in parallel.
 
         Args:
-            apart: the folder that all of it lies in, which is synced by who renames it there.
+            apart: the folder that contains all of it; the caller that renames syncs this one.
 
         Raises:
-            DurabilityError: one of them failed; what was written must not be used.
+            DurabilityError: one of them failed; the written files must not be used.
         """
         folders = sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path))
         steps: list[Callable[[], None]] = [file.sync for file in self._owing.values()]
@@ -45,12 +46,12 @@ class GroupSyncFiles(Files):
         self.close()
 
     def close(self) -> None:
-        """Lets go of what owes a sync, made or not."""
+        """Closes the files with a deferred sync, whether it was run or not."""
         owing, self._owing, self._folders = self._owing, {}, set()
         close_all(owing.values())
 
     def owe(self, path: str) -> None:
-        """Notes that a file is to be synced."""
+        """Records that a file must be synced."""
         if path not in self._owing:
             self._owing[path] = self._files.open(path)
 
@@ -109,7 +110,7 @@ class GroupSyncFiles(Files):
 
 
 class _Owing(File):
-    """An open file that says that it is to be synced, instead of being synced."""
+    """An open file whose `sync` is deferred."""
 
     def __init__(self, file: File, owe: Callable[[str], None]) -> None:
         self.path = file.path

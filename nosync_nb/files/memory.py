@@ -1,7 +1,7 @@
-"""Memory: how much of it this process may still take, and giving back what it does not use.
+"""Available memory of this process, and the return of unused memory to the system.
 
-What was freed stays with the allocators of C and of Arrow, for whoever asks next. After a load that
-is several times what the session goes on with, and nobody else on the machine can have it.
+The allocators of C and of Arrow retain freed memory for later requests. After a load that needs
+several times the memory of the session's state, no other process could use it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _GROUPS = (  # limit, use and details of a container, in either version of cgrou
 )
 
 UNKNOWN = 1 << 62
-"""Where the system does not say: as if there were no end."""
+"""Used if the system does not report a limit: effectively unlimited."""
 
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""Of glibc; other libraries have none."""
+"""A function of glibc; other C libraries lack it."""
 
 
 def release_memory() -> None:
-    """Gives the system the memory that is free in this process.
+    """Returns free memory of this process to the system.
 
     Cost: some 10 ms for each 100 MB; other threads that need memory wait for part of it.
     """
@@ -42,13 +42,16 @@ def release_memory() -> None:
 
 
 def free_bytes() -> int:
-    """Memory that can be taken without anything being swapped or ended. Cost: some 0.1 ms."""
+    """Returns the bytes that can be allocated before the system swaps or ends a process.
+
+    Cost: some 0.1 ms.
+    """
     known = [_field(_SYSTEM, "MemAvailable:", 1024), *(_left(*paths) for paths in _GROUPS)]
     return min((each for each in known if each is not None), default=UNKNOWN)
 
 
 def _left(limit: str, used: str, details: str) -> int | None:
-    """What a container has left, what it caches of files included; None if it has no limit."""
+    """Returns the free bytes of a container, its file cache included; None if it has no limit."""
     most, taken = _number(limit), _number(used)
     if most is None or taken is None:
         return None
@@ -56,7 +59,7 @@ def _left(limit: str, used: str, details: str) -> int | None:
 
 
 def _number(path: str) -> int | None:
-    with suppress(OSError, ValueError):  # "max" is no number: there is no limit
+    with suppress(OSError, ValueError):  # "max" means that there is no limit
         return int(Files().read(path))
     return None
 

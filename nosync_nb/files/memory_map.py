@@ -1,8 +1,8 @@
-"""Mapping: the bytes of an open file in memory; for reading, without a descriptor that stays open.
+"""Maps the bytes of an open file into memory; a map for reading keeps no descriptor open.
 
-Python's `mmap` keeps a copy of the descriptor as long as the map lives, so that a log of a thousand
-packs would take a thousand of them; the system needs none. (`trackfd=False` does the same from
-Python 3.13 on.) This module sees descriptors and addresses, never a path.
+Python's `mmap` duplicates the descriptor for the life of the map, so a log of a thousand packs
+would take a thousand descriptors. The system call needs none. (`trackfd=False` does the same from
+Python 3.13 on.) This module handles descriptors and addresses, never a path.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ _madvise = ctypes.CFUNCTYPE(_int, _address, _size, _int, use_errno=True)(
 )
 _PAGE = mmap.PAGESIZE
 _POPULATE_READ = 22
-"""Of `madvise`, from Linux 5.14 on: an error where a read would end the process by a signal."""
+"""Advice for `madvise`, from Linux 5.14 on: reports an error where a read would end the process
+with a signal.
+"""
 
 _held: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
-"""What is mapped for reading, by its address; each step of a dict is whole, whoever does it."""
+"""The maps for reading, by address. Every operation on this dict is atomic, in any thread."""
 
 
 def remaining_bytes() -> None:
-    """Counts no page of files that are mapped for reading as this process's memory any more.
+    """Releases the resident pages of all files that are mapped for reading.
 
-    They stay in that of the system as long as it has room, and are there again where they are
-    touched. Cost: a call of the system for each file.
+    Afterwards they do not count as memory of this process. They stay in the page cache of the
+    system while it has room, and are mapped again at the next access. Cost: one system call for
+    each file.
     """
     for reference in list(_held.values()):
-        held = reference()  # while somebody has it, nothing else is at its address
+        held = reference()  # this reference keeps the map alive, so the address is not reused
         if held is not None:
             _madvise(ctypes.addressof(held), ctypes.sizeof(held), mmap.MADV_DONTNEED)
 
 
 class Ending:
-    """The end of a mapped file, which tells whether the file was cut off since it was mapped.
+    """The end of a mapped file: detects whether the file was truncated after it was mapped.
 
-    Failure: another program truncates a file that is mapped. Reading behind its new end ends the
-    process by a signal. Hence the last page is asked for before a read: behind the end it is an
-    error, and in the page of the end there are zeros.
+    Failure: 1. Another program truncates a mapped file. 2. A read beyond its new end ends the
+    process with a signal. Therefore the last page is requested before a read: beyond the end the
+    request is an error, and within the page of the end the bytes are zeros.
 
     Args:
         content: keeps the file mapped. The last byte of the file is not 0.
@@ -65,7 +68,10 @@ class Ending:
         self._page = last // _PAGE * _PAGE
 
     def is_there(self) -> bool:
-        """Returns True if the file has its length still, or the system cannot say. Cost: 1 us."""
+        """Returns True if the file still has its length, or if the system cannot tell.
+
+        Cost: 1 us.
+        """
         if _madvise(self._page, 1, _POPULATE_READ) == 0:
             return self._byte.value != 0
         return ctypes.get_errno() != errno.EFAULT
@@ -79,7 +85,7 @@ class MappedFile:
 
     Raises:
         OSError: the system refuses, or the file is empty.
-        TypeError: its size is no multiple of 8.
+        TypeError: its size is not a multiple of 8.
     """
 
     def __init__(self, fd: int, size_bytes: int, path: str, *, write: bool = False) -> None:
@@ -94,26 +100,26 @@ class MappedFile:
             self.words = _read_only(fd, size_bytes).cast("Q")
 
     def close(self) -> None:
-        """Unmaps, unless views of the words are left; a second call does nothing."""
+        """Unmaps the file, unless views of the words remain; a second call does nothing."""
         self.words.release()
         if self._written is not None:
             self._written.close()
 
 
 def _read_only(fd: int, size_bytes: int) -> memoryview:
-    """The bytes of a file, unmapped when no view of them is left."""
+    """Maps a file for reading; it is unmapped when its last view is deleted."""
     address = _mmap(None, size_bytes, _PROT_READ, _MAP_SHARED, fd, 0)
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     held = (ctypes.c_char * size_bytes).from_address(address)
-    # Views hold `held`, and it is let go with the last of them. At the end of the process threads
-    # may still read: there the system unmaps.
+    # Views reference `held`, so the finalizer runs after the last of them. It does not run at the
+    # end of the process, because threads may still read; the system unmaps then.
     weakref.finalize(held, _unmap, address, size_bytes).atexit = False
     _held[address] = weakref.ref(held)
     return memoryview(held).toreadonly().cast("B")
 
 
 def _unmap(address: int, size_bytes: int) -> None:
-    _held.pop(address, None)  # before the next map may have the address
+    _held.pop(address, None)  # removed first, because the next map may get this address
     _munmap(address, size_bytes)

@@ -1,4 +1,4 @@
-"""Refusals: what it means that the system refuses something, and what can be done."""
+"""Maps operating system errors to `DurabilityError`, with the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EML
 
 
 def suppress_missing(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None:
-    """What a call says of a path; None if nothing is there.
+    """Returns the result of a call on a path, or None if the path does not exist.
 
-    One call of the system instead of two, and nothing comes or goes between them.
+    It needs one system call instead of two, so the path cannot appear or vanish between them.
     """
     try:
         return ask(path, **how)
@@ -45,7 +45,7 @@ def suppress_missing(ask: Callable[..., Answer], path: str, **how: Any) -> Answe
 
 
 def raise_durability_error(error: OSError, action: str, path: str) -> NoReturn:
-    """Raises the `DurabilityError` that says what could not be done to which file, and why."""
+    """Raises a `DurabilityError` that names the action, the file and the cause."""
     code = errno.errorcode.get(error.errno or 0, "unknown error")
     reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
     raise DurabilityError(
@@ -56,7 +56,7 @@ def raise_durability_error(error: OSError, action: str, path: str) -> NoReturn:
 
 
 def refuse_symlink(error: OSError, source: str, target: str) -> NoReturn:
-    """Raises what `fail` does, where the file system has no hard links with that remedy."""
+    """Raises the error of a failed hard link, with a hint if the file system has no hard links."""
     if error.errno not in _NO_LINKS:
         raise_durability_error(error, "link", source)
     raise DurabilityError(

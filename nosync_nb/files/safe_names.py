@@ -1,7 +1,8 @@
-"""Names of files, as a log may give them: plain, with the ending of what they are.
+"""Checks file names that come from a log: plain, and with the extension of their type.
 
-A log is data that may come from anywhere, and a name in it says which file is opened, mapped or
-deleted. Hence every such name passes `plain`, when it is read and again where a path is made of it.
+A log may come from an untrusted writer, and a name in it determines which file is opened, mapped or
+deleted. Therefore every such name passes `checked_file_name` when it is read, and again when a path
+is built from it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 from nosync_nb.errors import CorruptLogError
 
 PART, PACK = ".arrow", ".pack"
-"""What the names of part files and of packs end with; no control file of a log does."""
+"""Extensions of part files and of packs; no control file of a log has one of them."""
 
 FOLDERS = {PART: "layers", PACK: "history"}
-"""The inner folders of a log, by the ending of what lies there."""
+"""The inner folders of a log, by the extension of their files."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _LENGTH_MAX = 200
@@ -24,7 +25,7 @@ _SHOWN = 60
 
 
 def is_safe_file_name(name: Any, *endings: str) -> bool:
-    """Tells whether `plain` takes a name."""
+    """Returns True if `checked_file_name` accepts a name."""
     return (
         isinstance(name, str)
         and len(name) <= _LENGTH_MAX
@@ -34,13 +35,13 @@ def is_safe_file_name(name: Any, *endings: str) -> bool:
 
 
 def checked_file_name(name: Any, *endings: str) -> str:
-    """Returns a name that is one: letters, digits, `-`, `_` and single dots, no folder.
+    """Returns a name that consists of letters, digits, `-`, `_` and single dots, without a folder.
 
     Args:
-        endings: what it may end with; none: anything.
+        endings: the extensions that are allowed; none: any.
 
     Raises:
-        CorruptLogError: it is anything else; tells the name.
+        CorruptLogError: the name is not valid; the message has it.
     """
     if is_safe_file_name(name, *endings):
         return str(name)
@@ -53,7 +54,7 @@ def checked_file_name(name: Any, *endings: str) -> str:
 
 
 def checked_path_within(folder: str, name: Any, *endings: str) -> str:
-    """Returns the path of a plain name in a folder; see `plain` for the error."""
+    """Returns the path of a checked name in a folder; errors are those of `checked_file_name`."""
     return os.path.join(folder, checked_file_name(name, *endings))
 
 

@@ -1,6 +1,6 @@
-"""Secret files: 32 random bytes or more, which their user alone can read.
+"""Secret files: 32 random bytes or more that only their user can read.
 
-What others can read, or could put in its place, is no secret: it is refused, never repaired.
+A file that other users can read or replace is not a secret. It is refused, never repaired.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _LOCK_WAIT_S = 10.0
 
 
 def secret_text(secret: bytes) -> bytes:
-    """What stands in the file of a secret."""
+    """Returns the content of the file of a secret."""
     return secret.hex().encode() + b"\n"
 
 
 def create_secret_file(files: Files, path: str, what: str, remedy: str) -> None:
-    """Writes a new secret, unless another process was faster.
+    """Writes a new secret, unless another process has already written one.
 
     Args:
-        what: people call it.
-        remedy: what names another file instead, for the error.
+        what: the name of the secret in messages.
+        remedy: how to name another file instead, for the error.
     """
     folder = os.path.dirname(path)
     files.make_folder(folder)
@@ -42,10 +42,11 @@ def create_secret_file(files: Files, path: str, what: str, remedy: str) -> None:
 
 
 def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
-    """Refuses a folder in which others could put another secret in the place of the user's."""
+    """Raises TrustError if other users could replace the user's secret in a folder."""
     status = files.status(folder)
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others and not status.st_mode & stat.S_ISVTX:  # in a sticky one each has his own files
+    # In a sticky folder users cannot replace the files of others.
+    if others and not status.st_mode & stat.S_ISVTX:
         raise TrustError(
             f"the {what}'s folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: others"
             f" may put another {what} there",
@@ -59,10 +60,10 @@ def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
 
 
 def check_secret_file(files: Files, path: str, what: str) -> None:
-    """Refuses a file that others can read, or that is none.
+    """Raises TrustError if a path is not a plain file, or if other users can read it.
 
     Raises:
-        TrustError: tells what is wrong with it.
+        TrustError: names the problem.
     """
     status = files.status(path)
     if not stat.S_ISREG(status.st_mode):
@@ -79,7 +80,7 @@ def check_secret_file(files: Files, path: str, what: str) -> None:
 
 
 def decode_secret(written: bytes) -> bytes:
-    """Returns a secret from what stands in its file; empty if it is none."""
+    """Returns the secret from the content of its file; empty if it is invalid."""
     try:
         secret = bytes.fromhex(written.decode("ascii"))
     except ValueError:
@@ -91,7 +92,7 @@ def read_secret(files: Files, path: str, what: str, remedy: str) -> bytes:
     """Reads a secret that only its user can read.
 
     Raises:
-        TrustError: if others can read it, or it is none.
+        TrustError: other users can read it, or it is invalid.
     """
     check_secret_file(files, path, what)
     secret = decode_secret(files.read(path))

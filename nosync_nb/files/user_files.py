@@ -1,8 +1,8 @@
-"""Files of users that a pattern names. They are read, and never changed.
+"""Reads the files of users that match a pattern, and never changes them.
 
-They are not of a log: they may lie anywhere and be links, and somebody may be writing them. So a
-file has a mark, by which one that was written since is known, and what is no plain file (a pipe, on
-which a read would wait for ever) is not looked at.
+These files belong to no log: they may be anywhere, may be links, and may be written at the same
+time. Therefore each file has a mark that changes when the file is written. Anything that is not a
+plain file is skipped, because a read of a pipe would block for ever.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 PART_BYTES = 1 << 23
-"""So much is read at once; between two parts whoever asked is told, and may be interrupted."""
+"""Bytes per read; between two reads the caller is notified and may be interrupted."""
 
 
 class FileMark(NamedTuple):
-    """What a file is known by without being read; `changed_ns` since 1970."""
+    """Identifies a state of a file without reading it; `changed_ns` since 1970."""
 
     size_bytes: int
     changed_ns: int
@@ -26,18 +26,18 @@ class FileMark(NamedTuple):
 
 
 def matching_files(pattern: str) -> dict[str, FileMark]:
-    """The plain files that a pattern names, by path, in order of their paths.
+    """Returns the plain files that match a pattern, by path, in order of their paths.
 
     Args:
-        pattern: as a shell's, `**` for folders in folders; a leading dot has to be written out.
+        pattern: as in a shell, `**` for nested folders; a leading dot must be written out.
 
-    Cost: a listing of the folders, a look at each file.
+    Cost: a listing of the folders, and one stat of each file.
     """
     marks = {}
     for path in sorted(glob.glob(pattern, recursive=True)):
         try:
             seen = os.stat(path)
-        except OSError:  # gone meanwhile, or a link that leads nowhere
+        except OSError:  # deleted meanwhile, or a broken link
             continue
         if stat.S_ISREG(seen.st_mode):
             marks[path] = _mark(seen)
@@ -45,13 +45,15 @@ def matching_files(pattern: str) -> dict[str, FileMark]:
 
 
 def file_content(path: str, mark: FileMark, read: Callable[[int], None]) -> bytes | None:
-    """All of a file; None if it is not the marked one any more, also when it has been read.
+    """Returns the content of a file; None if the file has changed since its mark.
+
+    The mark is checked before and after the read.
 
     Args:
-        read: told how many bytes more were read.
+        read: receives the number of bytes of each read.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -70,7 +72,7 @@ def file_content(path: str, mark: FileMark, read: Callable[[int], None]) -> byte
 
 
 def glob_root(pattern: str) -> str:
-    """The folder before the first part of a pattern that stands for several."""
+    """Returns the folder before the first wildcard of a pattern."""
     folders = pattern.split(os.sep)
     fixed = next((i for i, each in enumerate(folders) if glob.has_magic(each)), len(folders) - 1)
     return os.sep.join(folders[:fixed]) or (os.sep if os.path.isabs(pattern) else os.curdir)

@@ -1,1 +1,1 @@
-"""Plans: what runs instead of the definition, with equal results."""
+"""Plans that run in place of a definition, with equal results."""

@@ -1,25 +1,24 @@
-"""Chaining: joins of joins as one join of many, which keeps no rows of its own.
+"""Replaces a chain of joins with one multiway join, which stores no intermediate rows.
 
-As written `(A join B) join C` keeps the rows of `A join B` by the key of C, in memory and in the
-log. One join of all three keeps A, B and C by one more key instead, that by which C finds its
-partners: what is kept of a named collection serves all that read it.
+As written, `(A join B) join C` stores the rows of `A join B` by the key of C, in memory and in the
+log. A multiway join stores A, B and C by one more key instead, the key that finds the partners of
+C. All readers share an arrangement of a named collection.
 
-A join takes in the one on its left side, and the columns that are chosen or renamed between, if
-1. Nobody else reads that one; a named collection is kept for its readers anyway.
-2. No predicate stands between, or others keep what would be kept instead: else what is left of the
-   rows is less. With TPC-H's third query, and nobody else who reads orders by their own key, epochs
-   of 7500 rows took a third longer and the disk held a sixth more. Predicates are asked as early as
-   they can be, if no row makes them raise and they run in process.
-3. All columns on the left that it is joined by are of one input, and that is a named collection or
-   has an arrangement by them already. Else rows would be kept a second time for this join alone.
-4. It is no cross join, and no part of a loop.
-5. The whole saves more arrangements than it asks for, beside those that others keep: as many would
-   be wider ones, as those of named collections have all columns. A star of facts with two others,
-   and nobody else who reads it, held half as much again on the disk, and took twice as long for
-   7500 rows.
+A join absorbs the join on its left side, and the projections and renamings between them, if 1. No
+other part reads the left join. A named collection is stored for its readers in any case. 2. No
+predicate is between them, or others maintain the arrangement that would be needed. Otherwise the
+rows after the predicate are fewer. With TPC-H's third query, and no other reader of orders by their
+own key, epochs of 7500 rows took a third longer and the disk held a sixth more. Predicates are
+evaluated as early as possible, if no row makes them raise and they run in process. 3. All columns
+on the left that it is joined by are of one input. That input is a named collection, or already has
+an arrangement by them. Otherwise rows would be stored a second time for this join alone. 4. It is
+not a cross join, and not part of a loop. 5. The multiway join saves more arrangements than it
+requests, not counting those that others maintain. An equal number would be wider, because
+arrangements of named collections have all columns. A star of facts with two other tables, and
+without another reader, took half as much disk again, and twice as long for 7500 rows.
 
-Where named collections hold rows already it is weighed instead of 2 and 5 what would be kept by
-either plan (`dataflow/cardinality.py`): what is less then counts as kept by others.
+If named collections already have rows, the estimated sizes of both plans replace conditions 2 and 5
+(`dataflow/cardinality.py`): the smaller plan counts as if others maintained its arrangements.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_params
 
 LEAST = 2
-"""Fewer joins keep nothing between."""
+"""Fewer joins store no intermediate rows."""
 
 _SIEVED = "a predicate stands between"
 
@@ -42,21 +41,21 @@ _BETWEEN = ("join", "select", "filter")
 Spot = tuple[int, int]
 
 Lookup = tuple[str, tuple[int, ...]]
-"""A named collection in the order of a key: its name, and the places of the key."""
+"""A named collection in the order of a key: its name, and the positions of the key."""
 
 NOBODYS: frozenset[Lookup] = frozenset()
 
 
 class _Chain(NamedTuple):
-    """Inputs that are joined.
+    """Inputs of a multiway join.
 
     Attributes:
-        inputs: what is joined.
-        ports: the keys by which each input is looked up, as (input, places).
+        inputs: the joined parts.
+        ports: the lookup keys of the inputs, as (input, positions).
         same: columns that are equal, as disjoint sets.
         tests: predicates, as parameters of the operator.
-        columns: where each column of the output is.
-        more: how many of the ports nobody would ask for as it is written.
+        columns: the input and position of each column of the output.
+        more: the number of ports that the definition as written would not request.
     """
 
     inputs: tuple[Definition, ...]
@@ -68,16 +67,16 @@ class _Chain(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """How many arrangements it saves: those between, without those in their place."""
+        """The number of arrangements that it saves: intermediate ones minus additional ports."""
         return len(self.inputs) - 2 - self.more
 
 
 class _Found(NamedTuple):
-    """What of a definition is a chain.
+    """The chains of a definition.
 
     Attributes:
-        spines: the chains that grow out of each other, by the id of each of their parts.
-        ended: why joins above a part are in none with those below it, by the id of the part.
+        spines: the chains that extend each other, by the id of each of their parts.
+        ended: why joins above a part form no chain with those below it, by the id of the part.
     """
 
     spines: dict[int, list[tuple[Definition, _Chain]]]
@@ -85,12 +84,14 @@ class _Found(NamedTuple):
 
 
 def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -> Definition:
-    """A definition of the same rows with chains of joins as one; itself if there are none.
+    """Returns an equivalent definition in which chains are multiway joins.
+
+    Itself if it has no chain.
 
     Args:
-        others: what others keep, so that it can be looked up and takes nothing.
+        others: the lookups that others maintain, so that they take no space.
 
-    Cost: O(size), and that of compiling predicates between joins.
+    Cost: O(size), and the compilation of predicates between joins.
     """
     parts = [*tree.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
@@ -101,9 +102,9 @@ def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -
 
 
 def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
-    """Why joins of a plan keep the rows of joins below them, by the ids of their parts.
+    """Returns why joins of a plan store the rows of joins below them, by the ids of their parts.
 
-    Cost: as that of `chained`.
+    Cost: as for `with_multiway_joins`.
     """
     parts = [*plan.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
@@ -118,7 +119,7 @@ def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
 
 
 def lookup_keys(plan: Definition) -> frozenset[Lookup]:
-    """What of named collections the joins of a plan look into. Cost: O(size)."""
+    """Returns the lookups of joins into named collections. Cost: O(size)."""
     sought: set[Lookup] = set()
     for part in plan.walk():
         if part.op == "join":
@@ -157,14 +158,14 @@ def _found(tree: Definition, parts: Sequence[Definition], others: Container[Look
 
 
 def _joins(part: Definition) -> bool:
-    """Whether a part is a join that may be one of a chain."""
+    """Returns True if a part is a join that can be in a chain."""
     return part.op == "join" and bool(part.params["left"])
 
 
 def _best(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition, _Chain]:
-    """The chain that saves most of those that grow out of each other; the shortest of these.
+    """Returns the chain that saves most of those that extend each other; the shortest of these.
 
-    Choices and predicates above its last join are in it.
+    It includes the projections and predicates above its last join.
     """
     _, best = max(spine, key=lambda each: each[1].saved)
     return [each for each in spine if len(each[1].inputs) == len(best.inputs)][-1]
@@ -186,7 +187,7 @@ def _rebuilt(parts: Sequence[Definition], tops: Mapping[int, _Chain]) -> Definit
 
 
 def _joined(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> Definition:
-    """A join of many in the place of a part."""
+    """Returns a multiway join in place of a part."""
     params = {
         "inputs": [number for number, _ in chain.ports],
         "keys": [list(key) for _, key in chain.ports],
@@ -199,15 +200,15 @@ def _joined(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> De
 
 
 def _alone(part: Definition) -> _Chain:
-    """A part as the first input of a chain."""
+    """Returns a chain with one part as its first input."""
     leaf, places = _leaf(part)
     return _Chain((leaf,), (), (), (), tuple([(0, place) for place in places]))
 
 
 def _leaf(part: Definition) -> tuple[Definition, Sequence[int]]:
-    """An input of a join, and where its columns are in it.
+    """Returns an input of a join, and the positions of its columns in it.
 
-    A named collection of which columns are chosen or renamed is that itself, as others read it.
+    For a projection or renaming of a named collection this is the collection, which others share.
     """
     leaf, places = part, [*range(len(part.schema))]
     while _passes_on(leaf):
@@ -217,14 +218,14 @@ def _leaf(part: Definition) -> tuple[Definition, Sequence[int]]:
 
 
 def _passes_on(part: Definition) -> bool:
-    """Whether a part is some columns of its input, as they are."""
+    """Returns True if a part is a projection of its input."""
     if part.op != "select":
         return False
     return all(isinstance(place, int) for place in part.params["outputs"])
 
 
 def _extended(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Chain | str | None:
-    """The chain of the first input of a part with that part, or why it ends there."""
+    """Returns the chain of the first input extended by a part, or why it ends there."""
     match part.op:
         case "join" if part.params["left"]:
             return _with_join(part, inner, others)
@@ -262,7 +263,10 @@ def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _C
 
 
 def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | str:
-    """The key by which a new input finds its partners, or why rows would be kept for it alone."""
+    """Returns the lookup key that finds the partners of a new input.
+
+    Returns text instead if that would store rows for this input alone: the reason.
+    """
     known = {place: at for at, places in enumerate(inner.same) for place in places}
     if all(place in known for place in left):
         wanted = {known[place] for place in left}
@@ -283,13 +287,13 @@ def _lookup(part: Definition, key: tuple[int, ...]) -> Lookup | None:
 
 
 def _united(same: Sequence[frozenset[Spot]], one: Spot, other: Spot) -> tuple[frozenset[Spot], ...]:
-    """Sets of equal columns, of which two columns are in one."""
+    """Returns sets of equal columns after two columns were declared equal."""
     both = frozenset((one, other)).union(*(each for each in same if one in each or other in each))
     return (*(each for each in same if each.isdisjoint(both)), both)
 
 
 def _with_filter(part: Definition, inner: _Chain) -> _Chain | None:
-    """A chain with the predicate of a filter, conjunct by conjunct."""
+    """Returns a chain with the predicate of a filter, conjunct by conjunct."""
     tests = []
     schema = part.inputs[0].schema
     for text in conjuncts(part.params["predicate"]):
@@ -310,7 +314,7 @@ def _with_filter(part: Definition, inner: _Chain) -> _Chain | None:
 
 
 def _compiled(sql: str, part: Definition) -> Expression | None:
-    """A predicate over the columns that a filter reads; None if it is none."""
+    """Returns a predicate over the columns that a filter reads; None if it does not compile."""
     settings = of_params(part.params)
     try:
         return compile_expression(

@@ -1,8 +1,8 @@
-"""Moves: what planning has changed in a definition, told by holding the two against each other.
+"""Reports what planning has changed, by a comparison of the definition with its plan.
 
-Nothing is noted while a plan is made: who wants to know asks here. A filter that has moved has
-fewer operators of some kind below it than as it was written. What is carried no longer is told
-where the plan has the operators in the order in which they were written, else not at all.
+Planning records nothing, so the report costs nothing until it is requested. A filter was moved if
+it has fewer operators of some kind below it than in the definition. Pruned columns are reported
+only if the plan has its operators in the same order as the definition.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from nosync_nb.operators.registry import SPECS, is_linear
 from nosync_nb.operators.spec import LostColumnError, Places, all_columns
 
 Heights = Mapping[str, int]
-"""By word of an operator, how many of that kind stand above each other at most."""
+"""By operator, the maximal number of operators of that kind on a path below a part."""
 
 
 def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
-    """Below which kinds of operators filters were moved, by `id` of the filter in the plan.
+    """Returns below which kinds of operators filters were moved, by `id` of the filter.
 
-    Cost: O(size).
+    The `id` is that in the plan. Cost: O(size).
     """
     if written is plan:
         return {}
@@ -40,7 +40,7 @@ def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
 
 
 def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]]:
-    """The columns that parts have no longer, by `id` of the part in the plan. Cost: O(size)."""
+    """Returns the columns that the plan omits, by `id` of the part in the plan. Cost: O(size)."""
     if written is plan:
         return {}
     before, after = _kernels(written), _kernels(plan)
@@ -55,7 +55,7 @@ def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]
 
 
 def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
-    """By `id`, the columns of each part that the parts above it read. Cost: O(size)."""
+    """Returns the columns of each part that the parts above it read, by `id`. Cost: O(size)."""
     wanted: dict[int, set[int]] = {}
     for part in plan.walk():
         spec, every = SPECS.get(part.op), frozenset(range(len(part.schema)))
@@ -69,12 +69,12 @@ def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
 
 
 def _kernels(tree: Definition) -> Sequence[Definition]:
-    """The parts that are no row-wise ones."""
+    """Returns the parts that are not row-wise."""
     return [part for part in tree.walk() if not is_linear(part)]
 
 
 def _asked(tree: Definition) -> Iterable[tuple[str, Heights]]:
-    """What filters of a definition ask, with the heights of what is below each."""
+    """Yields the conjuncts of the filters of a definition, with the heights below each."""
     for part, heights in _filters(tree):
         for text in conjuncts(part.params["predicate"]):
             yield text, heights

@@ -1,17 +1,18 @@
-"""Planning: the definition by which a stage is run, made from the one that says what it is.
+"""Plans a definition: finds one with the same rows that is cheaper to run.
 
-A plan gives the same rows. It has no part in what a stage is: fingerprints of stages, the catalog
-and the log have the definition as it was written. Parts without a name have the fingerprints of
-the plan, and what an operator remembers has its plan beside it (`dataflow/graph.py`): where a plan
-is another than before, they are made from the log of what feeds them, once.
+A plan does not contribute to the identity of a stage: fingerprints of stages, the catalog and the
+log have the definition as it was written. Parts without a name have the fingerprints of the plan,
+and operator state has its plan beside it (`dataflow/graph.py`). If a plan differs from the previous
+one, such parts are rebuilt once from the logs of their inputs.
 
-A plan is of one definition alone, but for one choice: joins of many keep no rows between if what
-they look up instead is kept by others. That plan is made beside the other one, and who knows what
-others keep chooses (`dataflow/shared_arrangements.py`). Parts that are equal in the plans of two
-stages are one node, as parts of definitions are.
+A plan depends on one definition alone, with one exception: a multiway join needs no intermediate
+rows if others maintain the arrangements for its lookups. That plan is built beside the default one,
+and `dataflow/shared_arrangements.py` chooses between them. Parts that are equal in the plans of two
+stages are one node, as for definitions.
 
-What cannot be planned, or not in reasonable time, is run in the order in which it is written. So
-are stages that are not deterministic: what their functions gave is kept by the rows that they saw.
+A definition that cannot be planned, or not in reasonable time, is run as it is written. So are
+nondeterministic stages, because results of their functions are memoised by the rows of their
+inputs.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from nosync_nb.dataflow.optimizer.projection_pushdown import with_pruned_columns
 from nosync_nb.expressions import Types
 
 WISHES_MAX = 4
-"""Of more wishes it is not tried which were fulfilled, unless all or none were."""
+"""With more wishes, only the plans with all or none of them are tried."""
 
 PLANNED_MAX = 1000
-"""Definitions of more operators are run as they are written: to plan them would take seconds."""
+"""Definitions with more operators are run as written, because planning would take seconds."""
 
 
 class PlanSet:
-    """The definitions by which another one can be run.
+    """The plans of a definition.
 
     Attributes:
-        wishes: what of named collections, if others keep it, lets it be run with fewer rows kept.
-        asks: what it looks up whatever others keep.
+        wishes: lookups into named collections that avoid intermediate rows if others support them.
+        asks: the lookups of the default plan.
     """
 
     def __init__(self, tree: Definition, made: _Made) -> None:
@@ -54,7 +55,7 @@ class PlanSet:
         self._made = made
 
     def by(self, others: frozenset[Lookup]) -> Definition:
-        """The definition by which it is run if others keep some of what it wishes for."""
+        """Returns the plan for the wishes that others support."""
         made, tree = self._made, self._tree
         if others not in made.plans:
             joined = with_multiway_joins(tree if made.narrow is None else made.narrow, others)
@@ -63,7 +64,10 @@ class PlanSet:
         return tree if plan is None else plan
 
     def subsets(self) -> Iterable[frozenset[Lookup]]:
-        """Some of the wishes or all, the most first; of many all alone."""
+        """Yields the non-empty subsets of the wishes, the largest first.
+
+        Only the full set if they are many.
+        """
         count = len(self.wishes)
         sizes = range(count, 0, -1) if count <= WISHES_MAX else [count]
         return map(
@@ -72,11 +76,13 @@ class PlanSet:
 
 
 class _Made(NamedTuple):
-    """What was made of a definition, where None stands for it: who holds its own key would stay.
+    """Plans of a definition; None represents the definition itself.
+
+    A reference to the definition would keep its own key in the cache alive.
 
     Attributes:
-        narrow: what is chained, by what others keep.
-        plans: those that were asked for, by what others keep.
+        narrow: the definition before the search for multiway joins.
+        plans: the plans that were requested, by the wishes that others support.
     """
 
     narrow: Definition | None
@@ -86,7 +92,7 @@ class _Made(NamedTuple):
 
 
 class _Every:
-    """What others keep, if they keep all named collections by every key."""
+    """A set that contains every lookup."""
 
     def __contains__(self, lookup: object) -> bool:
         return lookup is not None
@@ -100,19 +106,19 @@ def plan_definition(
     types: Types | None,
     kept: Callable[[PlanSet], frozenset[Lookup]] = lambda _: NOBODYS,
 ) -> Definition:
-    """The definition by which another one is run; the same object each time for one choice.
+    """Returns the plan of a definition; the same object each time for one choice.
 
     Args:
-        kept: tells what it wishes for that others keep; asked only if it wishes for something.
+        kept: returns the wishes that others support; called only if there are wishes.
 
-    Cost: that of compiling its expressions, the first time.
+    Cost: the compilation of its expressions, the first time.
     """
     plans = plans_for_catalog(tree, types)
     return plans.by(kept(plans) if plans.wishes else NOBODYS)
 
 
 def plans_for_catalog(tree: Definition, types: Types | None) -> PlanSet:
-    """The plans of a definition. Cost: as that of `planned`."""
+    """Returns the plans of a definition. Cost: as for `plan_definition`."""
     made = _PLANS.get(tree)
     if made is None:
         made = _PLANS[tree] = _made(tree, types)

@@ -1,16 +1,16 @@
-"""Pushing: filters as far down a definition as they save something and change nothing.
+"""Pushes filters down a definition where that saves work and changes no result.
 
-What a filter asks of a join it asks of the side whose columns it reads, before rows of that side
-are paired and kept; likewise of the parts of a union, and below `distinct`. A predicate that is an
-`and` goes by its conjuncts.
+A filter above a join is evaluated on the side whose columns it reads, before rows of that side are
+joined and stored. It is also pushed into the inputs of a union, and below `distinct`. The conjuncts
+of an `and` move separately.
 
-Not changed is what is seen, and by whom:
-1. A predicate moves only if no row can make it raise. Below a join it sees rows that have no
-   partner, which as written it would not have seen.
-2. It moves below nothing that may raise: as written that has seen all rows, and must see them.
-3. It stays above what something else reads, too, and above named collections: of these there is
-   one arrangement for all readers, and rows that are filtered before would need another one.
-4. It stays above `top`, aggregates, functions, loops: there rows decide about other rows.
+The pushdown preserves these properties: 1. A predicate moves only if no row can make it raise,
+because below a join it is evaluated on rows without a partner, which it would not have seen as
+written. 2. It moves below no operator that may raise. As written that operator has processed all
+rows, and must still do so. 3. It stays above a part with another reader, and above named
+collections. A named collection has one arrangement for all readers, and filtered rows would need
+another one. 4. It stays above `top`, aggregates, functions and loops, because there rows decide
+about other rows.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_
 from nosync_nb.operators.registry import SPECS
 
 _PASSING = ("concat", "negate", "distinct", "consolidate", "except_all", "subtract")
-"""Operators of which a row is in the output only for equal rows of the inputs."""
+"""Operators whose output contains a row only for equal rows of the inputs."""
 
 
 class _Ask(NamedTuple):
-    """A conjunct on its way down: its text, and the filter that it came from."""
+    """A conjunct that is being pushed down: its text, and its original filter."""
 
     text: str
     origin: Definition
 
 
 def with_pushed_filters(tree: Definition) -> Definition:
-    """A definition of the same rows with its filters further down; itself if none moves."""
+    """Returns an equivalent definition with its filters pushed down; itself if no filter moves."""
     if not any(part.op == "filter" and not part.functions for part in tree.walk()):
         return tree
     return run_trampoline(_Pushing(tree).build(tree, ()))
 
 
 class _Pushing:
-    """The pushing of filters in one definition."""
+    """Pushes the filters of one definition."""
 
     def __init__(self, tree: Definition) -> None:
         parts = [*tree.walk()]
@@ -53,7 +53,7 @@ class _Pushing:
         self.built: dict[int, Definition] = {}
 
     def build(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:
-        """A part with filters in it, and with what is asked of its rows above it or in it."""
+        """Returns a part with its filters pushed down, including the conjuncts from above it."""
         if not asked:
             known = self.built.get(id(part))
             if known is None:
@@ -66,11 +66,11 @@ class _Pushing:
         return made
 
     def _is_open(self, part: Definition) -> bool:
-        """Whether a filter above a part may be asked in it or below: nobody else reads it."""
+        """Returns True if filters may be pushed into a part, because it has no other reader."""
         return self.uses[id(part)] == 1 and id(part) not in self.fixed
 
     def _built(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:
-        """A part, and what of the filters above it stays there."""
+        """Returns a part with pushed inputs, and with the conjuncts that must stay above it."""
         if id(part) in self.fixed:
             return _filtered(part, asked)
         if part.op == "filter" and _is_sure(part):
@@ -89,7 +89,7 @@ class _Pushing:
     def _divided(
         self, part: Definition, asked: Sequence[_Ask]
     ) -> tuple[list[_Ask], list[list[_Ask]]]:
-        """What stays above a part, and what is asked of each of its inputs."""
+        """Returns the conjuncts that stay above a part, and those for each of its inputs."""
         above: list[_Ask] = []
         sides: list[list[_Ask]] = [[] for _ in part.inputs]
         for ask in asked:
@@ -102,12 +102,12 @@ class _Pushing:
         return above, sides
 
     def _is_worth(self, part: Definition) -> bool:
-        """Whether rows of an input that are not there any more save something."""
+        """Returns True if a filter on an input saves work."""
         return not part.is_ref and self._is_open(part)
 
 
 def _is_sure(part: Definition) -> bool:
-    """Whether a filter is an expression that no row can make raise."""
+    """Returns True if a filter is an expression that no row can make raise."""
     if part.functions:
         return False
     predicate = _compiled(part.params["predicate"], part.inputs[0], part)
@@ -115,7 +115,7 @@ def _is_sure(part: Definition) -> bool:
 
 
 def _compiled(sql: str, source: Definition, origin: Definition) -> Expression | None:
-    """A predicate over the columns of a part; None if it is none."""
+    """Returns a predicate over the columns of a part; None if it does not compile."""
     settings = of_params(origin.params)
     try:
         return compile_expression(
@@ -126,7 +126,7 @@ def _compiled(sql: str, source: Definition, origin: Definition) -> Expression | 
 
 
 def _sides(part: Definition, ask: _Ask) -> Sequence[int]:
-    """The inputs of a part that can be asked in its stead; none: it is asked above."""
+    """Returns the inputs into which a conjunct can be pushed; none: it stays above the part."""
     predicate = _compiled(ask.text, part, ask.origin)
     if predicate is None or not predicate.columns:
         return ()
@@ -148,7 +148,7 @@ def _sides(part: Definition, ask: _Ask) -> Sequence[int]:
 def _means_the_same(
     part: Definition, source: Definition, ask: _Ask, columns: Sequence[int], places: Sequence[int]
 ) -> bool:
-    """Whether a text reads columns of an input that are those it reads of a part."""
+    """Returns True if a predicate reads the same columns from an input as from the part."""
     fields = part.schema.fields
     if any(source.schema.fields[p] != fields[c] for c, p in zip(columns, places, strict=True)):
         return False
@@ -157,7 +157,7 @@ def _means_the_same(
 
 
 def _filtered(base: Definition, asked: Sequence[_Ask]) -> Definition:
-    """A part with filters above it; those that are whole, and where they were, as they were."""
+    """Returns a part with filters above it; complete filters in their old position are reused."""
     texts: dict[int, list[str]] = {}
     origins: dict[int, Definition] = {}
     for text, origin in asked:

@@ -1,19 +1,19 @@
-"""Demand: a definition in which every part carries only the columns that somebody reads.
+"""Prunes columns: every part of the resulting definition has only the columns that are read.
 
-What is read is told from above: the result has all its columns; each operator says what it needs
-of its inputs for those of its own that are wanted (`Spec.reads`). Joins and selects then give
-fewer columns; where something else would carry more than is read, a `select` stands before it: it
-is fused with the row-wise operators beside it and copies nothing.
+The required columns are determined from the top. The result has all its columns, and each operator
+determines the input columns for its own required ones (`Spec.reads`). Joins and selects then output
+fewer columns. If another operator would carry unread columns, a `select` is inserted below it. It
+is fused with the adjacent row-wise operators and copies nothing.
 
-What is as before:
+These properties are preserved:
 - Named collections have all their columns; one arrangement of them by a key serves all readers.
-- The rows of the result, and its definition: this is a plan, which has no part in fingerprints of
-  stages, and may be another in the next release.
-- What raises. An expression that may raise is computed for the same rows, wanted or not. Of rows
-  that are there fewer than 0 times some may cancel others once the columns are gone by which they
-  differ: as they are in no collection that is read, nothing is computed for them, and so nothing
-  raises that would not raise as it is written.
-- Loops, with all they read.
+- The rows of the result and its definition. This is a plan, which does not contribute to
+  fingerprints of stages, and may differ in the next release.
+- Errors. An expression that may raise is computed for the same rows, required or not. Rows with a
+  negative multiplicity may cancel others once the columns that distinguish them are pruned. Such
+  rows are in no collection that is read, so nothing is computed for them, and no error is raised
+  that the definition as written would not raise.
+- Loops, with all their inputs.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _UNREAD = LostColumn("nobody reads it", retyped=False)
 
 
 def with_pruned_columns(tree: Definition, types: Types | None) -> Definition:
-    """A definition of the same rows, without what nobody reads; itself if there is no such thing.
+    """Returns an equivalent definition without unread columns; itself if all columns are read.
 
-    Cost: O(size), and that of compiling its expressions.
+    Cost: O(size), and the compilation of its expressions.
     """
     try:
         return _Pruning(tree, types).tree()
-    except (LostColumnError, NosyncError):  # it cannot be compiled as it stands either, or not now
+    except (LostColumnError, NosyncError):  # as written it does not compile either, or not now
         return tree
 
 
 class _Pruning:
-    """The pruning of one definition.
+    """Prunes one definition.
 
     Attributes:
-        wanted: by the `id` of a part, the columns of it that somebody reads.
-        reads: for each part, what it reads of its inputs.
-        arranged: the parts that something reads which does not work row by row.
+        wanted: by the `id` of a part, its columns that are read.
+        reads: for each part, the columns of its inputs that it reads.
+        arranged: the parts with a reader that is not row-wise.
     """
 
     def __init__(self, tree: Definition, types: Types | None) -> None:
@@ -70,13 +70,13 @@ class _Pruning:
         self.made: dict[int, tuple[Definition, tuple[int, ...]]] = {}
 
     def tree(self) -> Definition:
-        """The definition, pruned."""
+        """Returns the pruned definition."""
         for part in self.parts:
             self.made[id(part)] = self._narrow(part)
         return self.made[id(self.parts[-1])][0]
 
     def _ask(self, part: Definition) -> None:
-        """Notes what a part reads, as all that read it have told what they want."""
+        """Records the columns that a part reads, after all of its readers."""
         wanted, spec = self.wanted[id(part)], SPECS.get(part.op)
         if spec is None or id(part) in self.fixed:
             reads = all_columns(part, frozenset(), self.types)
@@ -92,7 +92,7 @@ class _Pruning:
                 self.arranged.add(id(each))
 
     def _narrow(self, part: Definition) -> tuple[Definition, tuple[int, ...]]:
-        """A part over narrowed inputs, and the places of the columns that are left."""
+        """Returns a part over narrowed inputs, and the positions of its remaining columns."""
         every = tuple(range(len(part.schema)))
         spec = SPECS.get(part.op)
         if spec is None or id(part) in self.fixed:
@@ -125,7 +125,7 @@ class _Pruning:
     def _trimmed(
         self, part: Definition, each: Definition, reads: Places
     ) -> tuple[Definition, tuple[int, ...]]:
-        """An input without what its reader would carry along, if that copies rows or compares."""
+        """Returns an input without unread columns, if its reader would copy or compare them."""
         made, have = self.made[id(each)]
         carries = (is_linear(part) and part.op != "select") or part.op == "concat"
         if not carries or reads.issuperset(have):
@@ -136,14 +136,14 @@ class _Pruning:
     def _ended(
         self, part: Definition, made: Definition, have: tuple[int, ...], kept: tuple[int, ...]
     ) -> tuple[Definition, tuple[int, ...]]:
-        """A part without what it still has and nobody reads, where somebody would arrange that."""
+        """Returns a part without its unread columns, if a reader arranges it."""
         if have == kept or not is_linear(part) or id(part) not in self.arranged:
             return made, have
         return _picked(made, have, kept)
 
 
 def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
-    """The parts, by `id`, that loops are or read: these are compiled as they stand."""
+    """Returns the parts, by `id`, that are in loops or inputs of loops; these are not planned."""
     fixed: set[int] = set()
     for part in reversed(parts):
         if part.op in ("iterate", "variable") or id(part) in fixed:
@@ -155,11 +155,11 @@ def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
 def _picked(
     made: Definition, have: tuple[int, ...], kept: tuple[int, ...]
 ) -> tuple[Definition, tuple[int, ...]]:
-    """Some columns of a part, which has columns of these places."""
+    """Returns a projection of a part whose columns have the positions `have`."""
     return made.columns([have.index(place) for place in kept]), kept
 
 
 def _least(schema: Schema) -> set[int]:
-    """A column for rows of which only the number counts: one of fixed width, if there is one."""
+    """Returns a column for rows that are only counted: one of fixed width, if there is one."""
     places = range(len(schema))
     return {min(places, key=lambda i: (schema.types[i] not in FIXED, i))} if places else set()

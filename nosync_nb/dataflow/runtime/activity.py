@@ -1,7 +1,7 @@
-"""What goes on now that may take long, for whoever wants to see it: a start, a run, a wait.
+"""Progress of long operations, such as a start, a run or a wait, for status displays.
 
-Whoever does it says so, and how far it is; nobody is told. Who looks, from another thread and as
-often as it likes, sees what was begun last and has not ended.
+The operation records its name and progress, and notifies no one. A display polls from another
+thread, as often as it likes, and gets the latest operation that has not ended.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 
 class Activity:
-    """Something that takes time.
+    """An operation that takes time.
 
     Attributes:
-        what: it, as a person reads it: "waits for replicas"; it may change while one looks.
-        total: how many steps, or bytes, it has; 0 if that is not known.
-        done: how many of them are behind it; it changes while one looks. Of bytes 0 may also mean
-            that what takes them does not tell how far it is.
-        in_bytes: whether they are bytes.
+        what: its name for people: "waits for replicas"; it may change at any time.
+        total: its number of steps, or bytes; 0 if unknown.
+        done: how many of them are completed; it may change at any time. For bytes, 0 may also mean
+            that the progress is unknown.
+        in_bytes: True if the numbers are bytes.
         since: when it began, by `time.monotonic`.
     """
 
@@ -32,42 +32,44 @@ class Activity:
         self.since = time.monotonic()
 
     def say(self, what: str) -> None:
-        """Says anew what it is."""
+        """Changes its name."""
         self.what = what
 
     def step(self) -> None:
-        """One more step is done."""
+        """Adds one completed step."""
         self.done += 1
 
     def took(self, count: int) -> None:
-        """So many steps, or bytes, more are done; never more than there are."""
+        """Adds completed steps, or bytes, up to the total."""
         self.done = min(self.done + count, self.total)
 
     def left(self, count: int) -> None:
-        """So many steps, or bytes, are left; if they became more, there are more in all."""
+        """Sets the remaining steps, or bytes; increases the total if they have become more."""
         self.total = max(self.total, self.done + count)
         self.done = self.total - count
 
 
 class ActivityMonitor:
-    """What one session does now.
+    """The current operations of one session.
 
-    Threads: any may begin and end something; the tuple is replaced under the lock, never changed.
+    Threads: any may begin and end an operation; the tuple is replaced under the lock, never
+    changed.
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # a signal's handler in the middle must not wait for itself
+        # Reentrant, because a signal handler may interrupt its holder.
+        self._mutex = threading.RLock()
         self._going_on: tuple[Activity, ...] = ()
 
     @property
     def now(self) -> Activity | None:
-        """What was begun last of what goes on; None if nothing does that was told."""
+        """The operation that began last and has not ended, or None."""
         going_on = self._going_on
         return going_on[-1] if going_on else None
 
     @contextmanager
     def of(self, what: str, total: int = 0, *, in_bytes: bool = False) -> Iterator[Activity]:
-        """Something goes on as long as the block; it may take steps."""
+        """Records an operation for the duration of the block, which may report steps."""
         activity = Activity(what, total, in_bytes=in_bytes)
         try:
             with self._mutex:

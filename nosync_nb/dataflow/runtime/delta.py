@@ -1,8 +1,9 @@
-"""Delta: the change of one node in one epoch, in as many forms as somebody asked for.
+"""The change of one node in one epoch, in each form that a reader has requested.
 
-The same rows may be wanted in several orders, with hashes only, or as a layer; each is made once.
-A small change is not sorted unless an operator wants it so: distinct rows are consolidated rows,
-and what nobody looks into can be sorted together with the epochs that follow (see `Layer.young`).
+The same rows may be needed in several orders, with hashes only, or as a layer; each form is built
+once. A small change is sorted only if an operator needs that order. Distinct rows are consolidated
+rows, and rows without lookups can be sorted later, together with following epochs (see
+`Layer.young`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from nosync_nb.trace.parts.part_file import PartRef, frame_rows
 from nosync_nb.trace.small_consolidation import FEW_ROWS, consolidate_few
 
 SMALL_ROWS = 4096
-"""A change of at most so many rows is small: it stays in this process, in the log's frame."""
+"""A change of at most this many rows is small: it stays in this process, and in the log's frame."""
 
 
 class ArrangedChange(NamedTuple):
@@ -47,17 +48,17 @@ class ArrangedChange(NamedTuple):
 
 
 class UnarrangedChange(NamedTuple):
-    """Updates in files without order, as one operator leaves them for the next."""
+    """Updates in files without order, from one operator for the next."""
 
     parts: tuple[Updates, ...]
     refs: tuple[PartRef, ...]
 
 
 class DeferredChange(Protocol):
-    """What an operator gives that was not run yet: who reads it may have it run on the way.
+    """The output of an operator that was not run yet: its reader may run it as part of its own run.
 
     Attributes:
-        rows, size_bytes, from_frame: of what goes into it; what comes out nobody knows.
+        rows, size_bytes, from_frame: of its inputs; the size of its output is unknown.
     """
 
     @property
@@ -71,22 +72,25 @@ class DeferredChange(Protocol):
 
     @property
     def work(self) -> tuple[int, str] | None:
-        """What running it by itself took: rows touched, and where; None: it was not."""
+        """The work of a separate run: rows touched, and where.
+
+        None if it was not run separately.
+        """
 
     def settle(self) -> UnarrangedChange | None:
-        """Has it run by itself, once, and gives what it left; None: nothing."""
+        """Runs it separately, once, and returns its output; None if that is empty."""
 
 
 class Delta:
-    """The change of one node in one epoch, in as many layouts as somebody asked for.
+    """The change of one node in one epoch, in each layout that a reader has requested.
 
     Args:
         held: the change arranged, by layout.
         loose: the change as executors left it for the next operator.
-        later: (change, row-wise operator, step): to be computed where it is needed, so that
-            executors can do it on the way to the next operator.
-        from_frame: how many of its rows came as a Spark DataFrame, if its own files do not say.
-        pending: the operator that gives it, if executors have not run it yet.
+        later: (change, row-wise operator, step): computed when it is needed, so that executors can
+            do it as part of the next operator.
+        from_frame: the number of its rows that came as a Spark DataFrame, if its files do not say.
+        pending: the operator that computes it, if executors have not run it yet.
     """
 
     __slots__ = (
@@ -125,7 +129,7 @@ class Delta:
         self._from_frame = from_frame
 
     def __len__(self) -> int:
-        """The rows of the change; of one to be computed later, those it is computed from."""
+        """Returns the number of rows; of a deferred change, the number of input rows."""
         if self._updates is not None:
             return len(self._updates.diff)
         if self.pending is not None:
@@ -138,7 +142,7 @@ class Delta:
 
     @property
     def in_files(self) -> bool:
-        """Whether the rows lie in part files, where executors can read them."""
+        """True if the rows are in part files, where executors can read them."""
         if self.later is not None:
             return self.later[0].in_files
         if self.pending is not None or self.loose is not None:
@@ -147,26 +151,26 @@ class Delta:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it is yet to come from executors."""
+        """True if executors have not computed it yet."""
         if self.later is not None:
             return self.later[0].is_pending
         return self.pending is not None
 
     @property
     def late_work(self) -> tuple[int, str] | None:
-        """What its operator took that was left to whoever reads this, and was run by itself."""
+        """The work of its deferred operator, if that was run separately."""
         if self.later is not None:
             return self.later[0].late_work
         return None if self.pending is None else self.pending.work
 
     @property
     def is_apart(self) -> bool:
-        """Whether the rows lie in several parts, in one of their orders."""
+        """True if the rows are in several parts, in one of their orders."""
         return any(len(held.parts) > 1 for held in self.held.values())
 
     @property
     def from_frame(self) -> int:
-        """How many of the rows came as a Spark DataFrame."""
+        """The number of rows that came as a Spark DataFrame."""
         if self.later is not None:
             return self.later[0].from_frame
         if self.pending is not None:
@@ -175,7 +179,7 @@ class Delta:
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes the rows take; nothing is computed for it, and no file is read."""
+        """The approximate bytes of the rows; nothing is computed for it, and no file is read."""
         if self.later is not None:
             return self.later[0].size_bytes
         if self.pending is not None:
@@ -188,7 +192,7 @@ class Delta:
 
     @property
     def _refs(self) -> tuple[PartRef, ...]:
-        """The files that the rows lie in, in one of their orders."""
+        """The files of the rows, in one of their orders."""
         if self.loose is not None:
             return self.loose.refs
         return next((held.refs for held in self.held.values() if held.refs), ())
@@ -212,10 +216,10 @@ class Delta:
         return self._updates
 
     def narrowed(self, wanted: AbstractSet[int] | None) -> Updates:
-        """The updates; of several parts nothing in place of the columns that nobody looks at.
+        """Returns the updates; of several parts, with nulls in unread columns.
 
         Args:
-            wanted: the columns that somebody looks at; None: all.
+            wanted: the columns that are read; None: all.
         """
         if wanted is None or self._updates is not None or not self.is_apart:
             return self.updates
@@ -229,7 +233,7 @@ class Delta:
         return Updates(columns, np.concatenate([part.diff for part in parts]))
 
     def batch(self, layout: Layout) -> Batch:
-        """The change arranged; consolidated even if the updates are not."""
+        """Returns the change arranged; consolidated even if the updates are not."""
         held = self.held.get(layout)
         if held is not None:
             return joined_updates(layout, held.parts)
@@ -242,14 +246,14 @@ class Delta:
         elif len(self.updates.diff) <= SMALL_ROWS:
             batch = self._marked().arranged(layout)
         else:
-            batch = arrange(layout, self.updates)  # hashes of many rows are not kept with them
+            batch = arrange(layout, self.updates)  # hashes of many rows are not cached
         self.held[layout] = ArrangedChange((batch,))
         return batch
 
     def pieces(self, layout: Layout | None) -> Sequence[Batch | Updates]:
-        """The change, arranged or (None) in any order, in the parts that it lies in; or as one.
+        """Returns the parts of the change, arranged or (None) in any order; or one part.
 
-        Parts of files are mapped: whoever takes one after the other has one of them in memory.
+        Parts in files are mapped, so a caller that reads them one by one has one of them in memory.
         """
         if layout is not None:
             held = self.held.get(layout)
@@ -260,15 +264,15 @@ class Delta:
         return [part.updates for part in held.parts]
 
     def _marked(self) -> LazyHashes:
-        """The updates of a small change with their hashes, as far as they are known."""
+        """Returns the updates of a small change with the hashes that are known."""
         if self._hashes is None:
             self._hashes = LazyHashes(self.types, self.updates)
         return self._hashes
 
     def summed(self) -> Batch | None:
-        """Few rows consolidated, in no order and without hashes; None: others are hashed.
+        """Returns few rows consolidated, unordered and without hashes; None if they must be hashed.
 
-        From then on these are its updates.
+        Afterwards these are its updates.
         """
         if self.held or self.loose is not None or len(self) > FEW_ROWS:
             return None
@@ -287,7 +291,7 @@ class Delta:
         return few
 
     def hashed(self, layout: Layout) -> Batch:
-        """The change with the hashes that a layout asks for, in no order if it is small."""
+        """Returns the change with the hashes of a layout; unordered if it is small."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
             return self.batch(layout)
         known = self._hashed
@@ -302,7 +306,7 @@ class Delta:
         return self.batch(layout) if batch is None else batch
 
     def layer(self, layout: Layout, epoch: int) -> Layer:
-        """The change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
+        """Returns the change as a layer over `[epoch, epoch + 1)`; young if it is unordered."""
         if not self.held:
             return is_recent_layer(self.updates, layout, epoch)
         held = self.held.get(layout)
@@ -312,12 +316,12 @@ class Delta:
 
 
 def file_bytes(deltas: Iterable[Delta | None]) -> int:
-    """About how many bytes of some changes lie in files."""
+    """Returns the approximate bytes of changes that are in files."""
     return sum(each.size_bytes for each in deltas if each is not None and each.in_files)
 
 
 def _size_bytes(part: Updates | Batch) -> int:
-    """About how many bytes rows take; of Python's own values a guess."""
+    """Returns the approximate bytes of rows; for Python objects an estimate."""
     size: int = part.diff.nbytes
     for column in part.columns:
         size += column.nbytes
@@ -327,12 +331,12 @@ def _size_bytes(part: Updates | Batch) -> int:
 
 
 def layer_of(held: ArrangedChange, layout: Layout, epoch: int) -> Layer:
-    """A change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
+    """Returns a change as a layer over `[epoch, epoch + 1)`; young if it is unordered."""
     if len(held.parts) == 1 and held.parts[0].layout is UNORDERED:
         return is_recent_layer(held.parts[0].updates, layout, epoch)
     return Layer(epoch, epoch + 1, held.parts, held.refs)
 
 
 def is_recent_layer(updates: Updates, layout: Layout, epoch: int) -> Layer:
-    """Few updates in any order as a layer over `[epoch, epoch + 1)`."""
+    """Returns a few unordered updates as a layer over `[epoch, epoch + 1)`."""
     return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

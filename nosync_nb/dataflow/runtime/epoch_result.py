@@ -1,7 +1,8 @@
-"""Drafts: what follows from an epoch, before anybody sees it.
+"""The result of an epoch, before it is published.
 
-A `VersionState` is all that is visible after an epoch: traces by number. A `EpochResult` is made
-over one, and becomes the next; until then it is nobody else's, so dropping it undoes all.
+A `VersionState` is the visible state after an epoch: traces by number. An `EpochResult` is built
+over one, and becomes the next one. Until then no other object references it, so dropping it undoes
+everything.
 """
 
 from __future__ import annotations
@@ -26,35 +27,35 @@ from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.compaction import grow_layer
 
 ENDLESS = sys.maxsize
-"""The rows of a layer in files, whatever they are."""
+"""The row count of a layer in files, whatever its real count is."""
 
 
 class VersionState(NamedTuple):
-    """What is visible after an epoch."""
+    """The visible state after an epoch."""
 
     epoch: int
     traces: Mapping[int, Trace]
 
 
 class StageWork(NamedTuple):
-    """What a stage did in an epoch, for people and for counters."""
+    """The work of a stage in an epoch, for people and for counters."""
 
     rows_out: int
     touched: int
     seconds: float
     placement: str
     why: str = ""
-    """Why it ran there: the reason of the operator that had most rows, `weighed` of them."""
+    """The reason for its placement: that of the operator with the most rows, `weighed` of them."""
     weighed: int = 0
 
 
 class EpochResult:
     """The state after an epoch, not yet visible.
 
-    `largest`: no layer that the epoch made has more rows; one in files counts as endless. `due`:
-    the traces of which layers may have to be merged; `stalls`: how often that could not wait;
-    `cleared`: the traces that held something and were emptied before what is logged for them;
-    `spare`: the files that its frame needs, and none of its traces.
+    `largest`: the maximal row count of a layer of this epoch; a layer in files counts as endless.
+    `due`: the traces whose layers may have to be merged. `stalls`: how often a merge could not
+    wait. `cleared`: the non-empty traces that were emptied before their log records. `spare`: the
+    files that its frame needs, and none of its traces.
     """
 
     __slots__ = (
@@ -93,7 +94,7 @@ class EpochResult:
             self._appended(number, trace, *append_layer(trace, layer))
 
     def extend(self, number: int, empty: Trace, updates: Updates) -> None:
-        """Appends few updates to a trace, in any order."""
+        """Appends a few updates to a trace, in any order."""
         trace, epoch = self.traces.get(number) or empty, self.epoch
         if trace.layers and trace.layers[-1].upper > epoch:
             self.append(number, empty, is_recent_layer(updates, trace.layout, epoch))
@@ -108,12 +109,12 @@ class EpochResult:
             self.largest = rows_count
 
     def _appended(self, number: int, before: Trace, trace: Trace, merged: int) -> None:
-        """Notes what has become of a trace."""
+        """Records the new value of a trace, and whether it must be merged."""
         self.merged += merged
         layers = trace.layers
         if len(layers) != len(before.layers) and is_due(trace):
             self.due.append(number)
-            if len(layers) > STALL_LAYERS:  # they do not wait for the worker
+            if len(layers) > STALL_LAYERS:  # too many layers to wait for the worker
                 trace, merged = relieve_backlog(trace)
                 self.merged += merged
                 self.stalls += merged > 0
@@ -133,24 +134,24 @@ class EpochResult:
                 self.cleared.append(number)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Has some traces no more, as nobody needs them."""
+        """Drops traces that are not needed any more."""
         for number in numbers:
             self.traces.pop(number, None)
 
     def keep(self, numbers: Iterable[int]) -> None:
-        """Has these traces and no other."""
+        """Drops all traces except these."""
         self.traces = {number: self.traces[number] for number in numbers if number in self.traces}
 
     def spares(self, files: Iterable[str]) -> None:
-        """Notes files that its frame needs; its traces may need them too."""
+        """Records files that its frame needs; its traces may need them too."""
         self.spare = set(files)
 
     def unlog(self, number: int) -> None:
-        """Writes nothing to a log."""
+        """Removes the records of a log."""
         self.logged = [each for each in self.logged if each[0] != number]
 
     def of_logs(self, numbers: AbstractSet[int]) -> EpochResult:
-        """What of it is to be written: changes of some logs, without traces."""
+        """Returns the records of some logs, without traces, to be written."""
         part = EpochResult(VersionState(self.epoch, {}), self.epoch)
         part.logged = [each for each in self.logged if each[0] in numbers]
         part.cleared = [number for number in self.cleared if number in numbers]
@@ -158,13 +159,13 @@ class EpochResult:
         return part
 
     def since(self, version: VersionState) -> dict[int, Trace]:
-        """The traces that are other than in a version."""
+        """Returns the traces that differ from a version."""
         return other_inputs(self.traces, version.traces)
 
     def over(self, version: VersionState, before: VersionState) -> None:
-        """Has what it changed of a version in the place of that in another one."""
+        """Moves its changes from one version to another."""
         self.traces = {**version.traces, **self.since(before)}
 
     def version(self) -> VersionState:
-        """The version this draft becomes."""
+        """Returns the version that this draft becomes."""
         return VersionState(self.epoch, self.traces)

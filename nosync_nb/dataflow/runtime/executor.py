@@ -31,7 +31,7 @@ from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 
 class OperatorResult(NamedTuple):
-    """What running one operator gave."""
+    """The result of running one operator."""
 
     delta: Delta | None
     emitted: list[ArrangedChange | None]
@@ -39,7 +39,7 @@ class OperatorResult(NamedTuple):
     placement: str
 
     def with_late(self, deltas: Sequence[Delta | None]) -> OperatorResult:
-        """With what those operators took that were left to this one, and had to be run before."""
+        """Returns the result with the work of deferred operators that ran before this one."""
         touched, placement = self.touched, self.placement
         for delta in dict.fromkeys(deltas):
             work = None if delta is None else delta.late_work
@@ -50,11 +50,11 @@ class OperatorResult(NamedTuple):
 
 
 class PlacementDecision(Protocol):
-    """Where one run goes; see `nosync_nb.spark.execution.cost_model`."""
+    """The placement of one run; see `nosync_nb.spark.execution.cost_model`."""
 
     @property
     def there(self) -> bool:
-        """Whether on executors."""
+        """True if it runs on executors."""
 
     @property
     def why(self) -> str:
@@ -62,43 +62,43 @@ class PlacementDecision(Protocol):
 
     @property
     def rows(self) -> int:
-        """The changed rows that were weighed, 0 if they were too few for that."""
+        """The changed rows in the cost estimate, 0 if they were too few for one."""
 
 
 class BulkExecutor(Protocol):
     """Runs an operator on Spark executors; see `nosync_nb.spark`."""
 
     def choose(self, node: Node, deltas: list[Delta | None]) -> PlacementDecision:
-        """Where this run goes."""
+        """Returns the placement of this run."""
 
     def run(
         self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
     ) -> OperatorResult:
-        """Runs it there; with `fuse`, leaves it to the one that reads it, if that can be."""
+        """Runs it on executors; with `fuse`, defers it to its reader if possible."""
 
     def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> LoopPlacement | None:
-        """Where the kernels inside a loop may run; None: all of them here."""
+        """Returns the placement of the kernels in a loop; None: all in this process."""
 
     def measured(self, node: Node, rows: int, seconds: float) -> None:
-        """Hears how long a run that was weighed, and stayed in this process, has taken."""
+        """Receives the duration of a run that was estimated and stayed in this process."""
 
 
 class SpillTarget(Protocol):
-    """Puts what a run gives into files as it comes; see `nosync_nb.store.spill_files`."""
+    """Writes large results to files as they are produced; see `nosync_nb.store.spill_files`."""
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
-        """The batch of a log or a trace: in files if it is large, else as it is."""
+        """Returns a batch of a log or a trace: in files if it is large, else unchanged."""
 
     def rest(self, size_bytes: int) -> None:
-        """Is told that so many bytes of files were read; it may let go of their pages."""
+        """Receives the number of bytes read from files, so that it may release their pages."""
 
 
 def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> OperatorResult:
-    """Runs an operator's kernel here."""
+    """Runs an operator's kernel in this process."""
     operator = node.operator
     assert operator is not None
     apart = False
-    for delta in deltas:  # of each step of a small epoch, too
+    for delta in deltas:  # no any(): it costs more at each step of a small epoch
         if delta is not None and delta.held and delta.is_apart:
             apart = True
     if apart and (operator.additive or operator.legs(deltas, step) is not None):
@@ -117,7 +117,7 @@ def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> Operat
 
 
 def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
-    """Runs a kernel over all that has changed."""
+    """Runs a kernel over the whole change."""
     given: list[Updates | Batch | None] = []
     for port, (layout, delta) in enumerate(zip(operator.layouts, deltas, strict=True)):
         if delta is None:
@@ -131,9 +131,9 @@ def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Upda
 
 
 def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
-    """The same over changes of which some lie in several files, one file after the other.
+    """Runs a kernel over changes with several files, one file after the other.
 
-    With legs, of an input with several orders only that is read which a leg asks for.
+    With lookup stages, only the order of an input that the stage needs is read.
     """
     outputs = []
     legs = operator.legs(deltas, step)
@@ -161,12 +161,12 @@ def run_lookup_stages(
     *,
     fuse: bool,
 ) -> OperatorResult:
-    """Runs the legs of a node's operator on executors, and what they give together as its output.
+    """Runs the lookup stages of a node's operator on executors, and returns the node's output.
 
     Args:
-        fuse: to leave the last of it to the only one that reads it.
+        fuse: to defer the last run to the only reader.
 
-    Cost: a Spark query for each hop but the last of each leg, which is done by whoever reads it.
+    Cost: a Spark query for each hop but the last of each stage, which the reader performs.
     """
     runs = _Runs(bulk, node, step)
     parts = [part for leg in legs if (part := runs.leg(leg, deltas[leg.port])) is not None]
@@ -176,7 +176,7 @@ def run_lookup_stages(
 
 
 class _Runs:
-    """The runs of one step: each of an operator that stands for the node's."""
+    """The runs of one step, each with a substitute for the real node."""
 
     def __init__(self, bulk: BulkExecutor, node: Node, step: Step) -> None:
         self.bulk = bulk
@@ -186,7 +186,7 @@ class _Runs:
         self.placement = ""
 
     def leg(self, leg: LookupStage, delta: Delta | None) -> Delta | None:
-        """What one leg gives, in files; None if that is nothing."""
+        """Returns the output of one lookup stage, in files; None if it is empty."""
         for at, hop in enumerate(leg.hops):
             row = leg.start if not at else leg.hops[at - 1].sieve
             if delta is None:
@@ -194,7 +194,7 @@ class _Runs:
             given = delta if row is None else self._later(delta, row)
             join, number, stage = hop.operator, self.node.id, self.node.stage
             node = Node(number, "", join.types, stage, operator=join, inputs=(0, 1))
-            # What looks into the next trace has to know how much that is; what adds up has not.
+            # Only the last hop may be deferred, because a lookup needs the size of its input.
             ends = at == len(leg.hops) - 1
             delta = self._run(node, [given, None], [None, hop.trace], fuse=ends).delta
         if delta is None:
@@ -204,14 +204,14 @@ class _Runs:
         return self._later(given, Select(leg.outputs, Schema([])))
 
     def together(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
-        """The output of the node."""
+        """Returns the sum of the lookup stages as the output of the node."""
         node = self.node.copied()
         node.run_by(Concat(node.types, len(parts)), range(len(parts)), int)
         done = self._run(node, [*parts], [None for _ in parts], fuse=fuse)
         return OperatorResult(done.delta, [], self.touched, self.placement)
 
     def _later(self, delta: Delta, row: RowPiece) -> Delta:
-        """A change with a row-wise operator over it, which the next run does on its way."""
+        """Returns a change with a deferred row-wise operator, which the next run performs."""
         linear = Linear((row,), row.types_after(delta.types))
         return Delta(linear.types, later=(delta, linear, self.step))
 
@@ -223,7 +223,7 @@ class _Runs:
         *,
         fuse: bool = False,
     ) -> OperatorResult:
-        """Runs a node that stands for the real one."""
+        """Runs a substitute for the real node."""
         operator = node.operator
         assert operator is not None
         inputs = [

@@ -1,8 +1,9 @@
-"""The past of some collections, as stages that are computed for past epochs read it.
+"""The past of some collections, as input for stages that are computed for past epochs.
 
-It is the session's history, and over it what a definition has computed so far, which is not in the
-history before the definition is written. Not every epoch can be told apart: a stage that has caught
-up in one step has a gap. Who reads several collections takes the steps that all of them have.
+It consists of the session's history, and of the results that a definition has computed so far. The
+latter enter the history only when the definition is written. Some epochs cannot be read separately:
+a stage that has caught up in one step has a gap. A reader of several collections uses the epochs
+that all of them have.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from nosync_nb.trace.history.history import History
 
 
 class HistoricalInputs:
-    """The history up to an epoch, and what is added to it.
+    """The history up to an epoch, and additions to it.
 
     Attributes:
-        gaps: by log, the epochs `[lower, upper)` that cannot be told apart, of what was added.
+        gaps: by log, the epochs `[lower, upper)` of additions that cannot be read separately.
     """
 
     def __init__(self, history: History, now: int) -> None:
@@ -33,7 +34,7 @@ class HistoricalInputs:
         self._added: dict[int, list[tuple[int, Batch]]] = {}
 
     def add(self, draft: EpochResult) -> None:
-        """Adds what a draft has logged."""
+        """Adds the log records of a draft."""
         for number, layout, held in draft.logged:
             added = self._added.setdefault(number, [])
             for part in held.parts:
@@ -41,13 +42,13 @@ class HistoricalInputs:
                 added.append((draft.epoch, batch))
 
     def skip(self, logs: Iterable[int], first: int, steps: Sequence[int]) -> None:
-        """Notes the gaps of logs that were computed from an epoch on, in steps."""
+        """Records the gaps of logs that were computed from an epoch on, in steps."""
         gaps = [Interval(a + 1, b) for a, b in pairwise([first, *steps]) if b > a + 1]
         for log in logs if gaps else ():
             self.gaps.setdefault(log, []).extend(gaps)
 
     def readable(self, nodes: Iterable[Node]) -> EpochRanges:
-        """The epochs at which all of some collections can be read."""
+        """Returns the epochs at which all of some collections can be read."""
         whole = EpochRanges.of(range(self.now + 1))
         for node in nodes:
             assert node.log is not None
@@ -57,17 +58,17 @@ class HistoricalInputs:
         return whole
 
     def state(self, node: Node, epoch: int) -> Batch:
-        """A collection at an epoch, in any layout."""
+        """Returns a collection at an epoch, in any layout."""
         assert node.log is not None
         return self._sum(node, self._history.state(node.log, epoch), -1, epoch)
 
     def changes(self, node: Node, after: int, upto: int) -> Batch:
-        """The net changes of a collection in `(after, upto]`, in any layout."""
+        """Returns the net changes of a collection in `(after, upto]`, in any layout."""
         assert node.log is not None
         return self._sum(node, self._history.changes(node.log, after, upto), after, upto)
 
     def delta(self, node: Node, after: int, upto: int) -> Delta | None:
-        """The changes as the dataflow takes them, None if there are none."""
+        """Returns the changes as input of the dataflow, None if they are empty."""
         batch = self.changes(node, after, upto)
         if not len(batch):
             return None
@@ -81,7 +82,7 @@ class HistoricalInputs:
 
 
 def _single(epochs: Iterable[range]) -> Iterator[range]:
-    """The same epochs in ranges of step 1; where history was thinned out they are far apart."""
+    """Yields the same epochs in ranges of step 1; downsampled history has larger steps."""
     for each in epochs:
         if each.step == 1:
             yield each

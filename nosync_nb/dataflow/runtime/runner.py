@@ -1,12 +1,13 @@
 """Runs the changes of one epoch through a graph, and returns the draft of the next version.
 
 A draft is built over a version. Each operator, in order, receives the changes of its inputs, and is
-skipped if there are none. It looks into traces, and its output is passed to its readers. A runner
-never changes a version: the caller publishes a draft with one assignment, or drops it on failure.
+skipped if no input has changed. It looks up rows in traces, and its output is passed to its
+readers. A runner never changes a version: the caller publishes a draft with one assignment, or
+drops it on failure.
 
-`InputArrangements` records which traces the operators look into, and in which order the changes are
-wanted. It is computed once for each node. Records of unchanged nodes are taken over from the
-previous graph; readers of a node with other traces are connected again.
+`InputArrangements` records the traces that the operators look up, and the order in which the
+changes are needed. It is computed once for each node. Records of unchanged nodes are taken over
+from the previous graph; readers of a node with other traces are connected again.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from nosync_nb.trace.parts.part_file import frame_rows
 
 
 class InputArrangements:
-    """The traces of a graph, and who looks into them. Not changed once it is made.
+    """The traces of a graph and the operators that look them up. Immutable after construction.
 
-    Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
-    came, and some 20 ns for each other.
+    Cost: O(nodes); over a graph that extends the previous one, in proportion to the new nodes, and
+    some 20 ns for each other.
 
     Args:
-        before: of the graph before; None: nothing is taken over.
+        before: that of the previous graph; None: nothing is taken over.
 
     Attributes:
-        empty: each trace, as it is without layers.
-        looks: for each node the numbers of the traces of its inputs that its operator looks into.
-        nothing: for each node as many times None, if it looks into no trace; else nothing.
-        sorted: the order in which somebody wants the change of a node each epoch.
+        empty: an empty trace, by number.
+        looks: for each node the numbers of its inputs' traces that its operator looks up.
+        nothing: for each node as many times None, if it looks up no trace; else empty.
+        sorted: the order in which a reader needs the change of a node each epoch.
     """
 
     def __init__(self, graph: Graph, before: InputArrangements | None) -> None:
@@ -67,7 +68,7 @@ class InputArrangements:
 
     @cached_property
     def last(self) -> Mapping[int, Sequence[int]]:
-        """For each node the inputs that none after it reads. Cost: O(nodes), at the first call."""
+        """For each node the inputs that no later node reads. Cost: O(nodes), at the first call."""
         reader = {i: node.id for node in self.graph for i in node.inputs}
         last: dict[int, list[int]] = {}
         for number, by in reader.items():
@@ -75,7 +76,7 @@ class InputArrangements:
         return last
 
     def _take_over(self, before: InputArrangements) -> list[Node]:
-        """Takes over what is known of nodes that stay as they are; returns the others."""
+        """Takes over the records of unchanged nodes; returns the others."""
         change = self.graph.since(before.graph)
         if change.whole:
             return change.fresh
@@ -89,7 +90,7 @@ class InputArrangements:
         return [*change.fresh, *readers]
 
     def _connect(self, node: Node, operator: Operator) -> None:
-        """Notes which traces an operator looks into."""
+        """Records the traces that an operator looks up."""
         looks = self.looks[node.id] = []
         for layout, i in zip(operator.layouts, node.inputs, strict=True):
             traces = self.graph.nodes[i].traces
@@ -105,14 +106,14 @@ class InputArrangements:
 class Runner:
     """Runs epochs and first runs over one graph.
 
-    Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
-    came, and some 10 ns for each other.
+    Cost: O(nodes); over a graph that extends the previous one, in proportion to the new nodes, and
+    some 10 ns for each other.
 
     Args:
-        evaluate: asks Spark for expressions that only it knows.
+        evaluate: asks Spark for expressions that NoSync cannot evaluate.
         bulk: decides on and performs runs on executors; None: all in process.
-        spill: takes what is large out of memory while a run goes on; None: nobody does.
-        before: of the graph before; what it knows of nodes that stay is taken over.
+        spill: moves large results out of memory during a run; None: they stay in memory.
+        before: the runner of the previous graph; records of unchanged nodes are taken over.
     """
 
     def __init__(
@@ -136,7 +137,8 @@ class Runner:
     def epoch(self, version: VersionState, inputs: Mapping[int, Delta], epoch: int) -> EpochResult:
         """Runs the changes of inputs through all stages.
 
-        Cost: in proportion to the changes and what they touch, whatever the state holds.
+        Cost: in proportion to the changes and the rows that they touch, independent of the state's
+        size.
         """
         draft = EpochResult(version, epoch, largest=0)
         before = version.traces
@@ -165,11 +167,11 @@ class Runner:
         *,
         step: Callable[[], None] | None = None,
     ) -> EpochResult:
-        """Runs the nodes that `old` has not over everything their inputs hold now.
+        """Runs the nodes that are not in `old` over the full contents of their inputs.
 
-        The epoch does not advance. Traces that nodes of `old` were newly asked for are arranged
-        from what they hold. A new node with a log of `old` has its rows, and gets its state.
-        Before each `step` is called, which may end the run.
+        The epoch does not advance. New traces of nodes in `old` are arranged from the nodes'
+        contents. A new node with a log of `old` retains its rows, and gets its state. Before each
+        node `step` is called, which may end the run by an exception.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
         there, draft = held or old, EpochResult(version, version.epoch)
@@ -199,9 +201,9 @@ class Runner:
     def _begin(self, node: Node, draft: EpochResult) -> None:
         """Logs that traces of memoised results begin at this epoch, if they have no rows yet.
 
-        Failure: 1. A stage memoises nothing before some epoch, as it filters all rows out. 2. The
-        session is rewound to an earlier one. 3. Its state has no layer of that epoch, as if the
-        results were lost. Hence such a trace has a layer of the epoch that it was made at.
+        Failure: 1. A stage memoises nothing before some epoch, because it filters all rows out. 2.
+        The session is rewound to an earlier one. 3. Its state has no layer of that epoch, as if the
+        results were lost. Therefore such a trace has a layer of the epoch at which it was created.
         """
 
         def without_layers(numbers: Iterable[int]) -> list[int]:
@@ -222,7 +224,7 @@ class Runner:
             draft.logged.append((number, layout, ArrangedChange((empty_batch(layout),))))
 
     def _let_go(self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]) -> None:
-        """Forgets the changes that no node after this one reads; of named ones others are told."""
+        """Drops unnamed changes that no later node reads. The caller publishes the named ones."""
         if self.spill is not None:
             self.spill.rest(file_bytes(read))
         for number in self.ports.last.get(node.id, ()):
@@ -230,7 +232,7 @@ class Runner:
                 changed.pop(number, None)
 
     def _contents(self, old: Node, draft: EpochResult) -> Delta:
-        """Everything a node holds: as it lay before, in files if it did, and as rearranged."""
+        """Returns the contents of a node: as before, in files if they were, and as rearranged."""
         delta = contents_update(old, draft.traces)
         for layout, number in self.graph.nodes[old.id].traces.items():
             trace = draft.traces.get(number)
@@ -246,7 +248,7 @@ class Runner:
         new: AbstractSet[int],
         before: Mapping[int, Node],
     ) -> Delta | None:
-        """All that a node holds, as a change from nothing."""
+        """Returns the contents of a node, as a change from an empty collection."""
         if node_id in new:
             return draft.deltas.get(node_id)
         if node_id not in whole:
@@ -255,7 +257,7 @@ class Runner:
         return delta if len(delta) else None
 
     def _rearrange(self, node: Node, old: Node, draft: EpochResult) -> None:
-        """Makes the traces of a node that it did not have before."""
+        """Builds the new traces of a node."""
         missing = [each for each in node.traces.items() if each[1] not in old.traces.values()]
         delta = contents_update(old, draft.traces) if missing else None
         if delta:
@@ -276,7 +278,7 @@ class Runner:
         """Runs one operator, extends its own traces and publishes its output.
 
         Args:
-            there: its output is published already.
+            there: its output is already published.
         """
         start, operator = time.perf_counter(), node.operator
         assert operator is not None
@@ -326,7 +328,7 @@ class Runner:
         *,
         first: bool,
     ) -> Step:
-        """What a kernel is given, but for the changes."""
+        """Returns the arguments of a kernel, except for the changes."""
         empty = self.empty
         old: Sequence[Trace | None]
         now: Sequence[Trace | None]
@@ -357,9 +359,9 @@ class Runner:
         draft.append(number, self.empty[number], layer_of(held, layout, draft.epoch))
 
     def _passed_on(self, node: Node) -> bool:
-        """Whether one operator of its stage reads it once, and nobody else, row-wise ones between.
+        """Returns True if one operator of the stage is the only reader, after row-wise operators.
 
-        Cost: O(nodes) for each operator between; asked of runs on executors alone.
+        Cost: O(nodes) for each operator on the way; only runs on executors need it.
         """
         at = node
         while True:
@@ -382,7 +384,7 @@ class Runner:
         seconds: float,
         draft: EpochResult,
     ) -> None:
-        """Adds an operator's work to its stage's."""
+        """Adds an operator's work to the work of its stage."""
         _, _, touched, placement = done
         why, weighed = ("", 0) if chosen is None else (chosen.why, chosen.rows)
         rows_out, stage = rows_out if node.name else 0, node.stage
@@ -398,7 +400,7 @@ class Runner:
         draft.work[stage] = StageWork(rows_out, touched, seconds, placement, why, weighed)
 
     def _publish(self, node: Node, delta: Delta, draft: EpochResult) -> int:
-        """Makes a change the output of a node: logs it and appends it to the node's traces."""
+        """Publishes a change as the output of a node: logs it and extends the node's traces."""
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
@@ -411,7 +413,7 @@ class Runner:
             if batch.layout is not UNORDERED:
                 held = self._spilled(node.log, held, draft.epoch)
             if held.refs:
-                delta.held[batch.layout] = held  # who gave it has no other copy either
+                delta.held[batch.layout] = held  # so that the producer releases the rows in memory
                 delta = Delta(delta.types, None, {batch.layout: held})
             elif batch.layout is not UNORDERED:
                 delta = Delta(delta.types, batch.updates, delta.held)
@@ -426,7 +428,7 @@ class Runner:
         return sum(map(len, held.parts))
 
     def _layer(self, delta: Delta, layout: Layout, number: int, epoch: int) -> Layer:
-        """A change as the layer of a trace, which is in files if it is large."""
+        """Returns a change as the layer of a trace, in files if it is large."""
         layer = delta.layer(layout, epoch)
         held = delta.held.get(layout)
         if held is None or held.refs:
@@ -438,15 +440,15 @@ class Runner:
         return layer_of(spilled, layout, epoch)
 
     def _spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
-        """A change of a log or a trace, in files if it is large and they are written at all."""
+        """Returns a change of a log or a trace, in files if it is large and is written at all."""
         if self.spill is None or held.refs or number in self.graph.unwritten:
             return held
         return self.spill.spilled(number, held, epoch)
 
     def _consolidated(self, node: Node, delta: Delta) -> Batch:
-        """A change as the log has it; if it is small in whatever order costs least."""
-        # Any order consolidates, and what a trace has need not be arranged or written again; the
-        # log's own order is made when history is packed or read.
+        """Returns a change in the form for the log; a small one in the cheapest order."""
+        # Any order consolidates, and an order of a trace need not be arranged or written again. The
+        # log's own order is built when history is packed or read.
         layout = node.log_layout
         if layout not in node.traces:
             layout = next(iter(node.traces))
@@ -462,12 +464,12 @@ class Runner:
 
 
 def _row_wise(node: Node) -> bool:
-    """Whether a node looks at each row by itself, and keeps none."""
+    """Returns True if a node processes each row independently, and has no state."""
     return isinstance(node.operator, Linear)
 
 
 def _filed(node: Node, delta: Delta) -> ArrangedChange | None:
-    """The files of a change in an order that its node has, if it lies in files."""
+    """Returns the files of a change in an order of its node, if it is in files."""
     for layout in (node.log_layout, *node.traces):
         held = delta.held.get(layout)
         if held is not None and held.refs:
@@ -476,13 +478,13 @@ def _filed(node: Node, delta: Delta) -> ArrangedChange | None:
 
 
 def _logged(node: Node, old: Graph) -> Node | None:
-    """The node of a graph that has the log of another one; None if there is none."""
+    """Returns the node of a graph with the same log, or None."""
     before = old.named.get(node.name) if node.name is not None else None
     return before if before is not None and before.log == node.log else None
 
 
 def contents_update(node: Node, traces: Mapping[int, Trace]) -> Delta:
-    """Everything a node holds, as one change; its layers' files are kept in sight."""
+    """Returns the contents of a node as one change, which references the files of its layers."""
     for layout, number in node.traces.items():
         trace = traces.get(number)
         if trace is not None:
@@ -491,7 +493,7 @@ def contents_update(node: Node, traces: Mapping[int, Trace]) -> Delta:
 
 
 def whole_trace(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
-    """All rows of a trace as one change."""
+    """Returns all rows of a trace as one change."""
     layers = [layer for layer in trace.layers if layer.rows_count]
     if len(layers) == 1 and layers[0].files:
         return Delta(types, None, {layout: ArrangedChange(layers[0].parts, layers[0].files)})

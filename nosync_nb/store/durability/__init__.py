@@ -1,1 +1,1 @@
-"""Recovery frontiers and the frames that hold each epoch."""
+"""Recovery frontiers, and the frames that contain each epoch."""

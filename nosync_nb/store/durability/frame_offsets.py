@@ -19,10 +19,10 @@ from nosync_nb.dataflow.stage import DISK
 
 
 class DefinitionOffset(NamedTuple):
-    """The frame by which a log is what it is, and the upper that it has without that frame.
+    """The frame that defines a log, and the upper of the log without that frame.
 
-    `owed` is the frame since which replicas owe it, for ever if that is later than any; `held` the
-    upper that they had before that, of one that was scaled back.
+    `owed` is the frame since which replicas must have the log; never, if it is later than any
+    frame. `held` is the upper that replicas had before that, for a log with demoted durability.
     """
 
     frame: int
@@ -31,11 +31,15 @@ class DefinitionOffset(NamedTuple):
     held: int = 0
 
     def upper(self, frames: int, upper: int) -> int:
-        """What a level has of a log of an `upper` that has frames up to `frames`."""
+        """Returns the upper that a level with frames up to `frames` has of a log.
+
+        Args:
+            upper: the full upper of the log.
+        """
         return upper if self.frame <= frames else min(self.before, upper)
 
     def owes(self, frames: int, upper: int) -> int:
-        """What replicas that acknowledge frames up to `frames` have of a log of an `upper`."""
+        """Returns the upper that replicas with acknowledged frames up to `frames` have of a log."""
         there = self.upper(frames, upper)
         return there if self.owed <= frames else min(self.held, there)
 
@@ -44,7 +48,7 @@ NEVER = 2**63 - 1
 """A frame that no level has."""
 
 NOWHERE = DefinitionOffset(NEVER)
-"""That of a log of which no definition is known."""
+"""The offset of a log without a known definition."""
 
 
 def offsets_after_definition(
@@ -53,13 +57,13 @@ def offsets_after_definition(
     catalog: Mapping[str, Any],
     frame: int,
 ) -> dict[int, DefinitionOffset]:
-    """By log, the frame of each named collection after a definition.
+    """Returns the offset of each named collection after a definition, by log.
 
-    A stage that had stopped and goes on is without it what it was when it stopped.
+    A stopped stage that resumes has, without the definition, the epochs up to its stop.
 
     Args:
-        known: the same before it.
-        before, catalog: the catalog before it (empty if there is none), and its own.
+        known: the offsets before the definition.
+        before, catalog: the catalog before it (empty if there was no earlier one), and its own.
         frame: its number.
 
     Cost: O(stages), some 100 ns each.
@@ -88,7 +92,7 @@ def offsets_after_definition(
 
 
 def _local(stage: Mapping[str, Any]) -> bool:
-    """Whether replicas do not owe a stage of that level; see `Stage.on_disk`."""
+    """Returns True if replicas need not have a stage of this level; see `Stage.on_disk`."""
     if stage["options"]["nondeterministic"] or stage.get("signer"):
         return False
     return bool(stage["life"]["is"] == "live")
@@ -99,13 +103,13 @@ def _stopped(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 class EpochOffsets:
-    """Which epochs are in which frames of the log; so which are on disk, if the frames are.
+    """Maps epochs to the frames of the log, and so to the epochs on disk for given frames.
 
-    A frame holds an epoch or something else, a definition say. As long as each frame holds the
-    epoch after that of the frame before, nothing is added: a *run* is its first frame and epoch,
-    and of the runs only those are kept that are not on disk.
+    A frame has an epoch or something else, for example a definition. While each frame has the epoch
+    after that of the previous frame, no entry is added. A *run* is its first frame and epoch, and
+    only the runs that are not on disk are retained.
 
-    Noting an epoch again changes nothing.
+    Recording an epoch twice changes nothing.
 
     Args:
         epoch: the last one that is on disk already.
@@ -115,10 +119,10 @@ class EpochOffsets:
 
     def __init__(self, epoch: int = 0) -> None:
         runs: tuple[tuple[int, int], ...] = ((0, epoch),)
-        self._state = runs, epoch  # one reference: a note is whole, or was not made
+        self._state = runs, epoch  # one reference, so that an update is atomic
 
     def note(self, seq: int, epoch: int, durable: int) -> None:
-        """Notes the frame of the next epoch, and how far frames are on disk. Cost: below 1 us."""
+        """Records the frame of the next epoch, and how far frames are on disk. Cost: below 1 us."""
         runs, last = self._state
         if epoch <= last:
             return
@@ -130,15 +134,16 @@ class EpochOffsets:
     def cut(self, epoch: int) -> None:
         """Forgets the epochs after one, which is on disk as soon as its own frame is.
 
-        Nothing is said of the frame that leaves them: without it they are there again.
+        The frame of the rewind is not recorded: without it the epochs would be valid again.
         """
         runs = tuple(run for run in self._state[0] if run[1] <= epoch)
         self._state = runs or ((0, epoch),), epoch
 
     def upto(self, durable: int) -> int:
-        """The last epoch that is on disk, if frames are up to `durable`.
+        """Returns the last epoch on disk, if frames up to `durable` are on disk.
 
-        IMPORTANT: ask the log before, so that what it says is no older than what is here.
+        IMPORTANT: read `durable` from the log before this call, so that it is not newer than these
+        runs.
         """
         runs, last = self._state
         at = bisect.bisect_right(runs, durable, key=_seq) - 1

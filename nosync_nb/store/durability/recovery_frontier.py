@@ -1,12 +1,12 @@
-"""Epochs, intervals and the recovery calculus: pure functions over integers.
+"""Computes which epochs survive a failure: pure functions over integers.
 
-Nothing here reads a log, runs a stage or knows a schema. Inside, progress is an *upper*: the first
-epoch that is not complete, so a log that holds [0, 8) has upper 8. What users see is the last
-complete epoch, 7; epoch 0 is "empty, before everything" and always complete, so it is also what
-a stage without any log shows.
+This module reads no log, runs no stage and knows no schema. Internally progress is an *upper*: the
+first epoch that is not complete, so a log with [0, 8) has upper 8. Users see the last complete
+epoch, 7. Epoch 0 means "empty, before everything" and is always complete, so a stage without a log
+also shows epoch 0.
 
-Design: what a crash leaves of each stage's log is its *logged* prefix. From these follows, for
-each stage p, with its inputs q:
+Design: the prefix of each stage's log that a crash leaves is its *logged* prefix. It determines,
+for each stage p with its inputs q:
 
     exact(p) = max(logged, replayable)                          for an input
     exact(p) = min(own(p), min over q of exact(q))              for a stage, where
@@ -14,14 +14,14 @@ each stage p, with its inputs q:
              = min(defined, max(logged, nondeterminants))       if it is not
     kept(p)  = min(logged, exact(p))
 
-*Defined* has no bound where the definition of p survives; without it nothing of p runs. *Exact* is
-the prefix that will be the same again, from the log or by running; *kept* is the part
-of the log that is consistent with it, beyond which it is cut. The greatest solution is the right
-one, also on cycles: a loop is bounded by what enters it, not by itself.
+*Defined* is unbounded if the definition of p survives; without it p cannot run. *Exact* is the
+prefix that will be recovered identically, from the log or by running. *Kept* is the part of the log
+that is consistent with it; the log is truncated after that part. The greatest solution is the right
+one, also on cycles: a loop is bounded by its inputs, not by itself.
 
-Failure: 1. A stage that rolls dice logs epoch 5; its input, at epoch 5, was only in memory. 2. The
-power goes. 3. The input's epoch 5 comes again, with other rows. The dice of the log belong to rows
-that never were. Hence kept(p) <= exact(q) for every input q.
+Failure: 1. A nondeterministic stage logs epoch 5, while epoch 5 of its input is only in memory. 2.
+The power fails. 3. The input gets another epoch 5, with other rows. The random values in the log
+then belong to rows that never existed. Therefore kept(p) <= exact(q) for every input q.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
-UNBOUNDED = 2**63 - 1  # the upper of what needs no log
+UNBOUNDED = 2**63 - 1  # the upper of a stage that needs no log
 
 
 FailureName = Literal["kernel", "power", "disk"]
 
 
 class FailureClass(Enum):
-    """What is lost; everything a milder failure loses is lost too."""
+    """The extent of a failure; each one loses everything that a milder one loses."""
 
     KERNEL = "kernel"
     POWER = "power"
@@ -46,12 +46,12 @@ class FailureClass(Enum):
 
 
 class Frontier(NamedTuple):
-    """How far a stage is complete, as inclusive epochs.
+    """The progress of a stage, as inclusive epochs.
 
     Attributes:
         memory: in the session.
-        disk: on its disk, over a loss of power.
-        replicas: on enough replicas; None where there are none.
+        disk: on its disk, after a loss of power.
+        replicas: on enough replicas; None without replicas.
     """
 
     memory: int
@@ -60,28 +60,28 @@ class Frontier(NamedTuple):
 
 
 class Prefixes(NamedTuple):
-    """The upper of what survives each failure."""
+    """The uppers that survive each failure."""
 
     kernel: int
     power: int
     disk: int
 
     def after(self, failure: FailureClass) -> int:
-        """The upper that survives a failure."""
+        """Returns the upper that survives a failure."""
         return int(getattr(self, failure.value))
 
 
 class FrontierNode(NamedTuple):
-    """One stage or input, as the calculus sees it.
+    """One stage or input in the recovery calculus.
 
     Args:
-        inputs: names of what it reads; none for an input of the session.
-        logged: what survives of its log.
-        determinate: whether running it again gives the same rows.
-        nondeterminants: what survives of the seeds, clocks and answers it used.
-        replayable: the upper of what an input's source will give again, identically.
-        defined: the upper of what it is without the last change of its definition, if that does
-            not survive; else there is no bound.
+        inputs: the names of its inputs; empty for an input of the session.
+        logged: the surviving uppers of its log.
+        determinate: True if another run gives the same rows.
+        nondeterminants: the surviving uppers of the seeds, clocks and answers that it used.
+        replayable: the upper that the source of an input can deliver again, identically.
+        defined: the upper without the last change of its definition, for failures that lose it;
+            unbounded for others.
     """
 
     inputs: tuple[str, ...]
@@ -92,7 +92,7 @@ class FrontierNode(NamedTuple):
     defined: Prefixes = Prefixes(UNBOUNDED, UNBOUNDED, UNBOUNDED)
 
     def own(self, failure: FailureClass) -> int:
-        """The upper of what this stage gives again if its inputs do."""
+        """Returns the upper that this stage reproduces if its inputs do."""
         if not self.inputs:
             return max(self.logged.after(failure), self.replayable)
         defined = self.defined.after(failure)
@@ -103,7 +103,7 @@ class FrontierNode(NamedTuple):
 
 
 class SurvivingEpochs(NamedTuple):
-    """What a failure leaves of a stage: uppers of what is `exact` and of the log that is `kept`."""
+    """The uppers of a stage after a failure: of the `exact` prefix, and of the `kept` log."""
 
     exact: int
     kept: int
@@ -112,7 +112,7 @@ class SurvivingEpochs(NamedTuple):
 def surviving_epochs(
     nodes: Mapping[str, FrontierNode], failure: FailureClass
 ) -> dict[str, SurvivingEpochs]:
-    """Solves the calculus: what each stage has after a failure. Cycles are allowed.
+    """Returns the surviving epochs of each stage after a failure. Cycles are allowed.
 
     Cost: O(edges + stages log stages); a bound travels downstream once, the lowest first.
     """

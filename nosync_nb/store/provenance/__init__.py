@@ -1,1 +1,1 @@
-"""Clocks: the input batches that each stage was made from."""
+"""Provenance: records and checks the input batches of each computed batch."""

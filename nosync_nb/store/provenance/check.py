@@ -1,11 +1,11 @@
-"""Causes: what clocks say of logs that are not what their readers saw. Pure.
+"""Checks the clocks of a log against its batches. Pure.
 
-`Following` goes through the frames of a log and holds each clock against the batches that are
-there, its own and the last ones of what it was made from. What contradicts is told of the
-collection whose clock it is: its rows came from others than there are.
+`LabelHistory` reads the frames of a log. It compares each clock with the batches in the log: the
+batch of the clock itself, and the last batches of its inputs. A contradiction is reported for the
+collection of the clock, because its rows were computed from other batches.
 
-`targets` says of a log that is lost up to where it has to be brought, and from what: the last
-label that a clock has of it, its own or a reader's, and the labels of what it was made from.
+`restore_targets` determines up to which epoch a lost log must be restored, and from what. It uses
+the last label of the log in any clock, its own or a reader's, and the labels of its inputs.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ClockContradiction(NamedTuple):
     """A clock that contradicts the log.
 
     Attributes:
-        log: that of the collection whose clock it is.
-        epoch: the first one whose rows it tells of.
-        source: the log that has another batch than the clock names; `log`: it is its own.
+        log: the log of the collection of the clock.
+        epoch: the first epoch with the rows of the clock.
+        source: the log whose batch differs from the one in the clock; `log` if it is its own batch.
     """
 
     log: int
@@ -56,7 +56,7 @@ class ClockContradiction(NamedTuple):
 
 
 def recorded_contradictions(data: Iterable[Any]) -> list[ClockContradiction]:
-    """What a checkpoint keeps of what was wrong before it."""
+    """Returns the contradictions that a checkpoint records for the frames before it."""
     with guarded_decoding("the clocks of a checkpoint"):
         told = [ClockContradiction(*each) for each in data]
         if not all(type(number) is int for each in told for number in each):
@@ -68,27 +68,27 @@ class LabelHistory:
     """The last label of each named collection, frame after frame.
 
     Args:
-        labels: those before the first frame; None: not known, see `missed`.
+        labels: those before the first frame; None: unknown, see `missed`.
     """
 
     def __init__(self, labels: Mapping[int, bytes] | None) -> None:
         self.labels = dict(labels or {})
         self._believes = self._begins = labels is None
         self._replayed: dict[int, bytes | memoryview] = {}
-        self._made_from: dict[int, tuple[bytes, list[int]]] = {}  # as the last clocks had it
+        self._made_from: dict[int, tuple[bytes, list[int]]] = {}  # according to the last clocks
         self._generation = 0
 
     def missed(self) -> None:
-        """Says that frames are not there before the next one.
+        """Records that frames are missing before the next one.
 
-        The first label that is named of a collection is believed then, and so is what a definition
-        says of batches that were replayed for it: these are in frames before its own.
+        Then the first label of each collection in a clock is trusted. A definition is also trusted
+        about the batches that were replayed for it, because these are in frames before its own.
         """
         self.labels, self._replayed = {}, {}
         self._believes = self._begins = True
 
     def wrong(self, kind: int, payload: Payload) -> list[ClockContradiction]:
-        """Takes in a frame; returns what in it contradicts this or earlier ones.
+        """Processes a frame; returns the contradictions of its clocks with this or earlier frames.
 
         Cost: some us, and the digest of each batch of a named collection.
         """
@@ -121,9 +121,10 @@ class LabelHistory:
         return wrong
 
     def _as_expected(self, payload: Payload) -> bool:
-        """Takes in a frame whose clocks are, byte for byte, what a writer says after those before.
+        """Processes a frame whose clocks are exactly the bytes that a writer would produce.
 
-        That is so of nearly all, and asks less than to read them. Of others nothing is taken in.
+        Nearly all frames are like that, and the comparison is cheaper than decoding. Other frames
+        are not processed here, and change nothing.
         """
         epoch, _, _, entries = payload
         made_from, generation, labels = self._made_from, self._generation, self.labels
@@ -160,10 +161,10 @@ class LabelHistory:
         unseen: set[int],
         epoch: int,
     ) -> list[ClockContradiction]:
-        """What clocks say otherwise than the batches of their frame, and the labels before it.
+        """Returns the contradictions between clocks, the batches of their frame and earlier labels.
 
         Args:
-            unseen: the logs of which the batch is in a frame that is not there.
+            unseen: the logs whose batch is in a missing frame.
         """
         labels, wrong = self.labels, []
         for own, _ in clocks:
@@ -185,7 +186,7 @@ class LabelHistory:
         return wrong
 
     def _known(self, log: int, label: bytes) -> bool:
-        """Whether the label of a log that no frame has named yet is right."""
+        """Returns True if a label is valid for a log without an earlier label."""
         if log in self.labels:
             return False
         if self._believes:
@@ -194,12 +195,15 @@ class LabelHistory:
 
 
 def labels_up_to(labels: Mapping[int, bytes], epoch: int) -> dict[int, bytes]:
-    """The last labels that are of no later epoch; of other logs it is not known any more."""
+    """Returns the last labels of the logs whose last batch is not after an epoch.
+
+    For other logs the label at that epoch is unknown.
+    """
     return {log: own for log, own in labels.items() if LABEL.unpack(own)[2] <= epoch + 1}
 
 
 def empty_label(log: int) -> bytes:
-    """The label of a log that has no batch yet, as it is written."""
+    """Returns the encoded label of a log without batches."""
     return LABEL.pack(log, 0, 0, NO_DIGEST)
 
 
@@ -212,13 +216,13 @@ def _batches(entries: Iterable[PayloadEntry]) -> dict[int, bytes | memoryview]:
 
 
 class RestoreTarget(NamedTuple):
-    """Up to where a log has to be brought.
+    """The state up to which a log must be restored.
 
     Attributes:
-        last: its last batch, as clocks name it; None: nobody names one.
-        inputs: the last batches that it was made from, as its own last clock names them.
+        last: its last batch according to clocks; None if no clock has one.
+        inputs: the last batches of its inputs, according to its own last clock.
         steps: its own clocks, oldest first.
-        seen: by reader, the last batch of it that the reader was made from.
+        seen: by reader, its last batch that the reader has used.
     """
 
     last: BatchLabel | None
@@ -228,7 +232,7 @@ class RestoreTarget(NamedTuple):
 
 
 def restore_targets(log: int, frames: Iterable[Payload]) -> RestoreTarget:
-    """Reads out of clocks what a log was, of which nothing need be left.
+    """Returns the state of a log according to clocks, even if nothing of the log is left.
 
     Args:
         frames: in their order.

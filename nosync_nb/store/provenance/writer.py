@@ -1,11 +1,11 @@
-"""Stamping: the clocks of the frames that are written here.
+"""Writes the clocks of new frames.
 
-What a frame says counts only if the frame is in the log. So its labels stand beside its number
-until the next one is made, or a checkpoint: if the log goes as far by then they count, else they
-never were.
+The labels of a frame count only if the frame is in the log. Therefore they are stored with its
+number until the next frame or checkpoint is made. If the log has reached that frame at that moment
+they count, otherwise they are dropped.
 
-Invariant: the labels that are known are those of what the catalog names, here and with who goes
-through the frames (`causes.Following`), so both find the same label of what was named again.
+Invariant: labels are known exactly for the collections in the catalog, both here and in
+`check.LabelHistory`. So both derive the same label for a collection that was defined again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from nosync_nb.store.provenance.clocks import (
 from nosync_nb.store.records.payloads import CLOCKS, FILES, REWIND, Payload, PayloadEntry
 
 Inputs = tuple[bytes, tuple[int, ...]]
-"""The logs that a named collection is made from, after what counts them in a clock."""
+"""The encoded count of inputs for a clock, and the logs of the inputs."""
 
 
 class NamedInputs:
-    """What the named collections of one graph read by name, by their logs.
+    """The named inputs of the named collections of one graph, by their logs.
 
     Attributes:
         named: the nodes of named collections.
-        inputs: what they read, of those that were asked for with `above`.
+        inputs: the results of `above` so far.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -51,7 +51,7 @@ class NamedInputs:
         self.inputs: dict[int, Inputs] = {}
 
     def above(self, log: int) -> Inputs:
-        """The logs that a named collection is made from directly, through what has no name."""
+        """Returns the logs of the nearest named inputs of a named collection."""
         logs_above: dict[int, None] = {}
         waiting, seen = [self.named[log]], set[int]()
         while waiting:
@@ -68,15 +68,16 @@ class NamedInputs:
 
 
 Fresh = dict[int, bytes]
-"""Labels as they are written, by log."""
+"""Encoded labels, by log."""
 
 Made = Sequence[tuple[int, Sequence[PayloadEntry]]]
 """The entries of epochs, oldest first."""
 
 
 Next = tuple[int, Fresh, NamedInputs | None, int | None]
-"""What a frame says if it comes about: its number, labels, what is named if it defines that, and
-the epoch that it goes back to."""
+"""The effect of a frame once it is in the log: its number, its labels, the named collections after
+it if it is a definition, and the epoch to which it rewinds.
+"""
 
 NOTHING: Next = 0, {}, None, None
 
@@ -84,15 +85,15 @@ NOTHING: Next = 0, {}, None, None
 class ClockWriter:
     """The last label of each named collection of a log.
 
-    It is used with the lock under which frames are written, and settles what the last frame was to
-    say before another one is made: a frame that did not come about leaves nothing here.
+    The caller holds the lock for writing frames. The effect of the last frame is decided before
+    another one is made: a frame that was not written changes nothing here.
 
     Args:
-        meta: that of the checkpoint.
+        meta: of the checkpoint.
         tail: the frames after it, with their numbers and kinds.
 
     Attributes:
-        wrong: what contradicts the log, in those or before them.
+        wrong: the contradictions in those frames or before them.
     """
 
     def __init__(
@@ -113,17 +114,20 @@ class ClockWriter:
     def stamped(
         self, graph: Graph, made: Made, *, defines: bool = False, back: int | None = None
     ) -> list[PayloadEntry]:
-        """The clocks of the next frame as an entry; none if it adds to no named collection.
+        """Returns the clocks of the next frame as an entry.
+
+        Empty if it changes no named collection.
 
         Args:
-            graph: that names what is added to.
-            made: the epochs that the frame has.
-            defines: it is that of a definition, after which the graph names what is named.
-            back: the epoch that the frame goes back to.
+            graph: the graph that names the changed collections.
+            made: the epochs of the frame.
+            defines: the frame is a definition, after which the graph determines the named
+                collections.
+            back: the epoch to which the frame rewinds.
 
         Cost: some us for each, and the digest of each batch.
         """
-        # Once an epoch: what follows is written out, as each call of a function costs as much.
+        # Inlined, because this runs at each epoch, and a function call would double its cost.
         seq, generation, feeds = self._log.head.seq, self._generation, self._feeds
         if self._next is not NOTHING:
             self._settle(seq)
@@ -137,7 +141,7 @@ class ClockWriter:
             upper = epoch + 1
             for number, kind, data in entries:
                 if number in named and kind <= FILES:
-                    # What it has for the batch is its `digest`.
+                    # The two checksums are the `batch_digest`.
                     fresh[number] = pack(number, generation, upper, adler32(data), crc32(data))
         self._next = seq + 1, fresh, feeds if defines else None, back
         pieces: list[bytes] = []
@@ -150,7 +154,7 @@ class ClockWriter:
         return [PayloadEntry(0, CLOCKS, b"".join(pieces))] if pieces else []
 
     def _again(self) -> Fresh:
-        """The labels of what was replayed for a definition; of one that failed none is named."""
+        """Returns the labels of batches that were replayed for a definition that succeeded."""
         past, self._replayed = self._replayed, {}
         return {
             number: LABEL.pack(number, self._generation, *said)
@@ -159,23 +163,23 @@ class ClockWriter:
         }
 
     def replay(self, epoch: int, entries: Iterable[PayloadEntry]) -> None:
-        """Notes a past epoch whose frame is written before that of its definition."""
+        """Records a past epoch whose frame is written before the frame of its definition."""
         self._settle(self._log.head.seq)
         for number, kind, data in entries:
             if kind <= FILES:
                 self._replayed[number] = epoch + 1, batch_digest(data)
 
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps after the last frame; what is not there any more is left out."""
+        """Returns the state for a checkpoint after the last frame, without dropped collections."""
         self._settle(self._log.head.seq)
         wrong = [each for each in self.wrong if each.log in self._last]
         return {"clocks": labels_to_text(self._last.values()), "wrong": wrong}
 
     def _settle(self, seq: int) -> None:
-        """Takes in what the last frame says, if the log goes as far; may be done again.
+        """Applies the effect of the last frame if it is in the log. Idempotent.
 
         Args:
-            seq: the last frame that the log has.
+            seq: the last frame of the log.
         """
         number, fresh, feeds, back = self._next
         if 0 < number <= seq:

@@ -1,1 +1,1 @@
-"""State, catalog and branches as of an epoch."""
+"""State, catalog and branches at an epoch."""

@@ -52,11 +52,11 @@ IN_USE = ".in-use"
 _NAME_BYTES_MAX = 1 << 12
 
 NAME_BYTES_MAX = 255 - len(DROPPED)
-"""The name of a branch has so many bytes at most: it is dropped under a longer one."""
+"""The maximal bytes of a branch name: dropping a branch renames it to a longer name."""
 
 
 class BranchOrigin(NamedTuple):
-    """Whose branch a log is: the id of that log, its own name there, and where it forked."""
+    """The parent of a branch: the id of that log, the branch's name there, and the fork epoch."""
 
     of: str
     name: str
@@ -64,15 +64,15 @@ class BranchOrigin(NamedTuple):
 
 
 class BranchStart(NamedTuple):
-    """What a branch begins with.
+    """The initial contents of a branch.
 
     Attributes:
         version: the traces, at the epoch.
-        history: the past up to it, which is this branch's alone.
-        unwritten: the logs of which nothing is written.
-        meta: for the id of its log, the rest of what its checkpoint says.
+        history: the past up to it, which belongs to this branch alone.
+        unwritten: the logs that are not written.
+        meta: for the id of its log, the rest of its checkpoint.
         times: when each epoch was committed; see `EpochIndex.saved`.
-        replicas: where it is kept from its first opening on.
+        replicas: its replicas from the first opening on.
     """
 
     version: VersionState
@@ -85,10 +85,10 @@ class BranchStart(NamedTuple):
 
 
 def branch_origin(meta: Mapping[str, Any]) -> BranchOrigin | None:
-    """Whose branch a log is, by its checkpoint; None: it is nobody's.
+    """Returns the origin of a branch from its checkpoint; None if the log is not a branch.
 
     Raises:
-        CorruptLogError: it makes no sense.
+        CorruptLogError: the origin is malformed.
     """
     said = meta.get("branch")
     if said is None:
@@ -101,14 +101,14 @@ def branch_origin(meta: Mapping[str, Any]) -> BranchOrigin | None:
 
 
 def branch_folder(log: str, name: str) -> str:
-    """The folder of a branch of the log in a folder; `A/B` is branch B of branch A."""
+    """Returns the folder of a branch of the log in a folder; `A/B` is branch B of branch A."""
     for part in name.split("/"):
         log = os.path.join(log, FOLDER, part)
     return log
 
 
 def branch_names(files: Files, log: str) -> list[str]:
-    """The branches of the log in a folder."""
+    """Returns the names of the branches of the log in a folder."""
     where = os.path.join(log, FOLDER)
     if not files.exists(where):
         return []
@@ -117,19 +117,19 @@ def branch_names(files: Files, log: str) -> list[str]:
 
 
 def create_branch(parent: Store, name: str, beginning: BranchStart) -> str:
-    """Makes a branch, or nothing.
+    """Creates a branch as a whole, or not at all.
 
     Args:
-        parent: the log that it is a branch of; nobody writes it meanwhile.
+        parent: its parent log, which must not be written meanwhile.
 
     Returns:
         its folder.
 
     Raises:
-        SchemaError: there is one of that name, or no folder can have it.
+        SchemaError: the name exists already, or is not a valid folder name.
         DurabilityError: the disk refuses, or has no hard links.
 
-    Cost: a hard link for each file, and a checkpoint of what is in memory alone.
+    Cost: a hard link for each file, and a checkpoint of the rows in memory.
     """
     files = parent.files
     size_bytes = len(os.fsencode(name))
@@ -150,7 +150,9 @@ def create_branch(parent: Store, name: str, beginning: BranchStart) -> str:
 def prepare_backup_branch(
     parent: Store, name: str, incarnation: int, beginning: BranchStart
 ) -> None:
-    """Makes ready a branch of what a rewind leaves, which `settle` shows once that came about.
+    """Prepares a branch of the epochs that a rewind undoes.
+
+    It is hidden until `finish_backup_branches` shows it, after the rewind.
 
     Args:
         incarnation: of the epochs after the rewind.
@@ -165,24 +167,25 @@ def prepare_backup_branch(
 
 
 def _making(parent: Store) -> str:
-    """The folder that a branch is made in; each owner of a log has another one."""
+    """Returns the folder in which a branch is built; it differs between owners of a log."""
     return os.path.join(parent.path, FOLDER, f"{MAKING}{parent.log.generation}")
 
 
 def finish_backup_branches(parent: Store, incarnation: int) -> None:
-    """Shows the branches of what rewinds have left; deletes those of rewinds that did not come.
+    """Shows the backup branches of rewinds, and deletes those of rewinds that did not happen.
 
-    What somebody who died left half made, or half deleted, goes too. May be done again: whoever
-    goes back or opens the log next does what another has not.
+    It also removes branches that a dead process left unfinished or half deleted. It is idempotent:
+    the next rewind or opening does what an earlier one has not done.
 
-    Failure: what a rewind has left is shown, and the power goes before its frame is on disk. The
-    log comes back as it was before, beside a branch of itself. Hence that is on disk first.
+    Failure: 1. A backup branch is shown. 2. The power fails before the frame of its rewind is on
+    disk. 3. The log is recovered as it was before the rewind, beside a branch of itself. Therefore
+    that frame is synced first.
 
     Args:
         incarnation: that of the log.
 
     Raises:
-        DurabilityError: the disk refuses; nothing is shown of which it is not sure that it stays.
+        DurabilityError: the disk refuses; then no branch is shown whose rewind might be lost.
     """
     files, where = parent.files, os.path.join(parent.path, FOLDER)
     folders = files.names(where) if files.exists(where) else []
@@ -202,17 +205,17 @@ def finish_backup_branches(parent: Store, incarnation: int) -> None:
 
 
 def copy(source: Store, target: str, beginning: BranchStart) -> None:
-    """Makes a log of its own in another folder, or nothing; see `session/copy_log.py`.
+    """Creates an independent log in another folder, or nothing; see `session/copy_log.py`.
 
     Args:
-        target: a folder that is not there yet, on any file system.
+        target: a folder that does not exist yet, on any file system.
     """
     parent, name = os.path.split(target)
 
     def brought(old: str, new: str) -> None:
         try:
             source.files.link(old, new)
-        except DurabilityError:  # there are no hard links from here to there
+        except DurabilityError:  # the two folders do not support hard links
             source.files.copy(old, new)
 
     made = os.path.join(parent, f".{name}{MAKING}{uuid4().hex}")
@@ -227,14 +230,14 @@ def _placed(
     bring: Callable[[str, str], None],
     fork: BranchOrigin | None,
 ) -> None:
-    """Writes a log into one folder, and gives that its name; or nothing is there."""
+    """Writes a log into a temporary folder, and renames that; on failure nothing remains."""
     files, ours = source.files, made
     try:
         with closing(GroupSyncFiles(files)) as disk:
             _write(source, disk, made, beginning, bring, fork)
             disk.settle(apart=os.path.dirname(target))
         with nullcontext() if fork is None else _owned(source):
-            files.rename(made, target)  # whatever another one has made there stays
+            files.rename(made, target)  # fails if another process has created that branch
         ours = target
         files.sync_folder(os.path.dirname(target))
     except Exception:
@@ -243,7 +246,7 @@ def _placed(
 
 
 def branch_exists_error(name: str, path: str) -> SchemaError:
-    """The error of a name that another branch has."""
+    """Returns the error for a name that another branch has."""
     return SchemaError(
         f"there is a branch '{name}' already",
         hint=f"name another one, open it with nosync.open('{path}'), or drop it:"
@@ -252,7 +255,7 @@ def branch_exists_error(name: str, path: str) -> SchemaError:
 
 
 def unknown_branch_error(name: str, known: Iterable[str]) -> SchemaError:
-    """The error of a branch that is not there."""
+    """Returns the error for a branch that does not exist."""
     return SchemaError(
         f"there is no branch '{name}'", hint=f"branches: {', '.join(known) or 'none'}"
     )
@@ -266,10 +269,10 @@ def _write(
     bring: Callable[[str, str], None],
     fork: BranchOrigin | None,
 ) -> None:
-    """Writes all of a branch, or of a copy, into a new folder.
+    """Writes a complete branch or copy into a new folder.
 
     Args:
-        disk: it is written by; the caller settles what is put off there.
+        disk: the files for writing; the caller settles its deferred syncs.
     """
     files, past, epoch = parent.files, beginning.history, beginning.version.epoch
     needed = past.files() | {
@@ -283,7 +286,7 @@ def _write(
         for file in sorted(needed):
             inner = FOLDERS[os.path.splitext(file)[1]]
             source = os.path.join(parent.path, inner, file)
-            if not files.exists(source):  # it may lie elsewhere
+            if not files.exists(source):  # the file may have to be fetched
                 files.open(source).close()
             bring(source, os.path.join(made, inner, file))
         for inner in {FOLDERS[os.path.splitext(file)[1]] for file in needed}:
@@ -306,14 +309,14 @@ def _write(
 
 
 def drop_branch(parent: Store, name: str) -> int:
-    """Deletes a branch; from the moment on that it is renamed it is not there.
+    """Deletes a branch; it does not exist any more from the moment of its rename.
 
     Returns:
-        its generation, which is that of whoever opened it last and one more.
+        the generation of its last owner, plus one.
 
     Raises:
-        SchemaError: there is none, or it has branches itself.
-        FencedError: somebody has it open.
+        SchemaError: it does not exist, or has branches itself.
+        FencedError: another process has it open.
     """
     files, path = parent.files, branch_folder(parent.path, name)
     known = branch_names(files, parent.path)
@@ -341,7 +344,7 @@ def drop_branch(parent: Store, name: str) -> int:
 
 
 def _claimed(files: Files, path: str, name: str) -> fencing.WriterLease:
-    """The right to write a branch that is to go; while its lock is held."""
+    """Returns the lease of a branch that is to be dropped; the caller holds its opening lock."""
     try:
         return fencing.claim_lease(files, path, HostIdentity(), takeover=False, generation_min=0)
     except FencedError as error:
@@ -352,14 +355,14 @@ def _claimed(files: Files, path: str, name: str) -> fencing.WriterLease:
 
 
 def sweep_leftovers(parent: Store) -> None:
-    """Deletes what somebody who died left half made, or half deleted."""
+    """Deletes branches that a dead process left unfinished or half deleted."""
     where = os.path.join(parent.path, FOLDER)
     folder.path_inside(parent.files, where, write=True)
     _remove_unfinished(parent, parent.files.names(where))
 
 
 def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
-    """Deletes those of some folders of branches that are half made or half deleted."""
+    """Deletes the unfinished and half-deleted ones of some branch folders."""
     unfinished = [name for name in names if name.startswith((MAKING, DROPPED))]
     if unfinished:
         with _owned(parent):
@@ -369,11 +372,11 @@ def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
 
 @contextmanager
 def _owned(parent: Store) -> Iterator[None]:
-    """A block that changes the branches of a log; nobody takes the log over meanwhile.
+    """A block that changes the branches of a log; it prevents a takeover of the log meanwhile.
 
-    Failure: 1. The owner has checked its generation, and is stopped. 2. Another process takes the
-    log over and makes a branch. 3. The first one goes on, and deletes it. So the generation is
-    checked with the lock that a takeover needs.
+    Failure: 1. The owner has checked its generation, and is suspended. 2. Another process takes the
+    log over and creates a branch. 3. The first one resumes, and deletes it. Therefore the
+    generation is checked while holding the lock that a takeover needs.
 
     Raises:
         FencedError: another process owns the log, or this is a forked child.
@@ -388,7 +391,7 @@ def _owned(parent: Store) -> Iterator[None]:
 
 
 def notebook_branch(files: Files, log: str) -> str | None:
-    """The branch that a notebook of the log in a folder goes on in; None: the log itself."""
+    """Returns the branch in which a notebook of a log continues; None: the log itself."""
     path = os.path.join(log, FOLDER, IN_USE)
     if not branch_names(files, log) or not files.exists(path):
         return None
@@ -397,13 +400,13 @@ def notebook_branch(files: Files, log: str) -> str | None:
 
 
 def set_notebook_branch(files: Files, log: str, name: str | None) -> None:
-    """Notes which branch a notebook goes on in, durably; None: the log itself.
+    """Records durably in which branch a notebook continues; None: the log itself.
 
     Args:
         name: `A/B` is branch B of branch A.
 
     Raises:
-        SchemaError: there is no such branch.
+        SchemaError: the branch does not exist.
     """
     if name is not None and not _is_there(files, log, name):
         raise unknown_branch_error(name, all_branches(files, log))
@@ -412,7 +415,7 @@ def set_notebook_branch(files: Files, log: str, name: str | None) -> None:
 
 
 def all_branches(files: Files, log: str) -> list[str]:
-    """The branches of the log in a folder and those of them, as `A/B`."""
+    """Returns the branches of the log in a folder and, as `A/B`, their branches."""
     known = []
     for name in branch_names(files, log):
         known += [
@@ -423,7 +426,7 @@ def all_branches(files: Files, log: str) -> list[str]:
 
 
 def _is_there(files: Files, log: str, name: str) -> bool:
-    """Tells whether there is such a branch, or such a one of a branch."""
+    """Returns True if a branch, or a branch of a branch, exists."""
     for part in name.split("/"):
         if part not in branch_names(files, log):
             return False
@@ -432,16 +435,16 @@ def _is_there(files: Files, log: str, name: str) -> bool:
 
 
 class BranchInfo(NamedTuple):
-    """A branch as it is listed.
+    """A branch in a listing.
 
     Attributes:
-        path: of its folder, to be opened.
+        path: its folder, which can be opened.
         at: the epoch at which it forked.
         now: its last epoch.
-        owner: who has it open for writing, None if nobody has.
+        owner: the process that has it open for writing, if any.
         damaged: why its log cannot be read; then neither epoch is known.
-        replicas: where its copies are, if it is at replicas alone and not on this disk; then
-            neither epoch is known, and `nosync.open(path, replicas=replicas)` brings it back.
+        replicas: the URLs of its copies, if it is at replicas alone and not on this disk; then
+            neither epoch is known, and `nosync.open(path, replicas=replicas)` restores it.
     """
 
     name: str
@@ -454,7 +457,7 @@ class BranchInfo(NamedTuple):
 
 
 def list_branches(files: Files, log: str) -> dict[str, BranchInfo]:
-    """The branches of the log in a folder, by name. Cost: each is opened for reading."""
+    """Returns the branches of the log in a folder, by name. Cost: each is opened for reading."""
     branches = {}
     for name in branch_names(files, log):
         path = branch_folder(log, name)
@@ -483,7 +486,7 @@ def _listed(path: str, name: str) -> BranchInfo:
 
 
 def open_by(owner: LogOwner | None) -> str | None:
-    """The process that has a log open for writing; None if none is known to.
+    """Returns the process that has a log open for writing; None if no such process is known.
 
     An owner on another host or in another container counts as alive.
     """
@@ -493,9 +496,10 @@ def open_by(owner: LogOwner | None) -> str | None:
 
 
 def check_branch_exists(files: Files, path: str) -> None:
-    """Raises SchemaError if a folder would be a branch and is not there: none is made by opening.
+    """Raises SchemaError if a folder would be a branch and does not exist.
 
-    Whoever opens a branch of one that was dropped would else begin an empty log in its place.
+    Opening must not create a branch. The opening of a branch of a dropped branch would otherwise
+    create an empty log in its place.
     """
     while os.path.basename(inner := os.path.dirname(path)) == FOLDER:
         log, name = os.path.dirname(inner), os.path.basename(path)

@@ -39,7 +39,10 @@ class BranchCatalog(NamedTuple):
 
 
 def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
-    """The catalog of a snapshot, and its graph, as of an epoch; see the module. Cost: O(nodes)."""
+    """Returns the catalog of a snapshot, and its graph, at an epoch; see the module.
+
+    Cost: O(nodes).
+    """
     stages = {name: _stage(stage, made) for name, stage in seen.catalog.items()}
     catalog = {name: stage for name, stage in stages.items() if stage is not None}
     nodes = [
@@ -52,7 +55,7 @@ def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
 
 
 def _stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
-    """A stage as of the epoch; None: there is nothing of it, nor will be."""
+    """Returns a stage at the epoch; None if it has no epoch to read and none to compute."""
     epoch, unread = made.epoch, stage.name in made.unread
     gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
     cut_off = replace(stage, begin=min(stage.begin, epoch), gaps=gaps, scaled=None)
@@ -72,13 +75,13 @@ def _node(node: Node, made: GraphAtEpoch) -> Node:
 
 
 def rewound_catalog(catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> dict[str, Stage]:
-    """The stages of now, as they go on from an epoch."""
+    """Returns the current stages as they continue from an epoch."""
     return {name: _stage_at(each, earlier) for name, each in catalog.items()}
 
 
 def _stage_at(stage: Stage, earlier: GraphAtEpoch) -> Stage:
-    """A stage as it goes on from an epoch; the same object if nothing is other."""
-    if stage.scaled is not None:  # what replicas had is of epochs that are left
+    """Returns a stage as it continues from an epoch; the same object if it is unchanged."""
+    if stage.scaled is not None:  # because that position may be in the undone epochs
         stage = replace(stage, scaled=None)
     epoch, life = earlier.epoch, stage.life
     if isinstance(life, StaleState | FrozenState) and life.since > epoch:
@@ -96,10 +99,10 @@ def _stage_at(stage: Stage, earlier: GraphAtEpoch) -> Stage:
 
 
 def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Graph:
-    """The nodes of now that are there at an epoch; the same object if they are as they are now.
+    """Returns the current nodes that exist at an epoch; the same object if all are unchanged.
 
     Args:
-        catalog: as it was until now.
+        catalog: the catalog before the rewind.
     """
     nodes = [_node_at(node, catalog, earlier) for node in graph]
     if all(made is node for made, node in zip(nodes, graph, strict=True)):
@@ -110,7 +113,7 @@ def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEp
 
 
 def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Node | None:
-    """A node at an epoch; None if it has to be made anew, with all that it has."""
+    """Returns a node at an epoch; None if it must be rebuilt from scratch."""
     anew = node.name is None or (catalog[node.name].live and node.name in earlier.unread)
     if node.id in earlier.refused and anew:
         return None
@@ -125,9 +128,9 @@ def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) ->
 
 
 def rewind_difference(was: Snapshot, now: Snapshot, name: str) -> Batch:
-    """What takes a collection from what it was to what it is, after a rewind.
+    """Returns the change of a collection by a rewind.
 
-    Cost: in what is left behind; in all that it holds if it was computed anew.
+    Cost: in the undone changes; in all of its rows if it was recomputed.
     """
     before, after = was.graph.named[name], now.graph.named[name]
     layout, last = after.log_layout, was.last(was.stage(name))

@@ -1,17 +1,18 @@
-"""Then: what a log computed as of an epoch, out of the frames and checkpoints that are kept.
+"""The catalog at a past epoch, from the retained frames and checkpoints.
 
-Each definition, and each rewind, says the whole catalog. An epoch was computed by the last one that
-was written before it, on the line of epochs that the log is on now. What frames do not reach is not
-known any more: no catalog is kept for the past alone.
+Each definition, and each rewind, records the whole catalog. An epoch was computed by the last
+catalog that was written before it, on the current branch of the epoch sequence. Epochs before the
+retained frames have no known catalog, because no catalog is retained for the past alone.
 
-A log's number is never used for two things. So what a stage held then is had from the past under
-its number of then, whatever became of its name; what operators remember, of those nodes that are
-the same to this day. A stage that was dropped since is computed from what it reads, as one that was
-defined later would be; a dropped input is gone, and with it this graph.
+The number of a log is never reused. So the rows of a stage at an epoch are read under its number at
+that epoch, even if it was renamed. The operator state is available for nodes that are unchanged to
+this day. A stage that was dropped later is computed from its inputs, like a stage that was defined
+later. A dropped input is lost, and the catalog with it.
 
-Failure: 1. A stage stops; an epoch follows; it goes on, and is given what it missed. 2. Somebody
-takes the graph of that epoch, in which it has stopped, with the layers of now, which have it. Hence
-of what stood still then and moved since no layer is taken, only the past up to where it stood.
+Failure: 1. A stage stops; an epoch follows; the stage resumes and catches up. 2. A rewind takes the
+graph of that epoch, in which the stage is stopped, with the current layers, which contain the
+epoch. Therefore no layers are used of a node that was stopped at that epoch and has advanced since,
+only its history up to the stop.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from nosync_nb.store.undo import FrameStore
 from nosync_nb.trace.history.history import History
 
 _STATE = 1 << 16
-"""What a checkpoint is among the kinds of frames; it stands behind the frame that it is made at."""
+"""The kind of a checkpoint among frames; it sorts after the frame at which it was made."""
 
 
 class HistoricalCatalog(NamedTuple):
@@ -47,18 +48,18 @@ class HistoricalCatalog(NamedTuple):
 
 
 def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCatalog:
-    """The catalog that an epoch was computed by; of epoch 0 that of the epoch after it.
+    """Returns the catalog that computed an epoch; for epoch 0 that of epoch 1.
 
-    What was defined after an epoch was committed, and before the next one, is not of it.
+    A definition after the commit of an epoch, and before the next one, does not belong to it.
 
     Args:
         now: the last epoch.
 
     Raises:
-        TimeError: nothing that is kept says so; names the first epoch of which it does.
+        TimeError: no retained frame has it; names the first epoch with a known catalog.
         CorruptLogError: a frame is damaged.
 
-    Cost: some us a frame that is kept, and two checkpoints are read.
+    Cost: some us for each retained frame, and two checkpoints are read.
     """
     known = _known(store, now)
     if epoch not in known:
@@ -71,7 +72,7 @@ def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCat
 
 
 def _known(store: FrameStore, now: int) -> dict[int, HistoricalCatalog]:
-    """By epoch, the catalog that it was computed by, as far as that is known."""
+    """Returns the known catalogs, by the epochs that they have computed."""
     files, folder = store.files, store.log.path
     frames = retained_frames(files, folder, store.log.head)
     steps = [(frame.position.seq, frame.kind, frame.payload) for frame in frames]
@@ -102,14 +103,14 @@ def _said(payload: Payload) -> HistoricalCatalog | None:
 
 
 def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: bytes) -> Snapshot:
-    """A snapshot with an earlier catalog and its graph, to be planned as of an epoch of it.
+    """Returns a snapshot with an earlier catalog and its graph, to be planned at one of its epochs.
 
     Nothing of it is compiled, and none of the user's functions is loaded.
 
     Raises:
-        TimeError: an input of it was dropped since.
-        TrustError: another key has signed it, or nobody.
-        CorruptLogError: it makes no sense.
+        TimeError: one of its inputs was dropped later.
+        TrustError: it is unsigned, or signed with another key.
+        CorruptLogError: it is malformed.
 
     Cost: O(nodes), each some us.
     """
@@ -129,14 +130,14 @@ def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: byte
 
 
 class _Earlier:
-    """The nodes of an earlier catalog, each as far as it is there now."""
+    """Maps the nodes of an earlier catalog to current nodes."""
 
     def __init__(self, seen: Snapshot, catalog: dict[str, Stage]) -> None:
         self.seen, self.catalog = seen, catalog
         self.history: History = seen.history.copied(())
         self.logs = {node.log: node for node in seen.graph.named.values() if node.log is not None}
-        self.moved: set[int] = set()  # the traces that are not what they were
-        # Whose parts are kept elsewise is told by who reads them, which is not known of then.
+        self.moved: set[int] = set()  # traces that were changed since
+        # The level of an unnamed part follows from its readers, which are unknown for that epoch.
         every = [*catalog.values(), *seen.catalog.values()]
         self.shared = not any(stage.options.persist for stage in every)
 
@@ -151,9 +152,9 @@ class _Earlier:
         return Snapshot(version, graph, self.catalog, self.history)
 
     def _node(self, node: Node) -> Node | None:
-        """A node of then: that of now if it is the same, else without what it remembers.
+        """Returns a node at that epoch: the current one if it is unchanged, else one without state.
 
-        None of a part without a name that is not the same: nothing is known of it.
+        Returns None for an unnamed part that has changed, because its contents are unknown.
         """
         now = self.seen.graph.nodes.get(node.id)
         if node.name is None:
@@ -174,7 +175,7 @@ class _Earlier:
         return _same(node, now) or bare
 
     def _lost(self, stage: Stage, node: Node) -> None:
-        """A named collection of which nothing is left."""
+        """Handles a named collection whose rows are lost."""
         if stage.is_input:
             raise TimeError(
                 f"input '{stage.name}', which was there then, was dropped since: its rows are gone",
@@ -185,7 +186,7 @@ class _Earlier:
 
 
 def _same(node: Node, now: Node | None) -> Node | None:
-    """The node of now, with the arrangements of then, if it has what the one of then had."""
+    """Returns the current node with its earlier arrangements, if its contents are unchanged."""
     if now is None or (now.state and now.operator is None):
         return None
     if (node.fingerprint, node.plan, node.log, node.state, node.stopped) != (

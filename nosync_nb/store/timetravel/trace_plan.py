@@ -1,27 +1,28 @@
-"""As of: the traces of a graph as they were at an epoch of the past. Pure planning.
+"""Plans the traces of a graph as of a past epoch. Pure: reads and writes nothing.
 
-Whoever goes back asks for every trace of the graph of now, as of an epoch, out of what is there:
+A rewind needs every trace of the current graph as of an epoch. The sources are:
 
-    layers      those that end at or before the epoch are what they were, with their files
-    frames      one that reaches beyond it is what it was without what was changed since, as far as
-                frames are kept (`recent.py`, `undone.py`)
-    history     of a named collection the changes of every epoch are kept; they are summed up and
-                arranged when somebody looks (`deferred.Remembered`)
-    nothing     what an operator remembers, and what a part without a name holds, has no history:
-                its node is run once over its inputs as of then, and is told in `bare` or `refused`
+    layers      layers that end at or before the epoch are unchanged, with their files
+    frames      a layer that reaches beyond the epoch, without the later changes, if their frames
+                are retained (`undo.py`)
+    history     the changes of every epoch of a named collection; they are summed up and arranged
+                at the first lookup (`lazy_layer.HistoryLayer`)
+    nothing     operator state, and rows of a part without a name, have no history: the node is run
+                once over its inputs at that epoch, and is listed in `bare` or `refused`
 
-So it costs nothing in the size of what is held: no row is made, no file opened.
+So the cost does not depend on the size of the state: no row is built, no file opened.
 
-Invariant: the layers of a trace that is given ascend and end at the epoch, and no two are of the
-same epochs but one from which another one takes what was changed since.
+Invariant: the layers of each resulting trace ascend and end at the epoch. No two have the same
+epochs, except a layer and the one that subtracts its later changes.
 
-Failure: 1. A definition arranges a collection of a thousand epochs anew, as one layer of now. 2.
-Somebody goes back to before, and takes the trace, which has no layer of then, for an empty one.
-Hence a trace tells of an epoch only if its first layer begins no later.
+Failure: 1. A definition arranges a collection of a thousand epochs from scratch, as one layer at
+the current epoch. 2. A rewind to an earlier epoch uses the trace, which has no layer of that epoch,
+as if it were empty. Therefore a trace is used for an epoch only if its first layer begins no later.
 
-Failure: 1. A stage stops, and its parts without a name with it; later it goes on, in one step. 2.
-Layers of such a part end before an epoch in between, and are taken for what it held then, which it
-never did. Hence a part is as old as the stages that it is for, and gaps of these are its own.
+Failure: 1. A stage stops, and its parts without a name with it; later it catches up in one step. 2.
+Layers of such a part end before a skipped epoch, and are used as its contents at that epoch, which
+it never had. Therefore a part is as old as the stages that use it, and has the gaps of these
+stages.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable
 
 
 class GraphAtEpoch(NamedTuple):
-    """A graph as of an epoch.
+    """A graph at an epoch.
 
     Attributes:
-        traces: by number, with layers that end at the epoch; of what is in the two sets below some
-            are not there.
-        bare: nodes of named collections that have their rows, and nothing of what they remember.
+        traces: by number, with layers that end at the epoch; some traces of nodes in the two sets
+            below are missing.
+        bare: nodes of named collections that have their rows, and no operator state.
         refused: nodes that have nothing: parts without a name, and stages that are `unread`.
-        unread: stages that cannot be read at the epoch, as they were defined later or had stopped;
-            those that go on are computed from what they read.
-        taken: by log, all that was changed since, of those from which it was taken.
+        unread: stages that cannot be read at the epoch, because they were defined later or had
+            stopped; live ones are computed from their inputs.
+        taken: by log, the later changes that were subtracted from its traces.
     """
 
     epoch: int
@@ -64,23 +65,23 @@ class GraphAtEpoch(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether all is there, and nothing has to be run."""
+        """True if nothing is missing, and no node must be run."""
         return not (self.bare or self.refused or self.unread)
 
 
 def plan_as_of(
     seen: Snapshot, epoch: int, *, frames: Iterable[Frame] = (), moved: bool = False
 ) -> GraphAtEpoch:
-    """Everything that a snapshot has, as of one of its epochs.
+    """Returns the graph of a snapshot at one of its epochs.
 
     Args:
-        seen: compiled, with all that operators remember; of one that is not, as a reader's, only
-            its last epoch, without what they do.
-        frames: those that are kept of its log; without them only the other ways are gone.
-        moved: its graph is an earlier one, and its traces are not all that this had.
+        seen: a compiled snapshot, with operator state; a reader's snapshot is not compiled, and can
+            only be planned at its last epoch, without operator state.
+        frames: the retained frames of its log; without them the other sources are used.
+        moved: its graph is an earlier one, and its traces may be incomplete.
 
     Raises:
-        TimeError: there is no such epoch, or an input cannot be read there; names what can be.
+        TimeError: the epoch does not exist, or an input cannot be read there; names readable ones.
 
     Cost: O(nodes), each some us.
     """
@@ -89,14 +90,14 @@ def plan_as_of(
     if epoch == seen.epoch and not moved:
         held = seen.version.traces
         now = {n: held.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
-        # Who only reads has compiled nothing, and nothing of what operators remember.
+        # A reader has not compiled its graph, and has no operator state.
         unknown = [node.id for node in seen.graph if node.state and node.operator is None]
         return GraphAtEpoch(epoch, now, bare=frozenset(unknown))
     return _Backward(seen, epoch, RecentFrames(frames, epoch)).planned()
 
 
 class _Backward:
-    """What is known of nodes while they are gone through, in the order of the graph."""
+    """The state of planning, node by node in the order of the graph."""
 
     def __init__(self, seen: Snapshot, epoch: int, recent: RecentFrames) -> None:
         self.seen, self.epoch, self.recent = seen, epoch, recent
@@ -104,7 +105,7 @@ class _Backward:
         self.bare: set[int] = set()
         self.refused: set[int] = set()
         self.unread: set[str] = set()
-        self.unwritten = seen.graph.unwritten  # no frame tells what changed it
+        self.unwritten = seen.graph.unwritten  # frames do not have their changes
         self.past = HistoricalInputs(seen.history, seen.epoch)
         self.behind = self._behind()
         self.taken: dict[int, Since] = {}
@@ -119,11 +120,11 @@ class _Backward:
         return GraphAtEpoch(self.epoch, self.traces, *sets, self.taken)
 
     def _named(self, node: Node, stage: Stage) -> None:
-        """A named collection: its rows come out of its log, if not of its layers."""
+        """Plans a named collection: its rows come from its layers, or else from its log."""
         assert node.log is not None
         at = min(self.epoch, self.seen.last(stage))
         readable = self.past.readable([node])
-        begins = stage.is_input and at < stage.begin  # it was empty before it was declared
+        begins = stage.is_input and at < stage.begin  # it was empty before its declaration
         if at not in readable and not begins:
             if stage.is_input:
                 check_readable(stage.name, at, readable)
@@ -139,7 +140,7 @@ class _Backward:
             self.bare.add(node.id)
 
     def _had(self, node: Node, layouts: Iterable[tuple[int, Layout]]) -> bool:
-        """Takes traces without a history as they were; whether all of them could be had."""
+        """Plans traces without a history; returns True if all of them can be restored."""
         made = {}
         for number, layout in layouts:
             log = number if number in node.state or node.log is None else node.log
@@ -151,7 +152,7 @@ class _Backward:
         return True
 
     def _cut(self, trace: Trace, log: int, number: int) -> Trace | None:
-        """A trace as it was, by its layers and what frames say; None if they do not tell."""
+        """Returns a trace at the epoch, by layers and frames; None if these do not suffice."""
         if not any(each.lower <= self.epoch < each.upper - 1 for each in trace.layers):
             return subtract_undone(trace, self.epoch, ())
         since = None if {log, number} & self.unwritten else self.recent.since(log, number)
@@ -161,7 +162,7 @@ class _Backward:
         return cut
 
     def _remembered(self, log: int, trace: Trace, at: int, readable: EpochRanges) -> Trace:
-        """A trace out of the log that feeds it: the layers that were there, and what followed."""
+        """Returns a trace from its log: the layers that ended before it, and the history since."""
         layers = ended_logs(trace, at)
         lower = layers[-1].upper if layers else 0
         if layers and lower - 1 not in readable:
@@ -176,7 +177,7 @@ class _Backward:
         return Trace(trace.layout, tuple(layers))
 
     def _behind(self) -> set[int]:
-        """The parts without a name that stood still at the epoch, with all that they were for."""
+        """Returns the nodes with a gap at the epoch, and the unnamed parts that feed them."""
         graph, catalog = self.seen.graph, self.seen.catalog
         stood = {
             node.id

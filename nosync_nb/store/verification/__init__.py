@@ -1,12 +1,12 @@
-"""Verification: every byte of a log that counts, read and compared, while others go on using it.
+"""Verification: reads and compares every byte of a log, while its owner continues to use it.
 
-    findings    what is told of it: damage, copies, bytes
-    stream      the frames of a segment, and the gaps between them
-    survey      what a log consists of now, by its checkpoints and frames
-    verifying   all of it read, and what was damaged twice
-    items       files that do not change any more, and what proves each, wherever it lies
+    report       the result: damage, copies, bytes
+    frame_walk   the frames of a segment, and the gaps between them
+    survey       the current contents of a log, by its checkpoints and frames
+    verify       reads all of it, and reads again what seems damaged
+    inventory    files that do not change any more, and the check of each, for any copy
 
-A log is data from a stranger: nothing in it is run or unpickled, and what is decoded (names, sizes,
-digests, epochs) is checked. Nothing is written and no lock is taken: whoever owns the log goes on,
-and what he deletes meanwhile is no damage.
+A log is untrusted data: nothing in it is run or unpickled, and decoded values (names, sizes,
+digests, epochs) are checked. Verification writes nothing and takes no lock. The owner continues,
+and a file that it deletes meanwhile is not reported as damaged.
 """

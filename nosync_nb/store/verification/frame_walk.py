@@ -1,9 +1,9 @@
-"""Stream: the frames of one segment in order, and where there are gaps, what stands behind them.
+"""Reads the frames of one segment in order, with the gaps between them.
 
-An opening stops at the first frame that does not follow, as what is lost there may have been
-anything. Here it is said which frames are lost, and all others are read: behind a gap the chain is
-taken up at the next header that fits its place, with the digest that stands before it. A frame
-whose bytes are whole and whose neighbour's are not is then no part of the damage.
+Recovery stops at the first frame that does not follow its predecessor, because the lost bytes may
+have been anything. Verification reports which frames are lost, and reads all others. After a gap it
+continues at the next header that fits its position, with the digest before that header. So an
+intact frame next to a damaged one is not reported as damaged.
 
 Memory: a piece of the file, or the largest frame.
 """
@@ -23,11 +23,11 @@ _TRIES_MAX = 64
 
 
 class FrameGap(NamedTuple):
-    """Bytes of the stream that hold no frame that follows: where, why, and up to which frame.
+    """Bytes of the stream without a valid next frame: the offset, the frames and the reason.
 
     Attributes:
-        seq: of the frame that should stand there.
-        upto: of the first frame behind it; None: none was found.
+        seq: the number of the first missing frame.
+        upto: the number of the first frame after the gap; None: no further frame.
         reason: in words.
     """
 
@@ -38,7 +38,7 @@ class FrameGap(NamedTuple):
 
     @property
     def frames(self) -> str:
-        """Which frames, for people."""
+        """The missing frames, for people."""
         if self.upto is None:
             return f"frame {self.seq} and what follows it"
         if self.upto > self.seq + 1:
@@ -47,10 +47,10 @@ class FrameGap(NamedTuple):
 
 
 def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | FrameGap]:
-    """The frames of a segment up to a place of the stream where one ends, and gaps among them.
+    """Yields the frames of a segment up to the end of a frame at `stop`, and gaps among them.
 
     Args:
-        read: gives bytes of the segment's file.
+        read: returns bytes of the segment's file.
     """
     end, size = segment.start, _PIECE
     while end.offset < stop:
@@ -74,10 +74,10 @@ def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Fra
 
 
 def _behind(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
-    """The mark before the next frame that verifies, behind one that does not; None: there is none.
+    """Returns the mark before the next valid frame after an invalid one, or None.
 
-    A frame that lost its digest says its successor's no more; that one is tried with the digest
-    that it would have as well.
+    A frame with a damaged digest also hides its successor's chain value. Therefore the successor is
+    also tried with the digest that the damaged frame should have.
     """
     search = end.offset
     for _ in range(_TRIES_MAX):
@@ -96,7 +96,7 @@ def _behind(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
 
 
 def _resumes(read: Read, segment: Segment, behind: int, stop: int) -> Position | None:
-    """The next header behind a place of the stream; pieces overlap by one."""
+    """Returns the next header after an offset; pieces overlap by one header."""
     at = behind
     while at < stop:
         data = read(segment.local(at), min(_PIECE, stop - at))
@@ -108,7 +108,7 @@ def _resumes(read: Read, segment: Segment, behind: int, stop: int) -> Position |
 
 
 def _digest(read: Read, segment: Segment, end: Mark, position: Position) -> bytes | None:
-    """The digest after a frame whose own is damaged, if only that is between two marks."""
+    """Returns the digest after a frame with a damaged digest, if it alone is between two marks."""
     size = position.offset - end.offset
     if position.seq != end.seq + 2 or size < frames.OVERHEAD_BYTES:
         return None
@@ -116,7 +116,7 @@ def _digest(read: Read, segment: Segment, end: Mark, position: Position) -> byte
 
 
 def _first(read: Read, segment: Segment, mark: Mark, stop: int) -> bool:
-    """Whether the frame after a mark verifies."""
+    """Returns True if the frame after a mark is valid."""
     size = min(_PIECE, stop - mark.offset)
     data = read(segment.local(mark.offset), size)
     need = frames.bytes_needed(data, mark)

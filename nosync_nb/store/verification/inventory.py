@@ -1,8 +1,9 @@
-"""Items: the files of a log that do not change any more, each with what proves it.
+"""Lists the files of a log that do not change any more, with a check for each.
 
-A file of rows is proven by the digest in the log, a checkpoint by its own checksums, a segment by
-the one after it, whose header has the digest to which its frames lead. The last segment grows and
-is none. So a copy of a file can be held against the log before it takes the file's place.
+A file of rows is checked by its digest in the log, a checkpoint by its own checksums. A segment is
+checked by its successor, whose header has the digest of its last frame. The last segment still
+grows and is not listed. So a copy of a file can be checked against the log before it replaces the
+file.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ class ImmutableFile(NamedTuple):
 
     Attributes:
         name: in the log's folder, or in the inner one for its kind.
-        size: how many bytes of it count, from the first on; None: as many as a copy has, since
-            what is damaged here does not say.
-        prove: says what is wrong with what lies at a path; empty: nothing.
-        current: replicas have it as well, if they are level.
-        after: the place in the stream behind which whoever holds frames has it; 0: nobody has to.
-        framed: a frame names it; else a checkpoint alone, and who holds that has it.
+        size: how many bytes of it count, from the first on; None: the size of the copy, because the
+            damaged file does not determine it.
+        prove: returns the damage of the file at a path; empty: it is intact.
+        current: up-to-date replicas have it as well.
+        after: log offset from which a replica must hold this file; 0 = optional.
+        framed: True if a frame names it; else it is named by a checkpoint alone, and replicas with
+            that checkpoint have it.
     """
 
     name: str
@@ -47,7 +49,7 @@ class ImmutableFile(NamedTuple):
 
 
 def immutable_files(surveyed: LogSurvey) -> dict[str, ImmutableFile]:
-    """The files of a log that can be proven, by name: rows, then checkpoints, then segments."""
+    """Returns the files of a log that can be checked, by name: rows, then checkpoints, segments."""
     owed = surveyed.owed
     known = [each for each in surveyed.files.values() if each.digest is not None]
     named = [_rows(each.owed(owed), owed.numbers) for each in known]
@@ -90,11 +92,11 @@ def _state(name: str) -> Prove:
 
 
 def _segment(known: Segment | None, after: Segment) -> Prove:
-    """A segment whose frames lead from its header's mark to the one of its successor.
+    """Returns a check that the frames of a segment lead to the mark of its successor.
 
     Args:
-        known: its header; None: it is damaged here, and that of a copy counts, which its frames
-            have to fit as well.
+        known: its header; None: it is damaged here. Then that of the copy is used, and its frames
+            must fit it as well.
     """
     end = after.start
 

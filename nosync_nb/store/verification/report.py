@@ -1,4 +1,4 @@
-"""Findings: what a verification tells, for programs and for people."""
+"""The result of a verification, for programs and for people."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CopyState = Literal["level", "behind", "differs", "unreachable"]
 
 
 class DamagedRange(NamedTuple):
-    """Bytes that are not those that were written.
+    """Bytes that differ from those that were written.
 
     Attributes:
-        file: its name in the log's folder, or in one of the folders in it.
-        what: what is wrong with it.
-        stage: whose rows it holds; None: those of several, or it is not known.
-        epochs: those that it holds, or that are damaged of a segment; None: it is not known.
+        file: its name in the log's folder, or in one of the inner folders.
+        what: the kind of damage.
+        stage: the stage whose rows it has; None: several stages, or unknown.
+        epochs: the epochs in the file, or the damaged epochs of a segment; None: unknown.
     """
 
     file: str
@@ -32,13 +32,13 @@ class DamagedRange(NamedTuple):
 
 
 class ReplicaFinding(NamedTuple):
-    """What was found of a replica.
+    """The result of the verification of a replica.
 
     Attributes:
-        url: where it is.
-        state: `level`, or `behind` (it lacks what was committed last), or `differs` (`damage`
-            tells where), or `unreachable` (`why` tells).
-        epoch: the last that it has, as far as that is known.
+        url: its location.
+        state: `level`, or `behind` (the last commits are missing), or `differs` (`damage` has the
+            files), or `unreachable` (`why` has the reason).
+        epoch: its last epoch, if known.
         damage: of its files.
     """
 
@@ -54,17 +54,16 @@ class ReplicaFinding(NamedTuple):
 
 
 class VerificationReport(NamedTuple):
-    """What a verification found.
+    """The result of a verification.
 
     Attributes:
         path: the log's folder.
-        epoch: the last one in it.
-        files, bytes: how many were read, of this disk; what replicas read for themselves is not
-            counted.
+        epoch: its last epoch.
+        files, bytes: the numbers that were read from this disk; reads by replicas are not counted.
         seconds: how long it took.
-        damage: of the log's own files; empty if it is whole.
-        replicas: what was found of each, in the order of the settings.
-        notes: what is no damage and worth knowing.
+        damage: of the log's own files; empty if all are intact.
+        replicas: the result for each, in the order of the settings.
+        notes: remarks that are not damage.
     """
 
     path: str
@@ -78,7 +77,7 @@ class VerificationReport(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is damaged, here or at a replica that answered."""
+        """True if nothing is damaged, here or at a replica that answered."""
         return not self.damage and all(each.state != "differs" for each in self.replicas)
 
     def __repr__(self) -> str:
@@ -102,7 +101,7 @@ class VerificationReport(NamedTuple):
 
 
 def findings_text(epochs: range | None) -> str:
-    """Epochs in words; empty if they are not known."""
+    """Returns epochs in words; empty if they are unknown."""
     if not epochs:
         return ""
     if len(epochs) == 1:
@@ -113,6 +112,6 @@ def findings_text(epochs: range | None) -> str:
 def combined_reports(
     damage: Sequence[DamagedRange], again: Sequence[DamagedRange]
 ) -> list[DamagedRange]:
-    """The damage of files that was found twice, as it was found the second time."""
+    """Returns the damage that the second report confirms, as reported the second time."""
     files = {each.file for each in damage}
     return [each for each in again if each.file in files]

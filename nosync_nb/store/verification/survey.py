@@ -1,11 +1,11 @@
-"""Survey: what a log consists of now, by its own word: segments, checkpoints, the files they name.
+"""Surveys the current contents of a log: segments, checkpoints, and the files that they name.
 
-Segments and checkpoints are read and verified on the way, since nothing else says what is there.
-The rest is named with its size and digest, the stage whose rows it holds and the epochs of these.
+Segments and checkpoints are read and verified during the survey, because only they name the other
+files. Those are listed with size and digest, the stage of their rows and the epochs of these.
 
-IMPORTANT: an owner who goes on merges, writes checkpoints and deletes meanwhile. A survey is then a
-mixture of moments, in which something may seem to be missing; it is damage if a later one says so
-as well, and of the same file.
+IMPORTANT: the owner may merge, write checkpoints and delete files meanwhile. Then a survey mixes
+several moments, and a file may seem to be missing. It is damaged only if a later survey reports the
+same file.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ from nosync_nb.store.verification.frame_walk import FrameGap, walk_frames
 from nosync_nb.store.verification.report import DamagedRange
 
 KEPT = 2
-"""So many checkpoints are gone back to; who died may leave an older one, whose files are gone."""
+"""The number of checkpoints that are used. Older ones may be leftovers of a dead process, without
+their files.
+"""
 
 
 class PresentFile(NamedTuple):
-    """A segment or a checkpoint that was found: how many bytes of its file count."""
+    """A segment or a checkpoint: how many bytes of its file count."""
 
     name: str
     size: int
 
 
 class LogSurvey(NamedTuple):
-    """What a log consists of.
+    """The contents of a log.
 
     Attributes:
-        log_id: what tells it from every other.
+        log_id: the unique id of the log.
         files: the files of rows, by name.
-        held: segments and checkpoints, those that count first.
-        segments: those that the log goes through, ascending.
+        held: segments and checkpoints, the current ones first.
+        segments: the segments of the log, ascending.
         state: the newest checkpoint, if one can be read.
         epoch: the last one.
         ends: the end of the stream after each epoch, or rewind to one, since the newest checkpoint.
         stages: the names of stages by the numbers of their logs and traces.
-        owed: whose files replicas get last.
+        owed: the stages whose files are shipped to replicas last.
         damage: of segments and checkpoints.
     """
 
@@ -77,7 +79,7 @@ class LogSurvey(NamedTuple):
 
 
 Counted = Callable[[int], None]
-"""Is told of bytes that were read."""
+"""Receives the number of bytes that were read."""
 
 
 def survey_log(files: Files, folder: str, machine: HostIdentity, counted: Counted) -> LogSurvey:
@@ -85,15 +87,15 @@ def survey_log(files: Files, folder: str, machine: HostIdentity, counted: Counte
 
     Raises:
         DurabilityError: the folder cannot be read.
-        CorruptLogError: a part of the log is of another format than this program's.
+        CorruptLogError: a part of the log has another format than this program's.
 
-    Cost: all segments and checkpoints are read, 5 us a frame; memory for what they name.
+    Cost: all segments and checkpoints are read, 5 us a frame; memory for the names in them.
     """
     return _Surveyor(files, folder, machine, counted).survey()
 
 
 class _Stated(NamedTuple):
-    """What a checkpoint says, without the rows in it."""
+    """A decoded checkpoint, without its rows."""
 
     name: str
     state: Checkpoint
@@ -103,7 +105,7 @@ class _Stated(NamedTuple):
 
 
 class _Surveyor:
-    """One survey, while it is made."""
+    """The state of one survey."""
 
     def __init__(self, files: Files, folder: str, machine: HostIdentity, counted: Counted) -> None:
         self._files, self._folder, self._machine = files, folder, machine
@@ -118,11 +120,10 @@ class _Surveyor:
         self._following = LabelHistory(None)
         self._epoch: int | None = None
         self._last = 0
-        self._since = self._first = 0  # the ends of the oldest and the newest checkpoint
-        self._published: int | None = None  # where what the owner has published ends, if known
+        self._since = self._first = 0  # the log ends of the oldest and newest checkpoint
+        self._published: int | None = None  # the end of the published stream, if known
 
     def survey(self) -> LogSurvey:
-        """See `survey`."""
         self._published, known = self._limits()
         names = self._files.names(self._folder)
         states = [
@@ -140,9 +141,8 @@ class _Surveyor:
             self._held.append(PresentFile(stated.name, stated.size))
             for each in stated.files:
                 self._note(each._replace(current=stated is states[0]))
-        lost = not states and checkpoint.checkpoint_names(
-            names
-        )  # then it is not known how far back it goes
+        # Without a readable checkpoint the begin of the log is unknown.
+        lost = not states and checkpoint.checkpoint_names(names)
         short = not lost and (not path or path[0].start.offset > since)
         self._walk(path, chain, known, short=short)
         self._left_out(unfit, path)
@@ -161,7 +161,7 @@ class _Surveyor:
         )
 
     def _limits(self) -> tuple[int | None, int]:
-        """The end of what the owner has published, if that is known, and the last frame on disk."""
+        """Returns the end of the published stream, if known, and the last frame on disk."""
         path = os.path.join(self._folder, "generation")
         known = 0
         said = None
@@ -187,10 +187,8 @@ class _Surveyor:
         finally:
             words.close()
 
-    # -- checkpoints -------------------------------------------------------------------------
-
     def _stated(self, name: str) -> _Stated | None:
-        """Reads a checkpoint; None if it is damaged, which is noted."""
+        """Reads a checkpoint; records damage and returns None if it is damaged."""
         state = checkpoint.read_checkpoint(self._files, self._folder, name)
         if isinstance(state, str):
             self._damage.append(DamagedRange(name, state.rpartition("is damaged: ")[2]))
@@ -210,14 +208,14 @@ class _Surveyor:
 
     def _fits(self, state: Checkpoint, path: Sequence[Segment]) -> bool:
         if not path or state.mark.offset < path[0].start.offset:
-            return True  # what it was made after is damaged itself
+            return True  # its segment is damaged, too
         try:
             return tail.tail_holds(self._files, self._folder, Chain([*path], [], None), state.mark)
         except DurabilityError:
-            return True  # the segment is looked at anyway
+            return True  # the segment is checked in any case
 
     def _left_out(self, unfit: Sequence[_Stated], path: Sequence[Segment]) -> None:
-        """Tells of checkpoints that do not fit the frames, unless these are what is damaged."""
+        """Reports checkpoints that do not fit the frames, unless the frames are damaged."""
         hit = self._hit()
         for name, state, *_ in unfit:
             if recovery.leftover_files(state, path):
@@ -228,17 +226,15 @@ class _Surveyor:
                 )
 
     def _hit(self) -> list[tuple[int, int]]:
-        """The segments that are damaged."""
+        """Returns the damaged segments."""
         return segments.segment_names([each.file for each in self._damage])
 
     def _note(self, each: ExpectedFile) -> None:
         known = self._named.get(each.name)
         self._named[each.name] = each if known is None else known.joined(each)
 
-    # -- segments ----------------------------------------------------------------------------
-
     def _linked(self, names: Sequence[str], since: int) -> Chain:
-        """The segments as they are linked; without order, if the disk does not give all of them."""
+        """Returns the linked segments; unordered, if some cannot be read."""
         for key in segments.segment_names(names):
             try:
                 segments.read_header(self._files, self._folder, key)
@@ -251,7 +247,7 @@ class _Surveyor:
         return segments.linked_segments(self._files, self._folder, names, since=since)
 
     def _reachable(self, chain: Chain, names: Sequence[str]) -> list[Segment]:
-        """The segments of the log, those before the oldest checkpoint that are left included."""
+        """Returns the segments of the log, with remaining ones before the oldest checkpoint."""
         if self._hit():
             return []
         first = chain.live[0].before if chain.live else segments.segment_names(names)[-1:]
@@ -260,10 +256,10 @@ class _Surveyor:
         return [*segments.previous_segments(self._files, self._folder, first, 0)[0], *chain.live]
 
     def _walk(self, path: Sequence[Segment], chain: Chain, known: int, *, short: bool) -> None:
-        """Reads the segments, and decides whether what the last one lacks was ever there.
+        """Reads the segments, and decides whether missing frames at the end ever existed.
 
         Args:
-            short: the first of them begins behind the oldest checkpoint.
+            short: the first of them begins after the oldest checkpoint.
         """
         published = self._published
         end = self._each(path, None if chain.missing is not None else published)
@@ -289,7 +285,7 @@ class _Surveyor:
         self._each(rest, published if newest else None)
 
     def _each(self, path: Sequence[Segment], last: int | None) -> Mark | None:
-        """Reads segments in order; `last` is where the last one ends. Returns the mark after it."""
+        """Reads segments in order; `last` is the end of the last one. Returns the mark after it."""
         end: Mark | None = None
         for index, segment in enumerate(path):
             after = path[index + 1] if index + 1 < len(path) else None
@@ -306,7 +302,7 @@ class _Surveyor:
         return end
 
     def _segment(self, segment: Segment, stop: int | None) -> Mark | None:
-        """Reads one segment; returns the mark after it, None if it cannot be told."""
+        """Reads one segment; returns the mark after it, None if that is unknown."""
         try:
             with closing(self._files.open(os.path.join(self._folder, segment.name))) as file:
                 return self._frames(file, segment, stop)
@@ -326,13 +322,13 @@ class _Surveyor:
         gap: FrameGap | None = None
         upto = segment.start.offset + max(0, file.size() - segments.HEADER_BYTES)
         if self._published is not None:
-            upto = min(upto, self._published)  # what stands behind is being written
+            upto = min(upto, self._published)  # later bytes are being written
         for each in walk_frames(read, segment, upto if stop is None else stop):
             if isinstance(each, FrameGap):
                 self._following.missed()
                 if each.upto is not None or stop is not None:
                     gap, end = each, None
-                continue  # else it was never synced, or was: see `_judge`
+                continue  # else `_judge` decides whether it was synced
             epoch = self._frame(segment, each)
             if gap is not None:
                 self._lost(segment, gap, epoch)
@@ -348,7 +344,7 @@ class _Surveyor:
         return end
 
     def _lost(self, segment: Segment, gap: FrameGap, later: int | None) -> None:
-        """Notes frames that are damaged; `later` is the first epoch behind them."""
+        """Records damaged frames; `later` is the first epoch after them."""
         before = self._epoch
         epochs = None
         if later is not None and before is not None:
@@ -359,7 +355,7 @@ class _Surveyor:
         self._damage.append(DamagedRange(segment.name, what, None, epochs))
 
     def _frame(self, segment: Segment, frame: Frame) -> int | None:
-        """Takes in what a frame names; returns the epoch that it closes, if it does."""
+        """Processes the entries of a frame; returns the epoch that it commits, if any."""
         offset = frame.end.offset
         try:
             with guarded_decoding(f"frame {frame.position.seq}"):
@@ -368,7 +364,7 @@ class _Surveyor:
                     self._stages.update(stages_of(payload.meta))
                     self._owed.follow(said, offset)
                 wrongs = [*self._following.wrong(frame.kind, payload)]
-                if offset > self._since:  # else a checkpoint has what came of it, and of its repair
+                if offset > self._since:  # else a checkpoint includes it, and its repair
                     self._damage += [self._wrong(segment, frame, wrong) for wrong in wrongs]
                     for each in expected_files_of_frame(
                         payload, offset, current=offset > self._first
@@ -386,7 +382,7 @@ class _Surveyor:
         return payload.epoch
 
     def _wrong(self, segment: Segment, frame: Frame, wrong: ClockContradiction) -> DamagedRange:
-        """A clock that contradicts the log."""
+        """Returns the damage for a clock that contradicts the log."""
         names = self._stages
         rows = "itself" if wrong.source == wrong.log else f"'{names.get(wrong.source, '?')}'"
         what = f"frame {frame.position.seq}: its clock names other rows of {rows} than are there"
@@ -394,7 +390,7 @@ class _Surveyor:
         return DamagedRange(segment.name, what, names.get(wrong.log), epochs)
 
     def _judge(self, last: Segment, chain: Chain, known: int) -> bool:
-        """Decides whether what stands behind the last frame, or is missing there, was on disk."""
+        """Decides whether bytes after the last frame, or missing ones, were ever on disk."""
         if any(each.file == last.name for each in self._damage):
             return True
         rest = Chain([last], chain.detached, chain.missing)

@@ -1,10 +1,10 @@
-"""Verifying: everything that a log consists of, read once, and what is damaged told.
+"""Verifies a log: reads all of its files once, and reports damage.
 
-    survey -> the files of rows -> what was damaged, once more after another survey
+    survey -> the files of rows -> damaged files again, after another survey
 
-A file that is gone, or other than it should be, is looked at again as the log is by then: its owner
-may have merged it away. What is damaged each time is damage. So nobody is waited for, and a log
-that is in use is verified as well as one that is not.
+A file that is missing, or differs from its record, is checked again against a new survey, because
+the owner may have merged it away. Only damage in every round is reported. So verification waits for
+no one, and works for logs in use.
 
 Cost: every byte is read once; memory for the names of files, and for a piece of one.
 """
@@ -40,14 +40,14 @@ Pause = Callable[[], None]
 
 
 class VerifiedState(NamedTuple):
-    """A log as it was found: the last survey, and what was damaged in each of several."""
+    """The last survey of a log, and the confirmed damage."""
 
     survey: LogSurvey
     damage: tuple[DamagedRange, ...]
 
 
 class ReadTally:
-    """How much was read, and a rest after each piece of it."""
+    """Counts reads, and pauses after each piece."""
 
     def __init__(self, pause: Pause | None) -> None:
         self.files = 0
@@ -68,7 +68,7 @@ class ReadTally:
         copies: Sequence[ReplicaFinding] = (),
         notes: Sequence[str] = (),
     ) -> VerificationReport:
-        """What was found, as a value."""
+        """Returns the report."""
         said = (*log.survey.notes, *notes)
         epoch = log.survey.epoch
         counts = (self.files, self.bytes, seconds)
@@ -82,7 +82,7 @@ def verify(
     machine: HostIdentity | None = None,
     pause: Pause | None = None,
 ) -> VerificationReport:
-    """Reads a log, and tells what of it is not what was written; changes nothing.
+    """Reads a log, and reports where it differs from its records; changes nothing.
 
     Args:
         path: its folder, also of a log that is open, here or elsewhere.
@@ -91,7 +91,7 @@ def verify(
     Raises:
         DurabilityError: there is no log, or its folder cannot be read.
         TrustError: the folder is a link.
-        CorruptLogError: it is of another format than this program's.
+        CorruptLogError: it has another format than this program's.
     """
     files, machine, began = files or Files(), machine or HostIdentity(), time.monotonic()
     folder = admitted_files(files, path)
@@ -101,11 +101,11 @@ def verify(
 
 
 def admitted_files(files: Files, path: str) -> str:
-    """The folder of a log that is to be read.
+    """Returns the folder of a log after checks that it may be read.
 
     Raises:
-        DurabilityError: it holds no log.
-        TrustError: it is a link, or others can write it.
+        DurabilityError: it has no log.
+        TrustError: it is a link, or other users can write it.
     """
     parent, name = os.path.split(os.path.abspath(path))
     folder = os.path.join(os.path.realpath(parent), name)
@@ -118,19 +118,19 @@ def admitted_files(files: Files, path: str) -> str:
 def verified_state(
     files: Files, folder: str, machine: HostIdentity, tally: ReadTally
 ) -> VerifiedState:
-    """Reads all of a log, and again what seems to be damaged."""
+    """Reads all of a log, and reads again what seems to be damaged."""
     surveyed = survey_log(files, folder, machine, tally)
     tally.files += len(surveyed.held)
     damage = [*surveyed.damage, *of_files(files, folder, surveyed, surveyed.files.values(), tally)]
     for _ in range(_ROUNDS - 1):
         if not damage:
             break
-        reached = surveyed.epoch  # a mixture of moments may lack the newest frames
+        reached = surveyed.epoch  # an inconsistent survey may miss the newest frames
         surveyed = survey_log(files, folder, machine, tally)
         surveyed = surveyed._replace(epoch=max(reached, surveyed.epoch))
         suspected = {each.file for each in damage}
         again = [each for name, each in surveyed.files.items() if name in suspected]
-        if any(each.digest is None for each in again):  # which is what packs have
+        if any(each.digest is None for each in again):  # only packs have the digest
             again = [*surveyed.files.values()]
         damage = combined_reports(
             damage,
@@ -148,7 +148,7 @@ def of_files(
     *,
     count: bool = True,
 ) -> list[DamagedRange]:
-    """The damage of some files of rows, and of those that packs among them refer to."""
+    """Returns the damage of some files of rows, and of files that only packs among them name."""
     damage: list[DamagedRange] = []
     named: dict[str, ExpectedFile] = {}
     alone = []
@@ -167,13 +167,13 @@ def of_files(
 def completed_report(
     files: Files, folder: str, surveyed: LogSurvey, tally: Callable[[int], None]
 ) -> LogSurvey:
-    """A survey with what packs say of the files that they alone name; packs are read for that."""
+    """Returns a survey with the digests of files that only packs name; reads packs for that."""
     if all(each.digest is not None for each in surveyed.files.values()):
         return surveyed
     named: dict[str, ExpectedFile] = {}
     for each in surveyed.files.values():
         if each.name.endswith(PACK):
-            with suppress(NosyncError, *CRAFTED):  # one that is damaged says nothing
+            with suppress(NosyncError, *CRAFTED):  # skips damaged packs
                 check_item(files, path_of_rows(folder, each.name), each, tally, named)
     known = {
         name: named.get(name, each) if each.digest is None else each
@@ -190,7 +190,7 @@ def _of_file(
     tally: ReadTally,
     named: dict[str, ExpectedFile],
 ) -> list[DamagedRange]:
-    """The damage of one file; notes what it refers to, if it is a pack and whole."""
+    """Returns the damage of one file; records the files that it names, if it is an intact pack."""
     try:
         flaws = check_item(files, path_of_rows(folder, each.name), each, tally, named)
     except DurabilityError as error:
@@ -208,7 +208,7 @@ def check_item(
     named: dict[str, ExpectedFile] | None = None,
     watch: Watch | None = None,
 ) -> list[FileDamage]:
-    """What is wrong with a file that lies somewhere: here, or a copy that is to take its place."""
+    """Returns the damage of a file at any path: the log's own, or a copy that shall replace it."""
     with closing(files.open(path)) as file:
 
         def read(offset: int, size: int) -> bytes:
@@ -236,14 +236,14 @@ def check_item(
 
 
 def path_of_rows(folder: str, name: str) -> str:
-    """Where a file of rows lies in a log's folder."""
+    """Returns the path of a file of rows in a log's folder."""
     return checked_path_within(
         os.path.join(folder, FOLDERS[PACK if name.endswith(PACK) else PART]), name
     )
 
 
 def damage_of(each: ExpectedFile, flaw: FileDamage, stages: Mapping[int, str]) -> DamagedRange:
-    """A flaw as people are told of it: with the stage, if all rows that it hits are of one."""
+    """Returns a flaw as reported damage: with the stage, if only one stage is affected."""
     numbers = each.traces if flaw.trace is None else {flaw.trace}
     names = {stages.get(number, f"trace {number}") for number in numbers}
     known = {name for name in names if not name.startswith("trace ")} or names
