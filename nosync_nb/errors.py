@@ -49,7 +49,7 @@ _HIDDEN = re.compile(
 
 def visible(text: str) -> str:
     r"""Returns a text with its invisible characters spelled out: `\x1b`, `\u202e`."""
-    return text if text.isprintable() else _HIDDEN.sub(_spelled, text)
+    return text if text.isprintable() else _HIDDEN.sub(_spell_out, text)
 
 
 def one_line(text: str) -> str:
@@ -77,25 +77,25 @@ def warn(text: str, *, stacklevel: int | None) -> None:
         stacklevel: as for `warnings.warn` at this call; None: the nearest frame of the caller's
             code, for calls that are reached by paths of several lengths.
     """
-    level = _outside() if stacklevel is None else stacklevel
+    level = _frames_to_user_code() if stacklevel is None else stacklevel
     warnings.warn(visible(text), stacklevel=level + 1)
 
 
-def _outside() -> int:
+def _frames_to_user_code() -> int:
     """Returns how many frames the nearest frame of user code is away from the caller of `warn`."""
     frame, level = inspect.currentframe(), -1
-    while frame is not None and (level < 1 or _between(frame)):
+    while frame is not None and (level < 1 or _is_own_frame(frame)):
         frame, level = frame.f_back, level + 1
     return max(level, 1)
 
 
-def _between(frame: FrameType) -> bool:
+def _is_own_frame(frame: FrameType) -> bool:
     """True if a frame belongs to NoSync, or to the end of a `with` block."""
     return str(frame.f_globals.get("__name__")).startswith(("nosync", "contextlib"))
 
 
-def _spelled(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _spell_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 

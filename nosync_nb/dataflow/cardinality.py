@@ -65,8 +65,8 @@ class TableSizes:
     def trace(self, name: str) -> Trace | None:
         """Returns one of the traces of a collection; None if it is missing or empty."""
         node = self._graph.named.get(name)
-        given = (self._traces.get(number) for number in node.traces.values()) if node else ()
-        return next((trace for trace in given if trace is not None and trace.rows_count), None)
+        traces = (self._traces.get(number) for number in node.traces.values()) if node else ()
+        return next((trace for trace in traces if trace is not None and trace.rows_count), None)
 
     def row_bytes(self, name: str) -> float:
         """Returns the bytes of a row of a collection, by its files if it has any."""
@@ -130,7 +130,7 @@ def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -
     """
     sizes = estimate(plan, tables)
     every: dict[tuple[int | str, tuple[int, ...]], float] = {}
-    for part, key in _looked_up(plan):
+    for part, key in _lookups(plan):
         if not part.is_ref:
             width = row_bytes(part.schema.types) + HASHES_BYTES
             every[id(part), key] = sizes[id(part)].rows * width
@@ -142,7 +142,7 @@ def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -
 def intermediate_rows(plan: Definition, tables: TableSizes) -> int:
     """Returns the estimated number of unnamed rows that the joins of a plan look up."""
     sizes = estimate(plan, tables)
-    every = {(id(part), key) for part, key in _looked_up(plan) if not part.is_ref}
+    every = {(id(part), key) for part, key in _lookups(plan) if not part.is_ref}
     return round(sum(sizes[part].rows for part, _ in every))
 
 
@@ -156,14 +156,14 @@ def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]
             count = 0.0 if trace is None else float(trace.rows_count)
             sizes[id(part)] = SizeEstimate(count, count)
         elif part.op == "filter":
-            stays = _stays(part, tables)
+            stays = _selectivity(part, tables)
             sizes[id(part)] = SizeEstimate(below[0].rows * stays, below[0].whole)
         elif part.op == "join" and not part.params["left"]:
             left, right = below
             sizes[id(part)] = SizeEstimate(left.rows * right.rows, left.whole * right.whole)
         elif part.op in ("join", "joins"):
             numbers = part.params["inputs"] if part.op == "joins" else range(2)
-            sizes[id(part)] = _joined([*dict(zip(numbers, below, strict=True)).values()])
+            sizes[id(part)] = _join_estimate([*dict(zip(numbers, below, strict=True)).values()])
         elif part.op == "concat":
             count, whole = (sum(each) for each in zip(*below, strict=True))
             sizes[id(part)] = SizeEstimate(count, whole)
@@ -172,7 +172,7 @@ def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]
     return sizes
 
 
-def _joined(below: list[SizeEstimate]) -> SizeEstimate:
+def _join_estimate(below: list[SizeEstimate]) -> SizeEstimate:
     """Estimates a join: each row of the larger input has one partner in the other."""
     made = below[0]
     for each in below[1:]:
@@ -181,17 +181,17 @@ def _joined(below: list[SizeEstimate]) -> SizeEstimate:
     return made
 
 
-def _stays(part: Definition, tables: TableSizes) -> float:
+def _selectivity(part: Definition, tables: TableSizes) -> float:
     """Returns the estimated fraction of the rows that pass a filter."""
     if part.functions:
         return STAYS
     stays = 1.0
     for text in conjuncts(part.params["predicate"]):
-        stays *= _asked(text, part, tables)
+        stays *= _sample_selectivity(text, part, tables)
     return stays
 
 
-def _asked(text: str, part: Definition, tables: TableSizes) -> float:
+def _sample_selectivity(text: str, part: Definition, tables: TableSizes) -> float:
     """Returns the fraction of a sample of its collection that satisfies a predicate."""
     try:
         predicate = compile_expression(
@@ -211,12 +211,12 @@ def _asked(text: str, part: Definition, tables: TableSizes) -> float:
     columns, n = tables.sample(names.pop())
     if not n:
         return STAYS
-    given: list[Any] = [None] * len(part.inputs[0].schema)
+    sample: list[Any] = [None] * len(part.inputs[0].schema)
     for place, origin in zip(predicate.columns, origins, strict=True):
         assert origin is not None
-        given[place] = columns[origin[1]]
+        sample[place] = columns[origin[1]]
     # At least one, because rows outside the sample may pass.
-    return max(float(np.mean(predicate_mask(predicate.evaluate(given, n)))), 1 / n)
+    return max(float(np.mean(predicate_mask(predicate.evaluate(sample, n)))), 1 / n)
 
 
 def _origin(part: Definition, place: int) -> tuple[str, int] | None:
@@ -234,7 +234,7 @@ def _origin(part: Definition, place: int) -> tuple[str, int] | None:
     return part.name, place
 
 
-def _looked_up(plan: Definition) -> Iterator[tuple[Definition, tuple[int, ...]]]:
+def _lookups(plan: Definition) -> Iterator[tuple[Definition, tuple[int, ...]]]:
     """Yields the parts that joins look up, with the key."""
     for part in plan.walk():
         keys = part.params["keys"] if part.op == "joins" else []

@@ -99,7 +99,7 @@ class GraphBuilder:
         self._old = old
         self._refused = refused
         self._numbers = old.numbers
-        self._own: set[int] = set()  # nodes that no other graph has
+        self._new_ids: set[int] = set()  # nodes that no other graph has
         self._changed: dict[int, None] = {}  # nodes whose requested traces may have changed
         self._orphans: dict[int, None] = {}  # parts whose stage was taken out, in order
 
@@ -150,7 +150,7 @@ class GraphBuilder:
             if node.id not in self._refused:
                 self.reusable[node.fingerprint, node.name] = node
             for i, layout in wiring.asked.pop(node.id, ()):
-                self._count(i, layout, -1)
+                self._count_request(i, layout, -1)
             for i in node.inputs:
                 wiring.readers[i] -= 1
                 if not wiring.readers[i]:
@@ -167,7 +167,7 @@ class GraphBuilder:
     def put(self, node: Node) -> None:
         """Appends a node that no other graph has."""
         self.nodes[node.id] = node
-        self._own.add(node.id)
+        self._new_ids.add(node.id)
         self._changed[node.id] = None
 
     def part(self, fingerprint: str, stage: str) -> Node | None:
@@ -201,9 +201,9 @@ class GraphBuilder:
         """Records that a node requests more traces."""
         for i, layout in asked:
             self.wiring.asked.setdefault(node.id, []).append((i, layout))
-            self._count(i, layout, 1)
+            self._count_request(i, layout, 1)
 
-    def _count(self, number: int, layout: Layout, by: int) -> None:
+    def _count_request(self, number: int, layout: Layout, by: int) -> None:
         """Counts the requests for a trace of a node."""
         wanted = self.wiring.wanted
         counts = dict(wanted.get(number, ()))  # copied, because the previous graph has this dict
@@ -215,7 +215,7 @@ class GraphBuilder:
 
     def _owned(self, node: Node) -> Node:
         """Returns the node as an object of this graph alone, in the same position."""
-        if node.id not in self._own:
+        if node.id not in self._new_ids:
             node = node.copied()
             self.put(node)
             if node.name is not None:
@@ -246,7 +246,7 @@ class GraphBuilder:
             wanted.pop(number, None)
             return
         layouts = wanted.get(number, {})
-        if number in self._own or not node.is_arranged(layouts):
+        if number in self._new_ids or not node.is_arranged(layouts):
             self._owned(node).arranged(layouts, self.number)
 
 
@@ -311,7 +311,7 @@ class Compiler:
         # Stopped stages come last, because they may have lost the functions of shared operators.
         for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
-        self._stop()
+        self._freeze_parts()
         goes_on = not self.later and all(stage.goes_on for stage in catalog.values())
         return self.building.graph(self.made, memory, goes_on=goes_on)
 
@@ -328,14 +328,14 @@ class Compiler:
         fresh = other_inputs(catalog, before)
         if not all(stage.goes_on for stage in fresh.values()):
             return None
-        moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
+        moved = {n for n, s in fresh.items() if n in before and not _compiles_alike(s, before[n])}
         moved |= before.keys() - catalog.keys()
         moved |= (self.touched & before.keys()) | self.building.users()
-        moved |= self._chosen_anew(wiring, fresh, moved)
+        moved |= self._stages_to_replan(wiring, fresh, moved)
         reached: set[str] = set()
         while moved != reached:
             reached = moved
-            moved = (_reached(catalog, moved) | self.old.readers(moved)) & before.keys()
+            moved = (_with_readers(catalog, moved) | self.old.readers(moved)) & before.keys()
         self.made.update(self.old.made)
         for key in self.building.take_over(wiring, moved):
             self.made.pop(key, None)
@@ -343,15 +343,17 @@ class Compiler:
         stages.update((name, stage) for name, stage in fresh.items() if name in stages)
         return [s for name, s in (catalog if moved else fresh).items() if name not in stages]
 
-    def _chosen_anew(
+    def _stages_to_replan(
         self, wiring: GraphWiring, fresh: Mapping[str, Stage], moved: AbstractSet[str]
     ) -> set[str]:
         """Returns the stages whose plan may change, because other stages' requests have changed."""
         if self.now or not wiring.wishes:
             return set()
         changed = [*fresh.values(), *(wiring.stages[name] for name in moved)]
-        kept = {each for stage in changed for each in requested_arrangements(stage, self.types)}
-        return {name for name, each in wiring.wishes.items() if not each.isdisjoint(kept)}
+        requested = {
+            each for stage in changed for each in requested_arrangements(stage, self.types)
+        }
+        return {name for name, each in wiring.wishes.items() if not each.isdisjoint(requested)}
 
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; its references must have been added before."""
@@ -361,23 +363,23 @@ class Compiler:
         wiring, self.taken = self.building.wiring, []
         self.schemas[name] = stage.schema
         if isinstance(stage.life, FrozenState):
-            node = self._frozen(stage, stage.life)
+            node = self._frozen_node(stage, stage.life)
         elif stage.definition is None:
             node = self._node(purpose, stage.meaning({}), name, types)
         elif (
             stage.held is not None
             or stage.refused
-            or not (stage.live or self._same(stage, stage.definition))
+            or not (stage.live or self._is_unchanged(stage, stage.definition))
         ):
-            node = self._halted(stage)
+            node = self._halted_node(stage)
         else:
             fingerprint = stage.meaning(wiring.prints)
             tree = stage.definition
             if not keeping:
-                tree = plan_definition(tree, self.types, partial(self._kept, stage))
+                tree = plan_definition(tree, self.types, partial(self._supported_lookups, stage))
             prints = tree.fingerprints(wiring.prints)
             purpose = purpose._replace(prints=prints, uses=tree.uses)
-            node = run_trampoline(self._operator(tree, fingerprint, name, purpose))
+            node = run_trampoline(self._operator_node(tree, fingerprint, name, purpose))
         self.building.named[name] = node
         node.stand(self.now, still=not stage.live)
         node.logged(Layout(types, stage.key), self.building.number)
@@ -387,7 +389,7 @@ class Compiler:
         wiring.operators[name] = tuple(self.taken)
         return node
 
-    def _kept(self, stage: Stage, plans: PlanSet) -> frozenset[Lookup]:
+    def _supported_lookups(self, stage: Stage, plans: PlanSet) -> frozenset[Lookup]:
         """Returns the lookups of a stage's plan: the running one, or else the one to choose."""
         building, prints = self.building, self.building.wiring.prints
         building.wiring.wishes[stage.name] = plans.wishes
@@ -400,7 +402,7 @@ class Compiler:
             return granted
         return cheapest_plan(plans, granted, self.tables)
 
-    def _sub(self, tree: Definition, purpose: CompilePurpose) -> Call[Node]:
+    def _part_node(self, tree: Definition, purpose: CompilePurpose) -> Call[Node]:
         """Returns the node of an unnamed part, shared with equal ones."""
         if tree.is_ref:
             return self.building.named[tree.name]
@@ -408,61 +410,61 @@ class Compiler:
         if purpose.keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
         fingerprint = inputs_and_stages(fingerprint, purpose.apart)
-        known = self.building.part(fingerprint, purpose.stage)
-        if known is not None and not self._behind(known, purpose):
-            return known
-        node: Node = yield self._operator(tree, fingerprint, None, purpose)
+        existing = self.building.part(fingerprint, purpose.stage)
+        if existing is not None and not self._has_missed_epochs(existing, purpose):
+            return existing
+        node: Node = yield self._operator_node(tree, fingerprint, None, purpose)
         self.building.wiring.parts[fingerprint] = node.id
         return node
 
-    def _operator(
+    def _operator_node(
         self, tree: Definition, fingerprint: str, name: str | None, purpose: CompilePurpose
     ) -> Call[Node]:
         """Returns the node of an operator; fuses row-wise chains and requests arrangements."""
-        links = _links(tree, purpose.uses)
+        links = _fused_chain(tree, purpose.uses)
         key = (id(tree), len(links), purpose.keeping)
-        made = self.old.made.get(key)
-        if made is None or made.fingerprint != purpose.prints[id(tree)]:
-            made = self._compiled(tree, links, purpose)
-        self.made[key] = made
+        compiled = self.old.made.get(key)
+        if compiled is None or compiled.fingerprint != purpose.prints[id(tree)]:
+            compiled = self._compile_operator(tree, links, purpose)
+        self.made[key] = compiled
         self.taken.append(key)
-        operator = made.operator
+        operator = compiled.operator
         inputs: list[int] = []
-        for each in made.inputs:
-            source: Node = yield self._sub(each, purpose)
+        for each in compiled.inputs:
+            source: Node = yield self._part_node(each, purpose)
             inputs.append(source.id)
-        asked = [(i, o) for i, o in zip(inputs, operator.layouts, strict=True) if o is not None]
-        for i, _ in asked:
+        requests = [(i, o) for i, o in zip(inputs, operator.layouts, strict=True) if o is not None]
+        for i, _ in requests:
             self.building.log(i)
-        node = self._node(purpose, fingerprint, name, operator.types, made.plan)
+        node = self._node(purpose, fingerprint, name, operator.types, compiled.plan)
         node.run_by(operator, inputs, self.building.number)
-        self.building.read(node, asked)
+        self.building.read(node, requests)
         for i in (*inputs, node.id) if operator.whole else ():
             self.building.log(i)
         return node
 
-    def _compiled(
+    def _compile_operator(
         self, tree: Definition, links: list[Definition], purpose: CompilePurpose
     ) -> CompiledOperator:
         """The operator of a definition, compiled."""
-        made: Operator
+        operator: Operator
         inputs = links[0].inputs
         if tree.is_ref:
-            made, inputs = Concat(tree.schema.types, 1), (tree,)
+            operator, inputs = Concat(tree.schema.types, 1), (tree,)
         elif tree.op == "iterate":
-            made, inputs = compile_loop(tree, purpose.prints, self.types)
-            check_stable(made, purpose.stage, keeping=purpose.keeping)
+            operator, inputs = compile_loop(tree, purpose.prints, self.types)
+            check_stable(operator, purpose.stage, keeping=purpose.keeping)
         elif is_linear(tree):
-            made = _kept(linear_chain(links, self.types), inputs[0].schema.types, purpose)
+            operator = _with_memo(linear_chain(links, self.types), inputs[0].schema.types, purpose)
         else:
-            made = build_operator(tree, self.types)
+            operator = build_operator(tree, self.types)
             if purpose.keeping:
-                made = made.keeping()
+                operator = operator.keeping()
         plan = ""
-        if made.state:
+        if operator.state:
             reads = [purpose.prints[id(each)] for each in inputs]
-            plan = definition_fingerprint({"form": made.form(), "reads": reads})
-        return CompiledOperator(tree, purpose.prints[id(tree)], plan, made, inputs)
+            plan = definition_fingerprint({"form": operator.form(), "reads": reads})
+        return CompiledOperator(tree, purpose.prints[id(tree)], plan, operator, inputs)
 
     def _node(
         self,
@@ -483,7 +485,7 @@ class Compiler:
         made = (plan, UNMADE) if self.later or not purpose.live else (plan,)
         if not purpose.live:
             plan = UNMADE  # it is not run, so it has only its earlier state
-        if old is None or self._behind(old, purpose):
+        if old is None or self._has_missed_epochs(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
         elif old.plan in made and old.id not in self.bare:
             node = old.again(types, stage)
@@ -494,13 +496,13 @@ class Compiler:
         self.building.put(node)
         return node
 
-    def _behind(self, node: Node, purpose: CompilePurpose) -> bool:
+    def _has_missed_epochs(self, node: Node, purpose: CompilePurpose) -> bool:
         """Returns True if a node has missed epochs, and its reader needs the current epoch."""
         if not purpose.live or purpose.extending:
             return False
         return node.stopped is not None and node.stopped < self.now
 
-    def _same(self, stage: Stage, tree: Definition) -> bool:
+    def _is_unchanged(self, stage: Stage, tree: Definition) -> bool:
         """Returns True if a stopped stage has the rows that its definition still computes.
 
         Its inputs must have the columns and the fingerprints as at its definition. Otherwise it
@@ -513,7 +515,7 @@ class Compiler:
             return False
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
-    def _frozen(self, stage: Stage, life: FrozenState) -> Node:
+    def _frozen_node(self, stage: Stage, life: FrozenState) -> Node:
         """Appends an earlier version: its log and one trace, no operator."""
         name, types, fingerprint = stage.name, stage.schema.types, stage.meaning({})
         layout = Layout(types, life.key)
@@ -533,7 +535,7 @@ class Compiler:
         self.building.ask(node, [(node.id, layout)])
         return node
 
-    def _halted(self, stage: Stage) -> Node:
+    def _halted_node(self, stage: Stage) -> Node:
         """Appends a stage that cannot or may not be compiled: its log and traces, no operator."""
         assert not stage.live
         old = next(n for (_, name), n in self.building.reusable.items() if name == stage.name)
@@ -542,7 +544,7 @@ class Compiler:
         self.building.ask(node, [(node.id, layout) for layout in old.traces])
         return node
 
-    def _stop(self) -> None:
+    def _freeze_parts(self) -> None:
         """Freezes parts whose readers are all frozen, and records the epoch."""
         nodes, read = self.building.nodes, dict[int, list[Node]]()
         for node in nodes.values():
@@ -554,7 +556,7 @@ class Compiler:
                 node.stand(self.now, still=still)
 
 
-def _alike(one: Stage, other: Stage) -> bool:
+def _compiles_alike(one: Stage, other: Stage) -> bool:
     """Returns True if stages of one name compile to the same nodes."""
     if one.definition is not other.definition or one.life != other.life:
         return False
@@ -562,7 +564,7 @@ def _alike(one: Stage, other: Stage) -> bool:
     return next(parts) == next(parts)
 
 
-def _reached(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
+def _with_readers(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
     """Returns some stages and those that read them, directly or not."""
     reached = set(names)
     for name, stage in catalog.items():
@@ -572,7 +574,7 @@ def _reached(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
     return reached
 
 
-def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
+def _fused_chain(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
     """Returns the row-wise operators that are fused with this one, first one first."""
     links = [tree]
     while is_linear(links[-1]):
@@ -583,7 +585,7 @@ def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
     return links[::-1]
 
 
-def _kept(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) -> Operator:
+def _with_memo(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) -> Operator:
     """Returns a row-wise operator; its results are memoised if they may differ next time.
 
     Raises:

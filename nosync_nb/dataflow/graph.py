@@ -122,7 +122,7 @@ class Node:
 
     def is_arranged(self, layouts: Collection[Layout]) -> bool:
         """Returns True if the node has exactly the requested traces; see `arranged`."""
-        return self.traces.keys() == set(self._kept(layouts))
+        return self.traces.keys() == set(self._required_layouts(layouts))
 
     def arranged(self, layouts: Collection[Layout], number: Callable[[], int]) -> None:
         """Sets the traces of the node: the requested ones, and at least one if the node is logged.
@@ -131,12 +131,12 @@ class Node:
         another. The last arrangement is retained even if no node requests it any more. Building
         another one needs all rows, and these may be lost.
         """
-        kept = self._kept(layouts)
-        had, self.traces = self.traces, {}
-        for layout in kept:
-            self.traces[layout] = had[layout] if layout in had else number()
+        required = self._required_layouts(layouts)
+        traces, self.traces = self.traces, {}
+        for layout in required:
+            self.traces[layout] = traces[layout] if layout in traces else number()
 
-    def _kept(self, layouts: Collection[Layout]) -> Collection[Layout]:
+    def _required_layouts(self, layouts: Collection[Layout]) -> Collection[Layout]:
         if layouts or self.log is None:
             return layouts
         return (next(iter(self.traces), self.log_layout),)
@@ -391,7 +391,7 @@ class Graph:
 
     def dependants(self, name: str) -> list[str]:
         """Returns the stages that read a named collection, directly or not, in order."""
-        return [*self._reading([name])]
+        return [*self._stages_reading([name])]
 
     def readers(self, names: Iterable[str]) -> set[str]:
         """Returns some stages, and those that read from their nodes.
@@ -401,9 +401,9 @@ class Graph:
         Therefore the readers are found by nodes.
         """
         known = {name for name in names if name in self.named}
-        return {*names, *self._reading(known)}
+        return {*names, *self._stages_reading(known)}
 
-    def _reading(self, names: Iterable[str]) -> Iterator[str]:
+    def _stages_reading(self, names: Iterable[str]) -> Iterator[str]:
         reached = {self.named[name].id for name in names}
         for node in self:
             if reached.intersection(node.inputs):

@@ -62,22 +62,24 @@ class PlanLookups:
         node = self._nodes.get(id(part))
         if node is None:
             return []
-        given = [self._arrangement(part, node, each) for each in node.traces]
+        arrangements = [self._arrangement(part, node, each) for each in node.traces]
         state = node.operator.state if node.operator is not None else ()
         if state:
             traces = [self._seen.version.traces.get(number) for number in node.state]
-            held = [_held(trace, layout) for trace, layout in zip(traces, state, strict=True)]
-            rows, size = (sum(each) for each in zip(*held, strict=True))
+            sizes = [
+                _trace_size(trace, layout) for trace, layout in zip(traces, state, strict=True)
+            ]
+            rows, size = (sum(each) for each in zip(*sizes, strict=True))
             readers = (node.name or node.stage,)
-            given.append(PlannedArrangement(id(part), None, True, rows, size, readers))
-        return given
+            arrangements.append(PlannedArrangement(id(part), None, True, rows, size, readers))
+        return arrangements
 
     def asked(self, part: Definition, port: int) -> list[PlannedArrangement]:
         """Returns the lookups that a change of an input causes, in other inputs or in groups."""
         node = self._nodes.get(id(part))
         if node is None or node.operator is None:
             return []
-        nodes, given = self._seen.graph.nodes, []
+        nodes, arrangements = self._seen.graph.nodes, []
         if len(part.inputs) == len(node.inputs):  # else it is a loop, or a name of another stage
             ports = [*zip(part.inputs, node.inputs, node.operator.layouts, strict=True)]
             sizes = [self._rows(nodes[number], layout) for _, number, layout in ports]
@@ -87,8 +89,8 @@ class PlanLookups:
                 if layout is None or (at == port and part.op == "join"):
                     continue
                 if layout in nodes[number].traces:
-                    given.append(self._arrangement(below, nodes[number], layout))
-        return [*given, *(each for each in self.of(part) if each.own)]
+                    arrangements.append(self._arrangement(below, nodes[number], layout))
+        return [*arrangements, *(each for each in self.of(part) if each.own)]
 
     def _rows(self, node: Node, layout: Layout | None) -> int:
         """Returns the number of rows of a trace of a node; 0 if the node has no such trace."""
@@ -97,39 +99,39 @@ class PlanLookups:
         return 0 if trace is None else trace.rows_count
 
     def _arrangement(self, part: Definition, node: Node, layout: Layout) -> PlannedArrangement:
-        rows, size = _held(self._seen.version.traces.get(node.traces[layout]), layout)
+        rows, size = _trace_size(self._seen.version.traces.get(node.traces[layout]), layout)
         readers = tuple(self._readers.get((node.id, layout), ()))
         return PlannedArrangement(id(part), layout.key, False, rows, size, readers)
 
 
 def _readers(graph: Graph) -> Mapping[tuple[int, Layout], Sequence[str]]:
     """Returns the stages that look up a trace, by node and layout."""
-    given: dict[tuple[int, Layout], dict[str, None]] = {}
+    readers: dict[tuple[int, Layout], dict[str, None]] = {}
     for node in graph:
         if node.operator is None:
             continue
         for number, layout in zip(node.inputs, node.operator.layouts, strict=True):
             if layout is not None:
-                given.setdefault((number, layout), {})[node.stage] = None
-    return {key: [*names] for key, names in given.items()}
+                readers.setdefault((number, layout), {})[node.stage] = None
+    return {key: [*names] for key, names in readers.items()}
 
 
 def _nodes(graph: Graph, plan: Definition, stage: Stage | None) -> dict[int, Node]:
     """Returns the nodes of the parts of a plan, by `id`; row-wise parts are fused into others."""
-    given = {id(part): graph.named[part.name] for part in plan.refs if part.name in graph.named}
-    if len(given) < len(plan.refs):
-        return given
+    nodes = {id(part): graph.named[part.name] for part in plan.refs if part.name in graph.named}
+    if len(nodes) < len(plan.refs):
+        return nodes
     prints = plan.fingerprints({name: graph.named[name].fingerprint for name in plan.references})
     unnamed = {node.fingerprint: node for node in graph if node.name is None}
-    for part, fingerprint in _own(plan, prints, stage):
+    for part, fingerprint in _part_fingerprints(plan, prints, stage):
         if fingerprint in unnamed:
-            given.setdefault(id(part), unnamed[fingerprint])
+            nodes.setdefault(id(part), unnamed[fingerprint])
     if stage is not None and stage.name in graph.named:
-        given[id(plan)] = graph.named[stage.name]
-    return given
+        nodes[id(plan)] = graph.named[stage.name]
+    return nodes
 
 
-def _own(
+def _part_fingerprints(
     plan: Definition, prints: Mapping[int, str], stage: Stage | None
 ) -> Iterator[tuple[Definition, str]]:
     """Yields the parts with the fingerprints of their nodes."""
@@ -141,7 +143,7 @@ def _own(
         yield part, inputs_and_stages(fingerprint, 0 if stage is None else stage.apart)
 
 
-def _held(trace: Trace | None, layout: Layout) -> tuple[int, int]:
+def _trace_size(trace: Trace | None, layout: Layout) -> tuple[int, int]:
     """Returns the rows and bytes of a trace."""
     if trace is None:
         return 0, 0

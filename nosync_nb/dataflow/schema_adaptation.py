@@ -35,7 +35,7 @@ from nosync_nb.operators.spec import (
 from nosync_nb.rows import Schema
 
 
-class _Fitted(NamedTuple):
+class _AdaptedTree(NamedTuple):
     """A part over current columns, and which of its earlier columns remain."""
 
     tree: Definition
@@ -65,14 +65,14 @@ def adapted_to_schemas(
     if all(catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return stage, None
     try:
-        fitted = run_trampoline(_Fitter(catalog, types).fit(tree))
+        fitted = run_trampoline(_SchemaAdapter(catalog, types).fit(tree))
         refuse_retyped(fitted.remains.lost)
     except LostColumnError as error:
         return stage, str(error)
     return replace(stage, definition=fitted.tree, schema=fitted.tree.schema), None
 
 
-def _read(tree: Definition) -> Definition | None:
+def _source_reference(tree: Definition) -> Definition | None:
     """Returns the referenced collection of a part, with the columns of the definition.
 
     None if the part is not a reference.
@@ -82,55 +82,59 @@ def _read(tree: Definition) -> Definition | None:
     return tree if tree.is_ref else None
 
 
-def _without(schema: Schema, lost: Iterable[int]) -> Schema:
-    gone = set(lost)
-    return Schema([f for i, f in enumerate(schema.fields) if i not in gone])
+def _schema_without(schema: Schema, lost: Iterable[int]) -> Schema:
+    lost_positions = set(lost)
+    return Schema([f for i, f in enumerate(schema.fields) if i not in lost_positions])
 
 
-class _Fitter:
+class _SchemaAdapter:
     """Adapts the parts of one definition; shared parts remain shared."""
 
     def __init__(self, catalog: Mapping[str, Stage], types: Types | None) -> None:
         self.catalog = catalog
         self.types = types
-        self.known: dict[int, _Fitted] = {}
+        self.known: dict[int, _AdaptedTree] = {}
 
-    def fit(self, tree: Definition) -> Call[_Fitted]:
+    def fit(self, tree: Definition) -> Call[_AdaptedTree]:
         """Returns a part over current columns."""
         known = self.known.get(id(tree))
         if known is None:
-            source = _read(tree)
-            known = self._source(source) if source is not None else (yield self._part(tree))
+            source = _source_reference(tree)
+            known = (
+                self._adapted_reference(source)
+                if source is not None
+                else (yield self._adapted_part(tree))
+            )
             self.known[id(tree)] = known
         return known
 
-    def _source(self, ref: Definition) -> _Fitted:
+    def _adapted_reference(self, ref: Definition) -> _AdaptedTree:
         """Returns the reference to a collection, with its remaining columns."""
         schema = self.catalog[ref.name].schema
         every = list(range(len(ref.schema)))
         if schema == ref.schema:
-            return _Fitted(ref, RemainingColumns(every, {}))
-        held = {f.name: (i, f.type) for i, f in enumerate(schema.fields)}
+            return _AdaptedTree(ref, RemainingColumns(every, {}))
+        current = {f.name: (i, f.type) for i, f in enumerate(schema.fields)}
         lost = {}
         for i, field in enumerate(ref.schema.fields):
-            have = held.get(field.name, (0, None))[1]
-            if have != field.type:
+            type_now = current.get(field.name, (0, None))[1]
+            if type_now != field.type:
                 why = (
                     f"it reads column '{field.name}' ({field.type}) of '{ref.name}',"
-                    f" which now has {have or 'no such column'}"
+                    f" which now has {type_now or 'no such column'}"
                 )
-                lost[i] = LostColumn(why, have is not None)
+                lost[i] = LostColumn(why, type_now is not None)
         if len(lost) == len(every):
             raise LostColumnError(lost[0].why)
         places = [i for i in every if i not in lost]
-        outputs = [held[ref.schema.names[i]][0] for i in places]
+        outputs = [current[ref.schema.names[i]][0] for i in places]
         fresh = (reference_to(ref.name, schema),)
         params = {"outputs": outputs, "fitted": True}
-        columns = Definition("select", _without(ref.schema, lost), fresh, params)
-        return _Fitted(columns, RemainingColumns(places, lost))
+        columns = Definition("select", _schema_without(ref.schema, lost), fresh, params)
+        return _AdaptedTree(columns, RemainingColumns(places, lost))
 
-    def _part(self, tree: Definition) -> Call[_Fitted]:
-        inputs: list[_Fitted] = []
+    def _adapted_part(self, tree: Definition) -> Call[_AdaptedTree]:
+        inputs: list[_AdaptedTree] = []
         for each in tree.inputs:
             inputs.append((yield self.fit(each)))
         below, remains = tuple([each.tree for each in inputs]), [each.remains for each in inputs]
@@ -139,11 +143,11 @@ class _Fitter:
             spec = SPECS.get(tree.op)
             fit = (spec.fit if spec else every_column)(tree, remains, self.types)
         elif all(a is b for a, b in zip(below, tree.inputs, strict=True)):
-            return _Fitted(tree, RemainingColumns(range(len(tree.schema)), {}))
-        schema = _without(tree.schema, fit.lost)
+            return _AdaptedTree(tree, RemainingColumns(range(len(tree.schema)), {}))
+        schema = _schema_without(tree.schema, fit.lost)
         fitted = Definition(tree.op, schema, below, fit.params, tree.captured)
         places = [i for i in range(len(tree.schema)) if i not in fit.lost]
-        return _Fitted(fitted, RemainingColumns(places, fit.lost))
+        return _AdaptedTree(fitted, RemainingColumns(places, fit.lost))
 
 
 def columns_kept(tree: Definition, options: StageOptions) -> StageOptions:

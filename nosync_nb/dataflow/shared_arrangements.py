@@ -35,13 +35,13 @@ def shared_plan(
         graph: the graph in which it runs, if it runs; after an opening its readers are unknown.
     """
     node = graph.named.get(stage.name)
-    inputs = _inputs(graph, node)
+    inputs = _input_fingerprints(graph, node)
     tried = {}
     for lookups in (NOBODYS, *plans.subsets()):
         plan = plans.by(lookups)
-        known = _prints(plan, prints, stage.apart)
-        if not inputs or inputs == _reads(plan, known):
-            tried[lookups] = {known[key] for key in _nodes(plan)}
+        known = _part_fingerprints(plan, prints, stage.apart)
+        if not inputs or inputs == _plan_input_fingerprints(plan, known):
+            tried[lookups] = {known[key] for key in _unnamed_node_parts(plan)}
     if inputs and len(tried) == 1:
         return next(iter(tried))
     alone = tried.pop(NOBODYS, None)
@@ -51,7 +51,11 @@ def shared_plan(
     if alone is not None and all(part in parts for part in alone):
         return NOBODYS
     for lookups, nodes in tried.items():
-        if node is not None and nodes != alone and all(_keeps(graph, *each) for each in lookups):
+        if (
+            node is not None
+            and nodes != alone
+            and all(_has_arrangement(graph, *each) for each in lookups)
+        ):
             return lookups
     return None
 
@@ -73,7 +77,9 @@ def requested_arrangements(stage: Stage, types: Types | None) -> frozenset[Looku
     return own | plans_for_catalog(stage.definition, types).asks
 
 
-def _prints(plan: Definition, prints: Mapping[str, str], apart: int) -> Mapping[int, str]:
+def _part_fingerprints(
+    plan: Definition, prints: Mapping[str, str], apart: int
+) -> Mapping[int, str]:
     """Returns the fingerprints of the nodes of the parts, by `id`."""
     known = plan.fingerprints(prints)
     return {
@@ -82,7 +88,7 @@ def _prints(plan: Definition, prints: Mapping[str, str], apart: int) -> Mapping[
     }
 
 
-def _nodes(plan: Definition) -> set[int]:
+def _unnamed_node_parts(plan: Definition) -> set[int]:
     """Returns the parts with unnamed nodes; row-wise parts are fused with their reader."""
     nodes: set[int] = set()
     for part in plan.walk():
@@ -93,7 +99,7 @@ def _nodes(plan: Definition) -> set[int]:
     return nodes
 
 
-def _inputs(graph: Graph, node: Node | None) -> list[str]:
+def _input_fingerprints(graph: Graph, node: Node | None) -> list[str]:
     """Returns the fingerprints of the inputs of a node; empty if they are unknown.
 
     A graph that was just opened may have nodes whose inputs are created by the next compilation.
@@ -103,7 +109,7 @@ def _inputs(graph: Graph, node: Node | None) -> list[str]:
     return known if len(known) == len(read) else []
 
 
-def _reads(plan: Definition, known: Mapping[int, str]) -> list[str]:
+def _plan_input_fingerprints(plan: Definition, known: Mapping[int, str]) -> list[str]:
     """Returns the fingerprints of the inputs of the top node of a plan."""
     last = plan
     while is_linear(last) and is_linear(last.inputs[0]) and plan.uses[id(last.inputs[0])] == 1:
@@ -111,7 +117,7 @@ def _reads(plan: Definition, known: Mapping[int, str]) -> list[str]:
     return [known[id(each)] for each in last.inputs]
 
 
-def _keeps(graph: Graph, name: str, key: tuple[int, ...]) -> bool:
+def _has_arrangement(graph: Graph, name: str, key: tuple[int, ...]) -> bool:
     """Returns True if a graph has a named collection arranged by a key."""
     node = graph.named.get(name)
     return node is not None and any(layout.key == key for layout in node.traces)

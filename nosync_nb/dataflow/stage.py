@@ -151,8 +151,8 @@ class Stage:
 
         A stage that has stopped or is nondeterministic cannot be recomputed.
         """
-        own, kept = self.options, self.options.persist == DISK or self.scaled is not None
-        return kept and not own.nondeterministic and self.live and not self.signer
+        options, disk_only = self.options, self.options.persist == DISK or self.scaled is not None
+        return disk_only and not options.nondeterministic and self.live and not self.signer
 
     @property
     def live(self) -> bool:
@@ -209,7 +209,7 @@ class Stage:
 
         Its meaning is its rows alone.
         """
-        name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
+        name, fingerprint = f"{self.name}@{self.version}", _frozen_fingerprint(life.log)
         was = replace(self, refuted=None, scaled=None)
         return replace(was, name=name, fingerprint=fingerprint, life=life, apart=0)
 
@@ -220,11 +220,11 @@ class Stage:
             named: the fingerprints of its inputs, by name.
         """
         if isinstance(self.life, FrozenState):
-            return _frozen_print(self.life.log)
+            return _frozen_fingerprint(self.life.log)
         if self.definition is None:
-            return _input_print(self.uid, self.schema.types, self.key)
+            return _input_fingerprint(self.uid, self.schema.types, self.key)
         own = self.definition.fingerprint(named)
-        return inputs_and_stages(_stage_print(own, self.options.nondeterministic), self.apart)
+        return inputs_and_stages(_stage_fingerprint(own, self.options.nondeterministic), self.apart)
 
     def identified(self, named: Mapping[str, str]) -> Stage:
         """Returns the stage with its current fingerprint."""
@@ -266,11 +266,11 @@ class Stage:
             data["uid"],
             data["fingerprint"],
             StageOptions(**data["options"]),
-            _life(data["life"]),
+            _life_from_json(data["life"]),
             tuple((lower, upper) for lower, upper in data["gaps"]),
             data.get("apart", 0),
             data.get("signer"),
-            refuted=_refuted(data.get("refuted")),
+            refuted=_refuted_from_json(data.get("refuted")),
             scaled=None if data.get("scaled") is None else int(data["scaled"]),
         )
 
@@ -286,7 +286,7 @@ def inputs_and_stages(fingerprint: str, apart: int) -> str:
 _NAMES = {LiveState: "live", StaleState: "stale", FrozenState: "frozen"}
 
 
-def _life(data: Mapping[str, Any]) -> Life:
+def _life_from_json(data: Mapping[str, Any]) -> Life:
     if data["is"] == "stale":
         return StaleState(data["reason"], data["since"])
     if data["is"] == "frozen":
@@ -294,7 +294,7 @@ def _life(data: Mapping[str, Any]) -> Life:
     return LIVE
 
 
-def _refuted(data: list[Any] | None) -> RefutedState | None:
+def _refuted_from_json(data: list[Any] | None) -> RefutedState | None:
     return None if data is None else RefutedState(int(data[0]), str(data[1]))
 
 
@@ -303,15 +303,15 @@ def _tuple(data: list[int] | None) -> tuple[int, ...] | None:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _input_print(uid: str, types: tuple[str, ...], key: tuple[int, ...] | None) -> str:
+def _input_fingerprint(uid: str, types: tuple[str, ...], key: tuple[int, ...] | None) -> str:
     return definition_fingerprint({"input": uid, "types": types, "key": key})
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _stage_print(own: str, nondeterministic: bool) -> str:
+def _stage_fingerprint(own: str, nondeterministic: bool) -> str:
     return definition_fingerprint({"stage": own, "nondeterministic": nondeterministic})
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _frozen_print(log: int) -> str:
+def _frozen_fingerprint(log: int) -> str:
     return definition_fingerprint({"frozen": log})

@@ -23,12 +23,12 @@ def collection_state(seen: Snapshot, name: str, epoch: int) -> Batch:
         CorruptLogError: names the file that is missing or damaged, and the collection of its rows.
     """
     stage = seen.stage(name)
-    with _naming(stage):
-        return _state(seen, name, stage, epoch)
+    with _name_in_errors(stage):
+        return _rows_at(seen, name, stage, epoch)
 
 
 @contextmanager
-def _naming(stage: Stage) -> Iterator[None]:
+def _name_in_errors(stage: Stage) -> Iterator[None]:
     """Adds the name of the collection to the error of a damaged file."""
     try:
         yield
@@ -49,10 +49,10 @@ def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
         return 0
 
 
-def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
+def _rows_at(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     node = seen.graph.named[name]
     if epoch == seen.last(stage) and stage.has(epoch):
-        now = _now(seen, name, stage)
+        now = _current_trace(seen, name, stage)
         return empty_batch(node.log_layout) if now is None else now.consolidated()
     assert node.log is not None
     check_epoch(seen, stage, epoch)
@@ -66,7 +66,7 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
     epoch = seen.epoch if at is None else at
     if at is None and stage.frozen:
         epoch = seen.last(stage)
-    now = _now(seen, name, stage) if epoch == seen.last(stage) else None
+    now = _current_trace(seen, name, stage) if epoch == seen.last(stage) else None
     if now is not None:
         return epoch, now
     batch = collection_state(seen, name, epoch)
@@ -88,23 +88,23 @@ def layers_at(
     stage, node = seen.stage(name), seen.graph.named[name]
     last = seen.last(stage)
     epoch = (last if stage.frozen else seen.epoch) if at is None else at
-    now = _now(seen, name, stage)
+    now = _current_trace(seen, name, stage)
     if epoch == last and stage.has(epoch):
         return epoch, Trace(node.log_layout) if now is None else now
     assert node.log is not None
     check_epoch(seen, stage, epoch)
     nearest = [*known] if now is None else [NearbyState(last, now), *known]
-    with _naming(stage):
+    with _name_in_errors(stage):
         return epoch, nearby_state(seen.history, node.log, node.log_layout, epoch, nearest)
 
 
-def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
+def _current_trace(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
     """Returns a trace of a named collection at its last epoch; None if no trace has it."""
     if not stage.has(seen.last(stage)):
         return None
     numbers = seen.graph.named[name].traces.values()
-    held = (seen.version.traces.get(number) for number in numbers)
-    return next((trace for trace in held if trace is not None), None)
+    traces = (seen.version.traces.get(number) for number in numbers)
+    return next((trace for trace in traces if trace is not None), None)
 
 
 def last_shown(seen: Snapshot, stage: Stage) -> int | None:

@@ -19,11 +19,11 @@ one thread.
 """
 
 
-class _Closes(Protocol):
+class _Closeable(Protocol):
     def close(self) -> None: ...
 
 
-def close_all(files: Iterable[_Closes]) -> None:
+def close_all(files: Iterable[_Closeable]) -> None:
     """Closes all of the files; then raises the error of the first one that could not be closed."""
     with contextlib.ExitStack() as stack:
         for file in files:
@@ -41,21 +41,21 @@ def run_all(steps: Sequence[Callable[[], None]]) -> None:
     """
     failed: list[BaseException] = []
 
-    def done(own: Sequence[Callable[[], None]]) -> None:
-        for step in own:
+    def run_share(share_steps: Sequence[Callable[[], None]]) -> None:
+        for step in share_steps:
             try:
                 step()
             except BaseException as error:  # raised by the waiting thread
                 failed.append(error)
 
     shares = [steps[i::THREADS_MAX] for i in range(min(THREADS_MAX, len(steps)))]
-    threads = [threading.Thread(target=done, args=(share,)) for share in shares[1:]]
+    threads = [threading.Thread(target=run_share, args=(share,)) for share in shares[1:]]
     try:
         for thread, share in zip(threads, shares[1:], strict=True):
             try:
                 thread.start()
             except RuntimeError:  # the limit of threads is reached
-                done(share)
+                run_share(share)
         for step in shares[0] if shares else ():
             step()
     finally:

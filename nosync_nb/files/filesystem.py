@@ -282,8 +282,8 @@ class Files:
         """
         try:
             names = os.path.basename(source), os.path.basename(target)
-            there, here = os.path.dirname(source), os.path.dirname(target)
-            with Folder(there, REACHED) as old, Folder(here, REACHED) as new:
+            source_folder, target_folder = os.path.dirname(source), os.path.dirname(target)
+            with Folder(source_folder, REACHED) as old, Folder(target_folder, REACHED) as new:
                 os.link(*names, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
         except OSError as error:
             refuse_symlink(error, source, target)

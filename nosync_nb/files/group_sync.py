@@ -28,7 +28,7 @@ class GroupSyncFiles(Files):
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._owing: dict[str, File] = {}
+        self._unsynced: dict[str, File] = {}
         self._folders: set[str] = set()
 
     def settle(self, *, apart: str | None = None) -> None:
@@ -41,19 +41,19 @@ class GroupSyncFiles(Files):
             DurabilityError: one of them failed; the written files must not be used.
         """
         folders = sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path))
-        steps: list[Callable[[], None]] = [file.sync for file in self._owing.values()]
+        steps: list[Callable[[], None]] = [file.sync for file in self._unsynced.values()]
         self._files.at_once([*steps, *(partial(self._files.sync_folder, each) for each in folders)])
         self.close()
 
     def close(self) -> None:
         """Closes the files with a deferred sync, whether it was run or not."""
-        owing, self._owing, self._folders = self._owing, {}, set()
-        close_all(owing.values())
+        unsynced, self._unsynced, self._folders = self._unsynced, {}, set()
+        close_all(unsynced.values())
 
     def owe(self, path: str) -> None:
         """Records that a file must be synced."""
-        if path not in self._owing:
-            self._owing[path] = self._files.open(path)
+        if path not in self._unsynced:
+            self._unsynced[path] = self._files.open(path)
 
     def sync_folder(self, path: str) -> None:
         self._folders.add(path)
@@ -65,21 +65,21 @@ class GroupSyncFiles(Files):
         return made
 
     def create(self, path: str) -> File:
-        return _Owing(self._files.create(path), self.owe)
+        return _DeferredSyncFile(self._files.create(path), self.owe)
 
     def open(self, path: str, *, write: bool = False) -> File:
-        return _Owing(self._files.open(path, write=write), self.owe)
+        return _DeferredSyncFile(self._files.open(path, write=write), self.owe)
 
     def mapped(self, path: str, *, write: bool = False) -> MappedFile:
         return self._files.mapped(path, write=write)
 
     def rename(self, source: str, target: str) -> None:
         self._files.rename(source, target)
-        owing = self._owing.pop(source, None)
+        unsynced = self._unsynced.pop(source, None)
         self._forget(target)
-        if owing is not None:
-            owing.moved(target)
-            self._owing[target] = owing
+        if unsynced is not None:
+            unsynced.moved(target)
+            self._unsynced[target] = unsynced
 
     def link(self, source: str, target: str) -> None:
         self._files.link(source, target)
@@ -89,9 +89,9 @@ class GroupSyncFiles(Files):
         self._forget(path)
 
     def _forget(self, path: str) -> None:
-        gone = self._owing.pop(path, None)
-        if gone is not None:
-            gone.close()
+        unsynced = self._unsynced.pop(path, None)
+        if unsynced is not None:
+            unsynced.close()
 
     def names(self, path: str) -> list[str]:
         return self._files.names(path)
@@ -109,7 +109,7 @@ class GroupSyncFiles(Files):
         return self._files.lock(path, wait_s=wait_s)
 
 
-class _Owing(File):
+class _DeferredSyncFile(File):
     """An open file whose `sync` is deferred."""
 
     def __init__(self, file: File, owe: Callable[[str], None]) -> None:

@@ -46,25 +46,28 @@ def free_bytes() -> int:
 
     Cost: some 0.1 ms.
     """
-    known = [_field(_SYSTEM, "MemAvailable:", 1024), *(_left(*paths) for paths in _GROUPS)]
+    known = [
+        _read_field(_SYSTEM, "MemAvailable:", 1024),
+        *(_container_bytes(*paths) for paths in _GROUPS),
+    ]
     return min((each for each in known if each is not None), default=UNKNOWN)
 
 
-def _left(limit: str, used: str, details: str) -> int | None:
+def _container_bytes(limit: str, used: str, details: str) -> int | None:
     """Returns the free bytes of a container, its file cache included; None if it has no limit."""
-    most, taken = _number(limit), _number(used)
+    most, taken = _read_number(limit), _read_number(used)
     if most is None or taken is None:
         return None
-    return max(most - taken + (_field(details, "inactive_file ", 1) or 0), 0)
+    return max(most - taken + (_read_field(details, "inactive_file ", 1) or 0), 0)
 
 
-def _number(path: str) -> int | None:
+def _read_number(path: str) -> int | None:
     with suppress(OSError, ValueError):  # "max" means that there is no limit
         return int(Files().read(path))
     return None
 
 
-def _field(path: str, name: str, unit: int) -> int | None:
+def _read_field(path: str, name: str, unit: int) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         for line in Files().read(path).decode().splitlines():
             if line.startswith(name):

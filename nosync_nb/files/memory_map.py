@@ -30,7 +30,7 @@ _POPULATE_READ = 22
 with a signal.
 """
 
-_held: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
+_maps: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
 """The maps for reading, by address. Every operation on this dict is atomic, in any thread."""
 
 
@@ -41,10 +41,10 @@ def remaining_bytes() -> None:
     system while it has room, and are mapped again at the next access. Cost: one system call for
     each file.
     """
-    for reference in list(_held.values()):
-        held = reference()  # this reference keeps the map alive, so the address is not reused
-        if held is not None:
-            _madvise(ctypes.addressof(held), ctypes.sizeof(held), mmap.MADV_DONTNEED)
+    for reference in list(_maps.values()):
+        mapped = reference()  # this reference keeps the map alive, so the address is not reused
+        if mapped is not None:
+            _madvise(ctypes.addressof(mapped), ctypes.sizeof(mapped), mmap.MADV_DONTNEED)
 
 
 class Ending:
@@ -112,14 +112,14 @@ def _read_only(fd: int, size_bytes: int) -> memoryview:
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    held = (ctypes.c_char * size_bytes).from_address(address)
+    mapped = (ctypes.c_char * size_bytes).from_address(address)
     # Views reference `held`, so the finalizer runs after the last of them. It does not run at the
     # end of the process, because threads may still read; the system unmaps then.
-    weakref.finalize(held, _unmap, address, size_bytes).atexit = False
-    _held[address] = weakref.ref(held)
-    return memoryview(held).toreadonly().cast("B")
+    weakref.finalize(mapped, _unmap, address, size_bytes).atexit = False
+    _maps[address] = weakref.ref(mapped)
+    return memoryview(mapped).toreadonly().cast("B")
 
 
 def _unmap(address: int, size_bytes: int) -> None:
-    _held.pop(address, None)  # removed first, because the next map may get this address
+    _maps.pop(address, None)  # removed first, because the next map may get this address
     _munmap(address, size_bytes)

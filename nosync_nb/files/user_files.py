@@ -36,11 +36,11 @@ def matching_files(pattern: str) -> dict[str, FileMark]:
     marks = {}
     for path in sorted(glob.glob(pattern, recursive=True)):
         try:
-            seen = os.stat(path)
+            status = os.stat(path)
         except OSError:  # deleted meanwhile, or a broken link
             continue
-        if stat.S_ISREG(seen.st_mode):
-            marks[path] = _mark(seen)
+        if stat.S_ISREG(status.st_mode):
+            marks[path] = _mark(status)
     return marks
 
 
@@ -78,5 +78,5 @@ def glob_root(pattern: str) -> str:
     return os.sep.join(folders[:fixed]) or (os.sep if os.path.isabs(pattern) else os.curdir)
 
 
-def _mark(seen: os.stat_result) -> FileMark:
-    return FileMark(seen.st_size, seen.st_mtime_ns, seen.st_ino)
+def _mark(status: os.stat_result) -> FileMark:
+    return FileMark(status.st_size, status.st_mtime_ns, status.st_ino)

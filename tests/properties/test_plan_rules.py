@@ -71,7 +71,7 @@ def passing(op: str) -> Broken:
 
 def never_raising(module: Any) -> Broken:
     """A module takes no predicate to raise."""
-    compiled = vars(module)["_compiled"]
+    compiled = vars(module)["_compiled_predicate"]
 
     def sure(*given_: Any) -> Any:
         made = compiled(*given_)
@@ -79,7 +79,7 @@ def never_raising(module: Any) -> Broken:
             return None
         return SimpleNamespace(columns=made.columns, raises=False, deterministic=True, local=True)
 
-    return without(module, "_compiled", sure)
+    return without(module, "_compiled_predicate", sure)
 
 
 CONDITIONS: Mapping[str, Broken] = {
@@ -106,20 +106,22 @@ CONDITIONS: Mapping[str, Broken] = {
     ),
 }
 
-_LEAF: Callable[[Definition], Any] = vars(multiway_joins)["_leaf"]
+_LEAF: Callable[[Definition], Any] = vars(multiway_joins)["_join_input"]
 
 CHAINING: Mapping[str, Broken] = {
     "a predicate that may raise is asked between joins": never_raising(multiway_joins),
     "columns that are equal to one are not equal to each other": without(
-        multiway_joins, "_united", lambda same, one, other: (*same, frozenset((one, other)))
+        multiway_joins, "_unite_columns", lambda same, one, other: (*same, frozenset((one, other)))
     ),
     "a column is one of the first input": without(
         multiway_joins,
-        "_leaf",
+        "_join_input",
         lambda part: (_LEAF(part)[0], range(len(part.schema))),
     ),
     "columns are equal that nobody joined": without(
-        multiway_joins, "_united", lambda same, one, other: (frozenset((one, other)).union(*same),)
+        multiway_joins,
+        "_unite_columns",
+        lambda same, one, other: (frozenset((one, other)).union(*same),),
     ),
 }
 """What makes a chain of joins give the rows of the joins that are written."""

@@ -71,7 +71,7 @@ class _Chain(NamedTuple):
         return len(self.inputs) - 2 - self.more
 
 
-class _Found(NamedTuple):
+class _ChainSearch(NamedTuple):
     """The chains of a definition.
 
     Attributes:
@@ -96,9 +96,9 @@ def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -
     parts = [*tree.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
         return tree
-    tops = [_best(spine) for spine in _found(tree, parts, others).spines.values()]
+    tops = [_best_chain(spine) for spine in _find_chains(tree, parts, others).spines.values()]
     chosen = {id(part): chain for part, chain in tops if chain.saved > 0}
-    return _rebuilt(parts, chosen) if chosen else tree
+    return _rebuild(parts, chosen) if chosen else tree
 
 
 def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
@@ -109,13 +109,17 @@ def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
     parts = [*plan.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
         return {}
-    spines, ended = _found(plan, parts, NOBODYS)
-    whys = {id(p): ended[id(p.inputs[0])] for p in parts if _joins(p) and id(p.inputs[0]) in ended}
+    spines, ended = _find_chains(plan, parts, NOBODYS)
+    reasons = {
+        id(p): ended[id(p.inputs[0])]
+        for p in parts
+        if _is_chainable_join(p) and id(p.inputs[0]) in ended
+    }
     for spine in spines.values():
         for part, chain in spine:
-            if _joins(part) and len(chain.inputs) > LEAST:
-                whys[id(part)] = "a join of all would ask for as many arrangements as it saves"
-    return whys
+            if _is_chainable_join(part) and len(chain.inputs) > LEAST:
+                reasons[id(part)] = "a join of all would ask for as many arrangements as it saves"
+    return reasons
 
 
 def lookup_keys(plan: Definition) -> frozenset[Lookup]:
@@ -132,7 +136,9 @@ def lookup_keys(plan: Definition) -> frozenset[Lookup]:
     return frozenset(sought)
 
 
-def _found(tree: Definition, parts: Sequence[Definition], others: Container[Lookup]) -> _Found:
+def _find_chains(
+    tree: Definition, parts: Sequence[Definition], others: Container[Lookup]
+) -> _ChainSearch:
     fixed, uses = parts_with_fixed_columns(parts), tree.uses
     spines: dict[int, list[tuple[Definition, _Chain]]] = {}
     ended: dict[int, str] = {}
@@ -144,25 +150,25 @@ def _found(tree: Definition, parts: Sequence[Definition], others: Container[Look
         if spine and uses[id(below)] > 1:
             ended[id(below)], spine = "others read them", []
         if spine:
-            chain = _extended(part, spine[-1][1], others)
+            chain = _extend_chain(part, spine[-1][1], others)
         else:
             chain = ended.get(id(below)) if part.op in _BETWEEN else None
         if isinstance(chain, str):
-            ended[id(below if _joins(part) else part)] = chain
-        if not isinstance(chain, _Chain) and _joins(part):
-            spine, chain = [], _extended(part, _alone(below), others)
+            ended[id(below if _is_chainable_join(part) else part)] = chain
+        if not isinstance(chain, _Chain) and _is_chainable_join(part):
+            spine, chain = [], _extend_chain(part, _chain_of_one(below), others)
         if isinstance(chain, _Chain):
             spine.append((part, chain))
             spines[id(part)] = spine
-    return _Found(spines, ended)
+    return _ChainSearch(spines, ended)
 
 
-def _joins(part: Definition) -> bool:
+def _is_chainable_join(part: Definition) -> bool:
     """Returns True if a part is a join that can be in a chain."""
     return part.op == "join" and bool(part.params["left"])
 
 
-def _best(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition, _Chain]:
+def _best_chain(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition, _Chain]:
     """Returns the chain that saves most of those that extend each other; the shortest of these.
 
     It includes the projections and predicates above its last join.
@@ -171,13 +177,13 @@ def _best(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition, _Chai
     return [each for each in spine if len(each[1].inputs) == len(best.inputs)][-1]
 
 
-def _rebuilt(parts: Sequence[Definition], tops: Mapping[int, _Chain]) -> Definition:
+def _rebuild(parts: Sequence[Definition], tops: Mapping[int, _Chain]) -> Definition:
     made: dict[int, Definition] = {}
     for part in parts:
         chain = tops.get(id(part))
         if chain is not None:
             inputs = tuple([made[id(each)] for each in chain.inputs])
-            made[id(part)] = _joined(part, chain, inputs)
+            made[id(part)] = _multiway_join(part, chain, inputs)
             continue
         inputs = tuple([made[id(each)] for each in part.inputs])
         made[id(part)] = part
@@ -186,7 +192,7 @@ def _rebuilt(parts: Sequence[Definition], tops: Mapping[int, _Chain]) -> Definit
     return made[id(parts[-1])]
 
 
-def _joined(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> Definition:
+def _multiway_join(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> Definition:
     """Returns a multiway join in place of a part."""
     params = {
         "inputs": [number for number, _ in chain.ports],
@@ -199,37 +205,39 @@ def _joined(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> De
     return Definition("joins", part.schema, below, params)
 
 
-def _alone(part: Definition) -> _Chain:
+def _chain_of_one(part: Definition) -> _Chain:
     """Returns a chain with one part as its first input."""
-    leaf, places = _leaf(part)
+    leaf, places = _join_input(part)
     return _Chain((leaf,), (), (), (), tuple([(0, place) for place in places]))
 
 
-def _leaf(part: Definition) -> tuple[Definition, Sequence[int]]:
+def _join_input(part: Definition) -> tuple[Definition, Sequence[int]]:
     """Returns an input of a join, and the positions of its columns in it.
 
     For a projection or renaming of a named collection this is the collection, which others share.
     """
     leaf, places = part, [*range(len(part.schema))]
-    while _passes_on(leaf):
+    while _is_projection(leaf):
         places = [leaf.params["outputs"][place] for place in places]
         leaf = leaf.inputs[0]
     return (leaf, places) if leaf.is_ref else (part, range(len(part.schema)))
 
 
-def _passes_on(part: Definition) -> bool:
+def _is_projection(part: Definition) -> bool:
     """Returns True if a part is a projection of its input."""
     if part.op != "select":
         return False
     return all(isinstance(place, int) for place in part.params["outputs"])
 
 
-def _extended(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Chain | str | None:
+def _extend_chain(
+    part: Definition, inner: _Chain, others: Container[Lookup]
+) -> _Chain | str | None:
     """Returns the chain of the first input extended by a part, or why it ends there."""
     match part.op:
         case "join" if part.params["left"]:
             return _with_join(part, inner, others)
-        case "select" if _passes_on(part):
+        case "select" if _is_projection(part):
             columns = [inner.columns[place] for place in part.params["outputs"]]
             return inner._replace(columns=tuple(columns))
         case "select":
@@ -240,16 +248,16 @@ def _extended(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Ch
 
 
 def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Chain | str:
-    right, places = _leaf(part.inputs[1])
+    right, places = _join_input(part.inputs[1])
     number = len(inner.inputs)
     key = tuple([places[place] for place in part.params["right"]])
     left = [inner.columns[place] for place in part.params["left"]]
     same = inner.same
     for one, other in zip(left, key, strict=True):
-        same = _united(same, one, (number, other))
-    port = _port(inner, left)
-    kept = not isinstance(port, str) and _lookup(inner.inputs[port[0]], port[1]) in others
-    if inner.tests and not kept:
+        same = _unite_columns(same, one, (number, other))
+    port = _lookup_port(inner, left)
+    maintained = not isinstance(port, str) and _lookup(inner.inputs[port[0]], port[1]) in others
+    if inner.tests and not maintained:
         return _SIEVED
     if isinstance(port, str):
         return port
@@ -258,11 +266,11 @@ def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _C
         inner.columns[place] if side == 0 else (number, places[place])
         for side, place in part.params["outputs"]
     ]
-    more = inner.more + (number > 1 and port not in inner.ports and not kept)
+    more = inner.more + (number > 1 and port not in inner.ports and not maintained)
     return _Chain((*inner.inputs, right), tuple(ports), same, inner.tests, tuple(columns), more)
 
 
-def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | str:
+def _lookup_port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | str:
     """Returns the lookup key that finds the partners of a new input.
 
     Returns text instead if that would store rows for this input alone: the reason.
@@ -286,7 +294,9 @@ def _lookup(part: Definition, key: tuple[int, ...]) -> Lookup | None:
     return (part.name, key) if part.is_ref else None
 
 
-def _united(same: Sequence[frozenset[Spot]], one: Spot, other: Spot) -> tuple[frozenset[Spot], ...]:
+def _unite_columns(
+    same: Sequence[frozenset[Spot]], one: Spot, other: Spot
+) -> tuple[frozenset[Spot], ...]:
     """Returns sets of equal columns after two columns were declared equal."""
     both = frozenset((one, other)).union(*(each for each in same if one in each or other in each))
     return (*(each for each in same if each.isdisjoint(both)), both)
@@ -297,7 +307,7 @@ def _with_filter(part: Definition, inner: _Chain) -> _Chain | None:
     tests = []
     schema = part.inputs[0].schema
     for text in conjuncts(part.params["predicate"]):
-        predicate = _compiled(text, part)
+        predicate = _compiled_predicate(text, part)
         if predicate is None or not predicate.local or predicate.raises:
             return None
         if not predicate.deterministic:
@@ -313,7 +323,7 @@ def _with_filter(part: Definition, inner: _Chain) -> _Chain | None:
     return inner._replace(tests=(*inner.tests, *tests))
 
 
-def _compiled(sql: str, part: Definition) -> Expression | None:
+def _compiled_predicate(sql: str, part: Definition) -> Expression | None:
     """Returns a predicate over the columns that a filter reads; None if it does not compile."""
     settings = of_params(part.params)
     try:

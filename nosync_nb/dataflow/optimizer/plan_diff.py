@@ -27,31 +27,31 @@ def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
     if written is plan:
         return {}
     before: dict[str, Heights] = {}
-    for text, heights in _asked(written):
+    for text, heights in _conjuncts_with_heights(written):
         before.setdefault(text, heights)
-    told: dict[int, list[str]] = {}
-    for part, heights in _filters(plan):
+    moves: dict[int, list[str]] = {}
+    for part, heights in _filters_with_heights(plan):
         for text in conjuncts(part.params["predicate"]):
-            there = before.get(text, {})
-            below = [op for op, count in there.items() if heights.get(op, 0) < count]
+            heights_before = before.get(text, {})
+            below = [op for op, count in heights_before.items() if heights.get(op, 0) < count]
             if below:
-                told[id(part)] = sorted({*below, *told.get(id(part), [])})
-    return told
+                moves[id(part)] = sorted({*below, *moves.get(id(part), [])})
+    return moves
 
 
 def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]]:
     """Returns the columns that the plan omits, by `id` of the part in the plan. Cost: O(size)."""
     if written is plan:
         return {}
-    before, after = _kernels(written), _kernels(plan)
+    before, after = _non_linear_parts(written), _non_linear_parts(plan)
     if [part.op for part in before] != [part.op for part in after]:
         return {}
-    told = {}
+    pruned = {}
     for old, new in zip(before, after, strict=True):
-        gone = [name for name in old.schema.names if name not in new.schema.names]
-        if gone:
-            told[id(new)] = gone
-    return told
+        omitted = [name for name in old.schema.names if name not in new.schema.names]
+        if omitted:
+            pruned[id(new)] = omitted
+    return pruned
 
 
 def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
@@ -68,23 +68,23 @@ def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
     return {key: frozenset(places) for key, places in wanted.items()}
 
 
-def _kernels(tree: Definition) -> Sequence[Definition]:
+def _non_linear_parts(tree: Definition) -> Sequence[Definition]:
     """Returns the parts that are not row-wise."""
     return [part for part in tree.walk() if not is_linear(part)]
 
 
-def _asked(tree: Definition) -> Iterable[tuple[str, Heights]]:
+def _conjuncts_with_heights(tree: Definition) -> Iterable[tuple[str, Heights]]:
     """Yields the conjuncts of the filters of a definition, with the heights below each."""
-    for part, heights in _filters(tree):
+    for part, heights in _filters_with_heights(tree):
         for text in conjuncts(part.params["predicate"]):
             yield text, heights
 
 
-def _filters(tree: Definition) -> Iterable[tuple[Definition, Heights]]:
+def _filters_with_heights(tree: Definition) -> Iterable[tuple[Definition, Heights]]:
     known: dict[int, Heights] = {}
     for part in tree.walk():
         below = [known[id(each)] for each in part.inputs]
-        heights = below[0] if len(below) == 1 else _highest(below)
+        heights = below[0] if len(below) == 1 else _max_heights(below)
         if part.op == "joins":
             joins = len({*part.params["inputs"]}) - 1
             heights = {**heights, "join": heights.get("join", 0) + joins}
@@ -95,6 +95,6 @@ def _filters(tree: Definition) -> Iterable[tuple[Definition, Heights]]:
             yield part, heights
 
 
-def _highest(each: Sequence[Heights]) -> Heights:
+def _max_heights(each: Sequence[Heights]) -> Heights:
     words = {word for heights in each for word in heights}
     return {word: max(heights.get(word, 0) for heights in each) for word in words}

@@ -48,15 +48,15 @@ class PlanSet:
         asks: the lookups of the default plan.
     """
 
-    def __init__(self, tree: Definition, made: _Made) -> None:
+    def __init__(self, tree: Definition, made: _CachedPlans) -> None:
         self.wishes = made.wishes
         self.asks = made.asks
         self._tree = tree
-        self._made = made
+        self._cached = made
 
     def by(self, others: frozenset[Lookup]) -> Definition:
         """Returns the plan for the wishes that others support."""
-        made, tree = self._made, self._tree
+        made, tree = self._cached, self._tree
         if others not in made.plans:
             joined = with_multiway_joins(tree if made.narrow is None else made.narrow, others)
             made.plans[others] = None if joined is tree else joined
@@ -75,7 +75,7 @@ class PlanSet:
         )
 
 
-class _Made(NamedTuple):
+class _CachedPlans(NamedTuple):
     """Plans of a definition; None represents the definition itself.
 
     A reference to the definition would keep its own key in the cache alive.
@@ -91,14 +91,14 @@ class _Made(NamedTuple):
     asks: frozenset[Lookup]
 
 
-class _Every:
+class _AllLookups:
     """A set that contains every lookup."""
 
     def __contains__(self, lookup: object) -> bool:
         return lookup is not None
 
 
-_PLANS: WeakKeyDictionary[Definition, _Made] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[Definition, _CachedPlans] = WeakKeyDictionary()
 
 
 def plan_definition(
@@ -121,16 +121,16 @@ def plans_for_catalog(tree: Definition, types: Types | None) -> PlanSet:
     """Returns the plans of a definition. Cost: as for `plan_definition`."""
     made = _PLANS.get(tree)
     if made is None:
-        made = _PLANS[tree] = _made(tree, types)
+        made = _PLANS[tree] = _make_plans(tree, types)
     return PlanSet(tree, made)
 
 
-def _made(tree: Definition, types: Types | None) -> _Made:
+def _make_plans(tree: Definition, types: Types | None) -> _CachedPlans:
     if tree.size > PLANNED_MAX:
-        return _Made(None, {NOBODYS: None}, NOBODYS, lookup_keys(tree))
+        return _CachedPlans(None, {NOBODYS: None}, NOBODYS, lookup_keys(tree))
     narrow = with_pruned_columns(with_pushed_filters(tree), types)
     plan = with_multiway_joins(narrow)
     asks = lookup_keys(plan)
-    wishes = lookup_keys(with_multiway_joins(narrow, _Every())) - asks
+    wishes = lookup_keys(with_multiway_joins(narrow, _AllLookups())) - asks
     plans = {NOBODYS: None if plan is tree else plan}
-    return _Made(None if narrow is tree else narrow, plans, wishes, asks)
+    return _CachedPlans(None if narrow is tree else narrow, plans, wishes, asks)

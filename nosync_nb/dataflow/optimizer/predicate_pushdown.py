@@ -29,7 +29,7 @@ _PASSING = ("concat", "negate", "distinct", "consolidate", "except_all", "subtra
 """Operators whose output contains a row only for equal rows of the inputs."""
 
 
-class _Ask(NamedTuple):
+class _Conjunct(NamedTuple):
     """A conjunct that is being pushed down: its text, and its original filter."""
 
     text: str
@@ -40,10 +40,10 @@ def with_pushed_filters(tree: Definition) -> Definition:
     """Returns an equivalent definition with its filters pushed down; itself if no filter moves."""
     if not any(part.op == "filter" and not part.functions for part in tree.walk()):
         return tree
-    return run_trampoline(_Pushing(tree).build(tree, ()))
+    return run_trampoline(_FilterPusher(tree).build(tree, ()))
 
 
-class _Pushing:
+class _FilterPusher:
     """Pushes the filters of one definition."""
 
     def __init__(self, tree: Definition) -> None:
@@ -52,69 +52,69 @@ class _Pushing:
         self.fixed = parts_with_fixed_columns(parts)
         self.built: dict[int, Definition] = {}
 
-    def build(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:
+    def build(self, part: Definition, asked: Sequence[_Conjunct]) -> Call[Definition]:
         """Returns a part with its filters pushed down, including the conjuncts from above it."""
         if not asked:
             known = self.built.get(id(part))
             if known is None:
-                known = self.built[id(part)] = yield self._built(part, ())
+                known = self.built[id(part)] = yield self._build_part(part, ())
             return known
         if not self._is_open(part):
             base: Definition = yield self.build(part, ())
-            return _filtered(base, asked)
-        made: Definition = yield self._built(part, asked)
+            return _with_filters(base, asked)
+        made: Definition = yield self._build_part(part, asked)
         return made
 
     def _is_open(self, part: Definition) -> bool:
         """Returns True if filters may be pushed into a part, because it has no other reader."""
         return self.uses[id(part)] == 1 and id(part) not in self.fixed
 
-    def _built(self, part: Definition, asked: Sequence[_Ask]) -> Call[Definition]:
+    def _build_part(self, part: Definition, asked: Sequence[_Conjunct]) -> Call[Definition]:
         """Returns a part with pushed inputs, and with the conjuncts that must stay above it."""
         if id(part) in self.fixed:
-            return _filtered(part, asked)
-        if part.op == "filter" and _is_sure(part):
-            own = [_Ask(text, part) for text in conjuncts(part.params["predicate"])]
+            return _with_filters(part, asked)
+        if part.op == "filter" and _cannot_raise(part):
+            own = [_Conjunct(text, part) for text in conjuncts(part.params["predicate"])]
             below: Definition = yield self.build(part.inputs[0], [*own, *asked])
             return below
-        above, sides = self._divided(part, asked)
+        above, sides = self._divide(part, asked)
         inputs: list[Definition] = []
         for each, wanted in zip(part.inputs, sides, strict=True):
             inputs.append((yield self.build(each, wanted)))
         made = part
         if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
             made = Definition(part.op, part.schema, tuple(inputs), part.params, part.captured)
-        return _filtered(made, above)
+        return _with_filters(made, above)
 
-    def _divided(
-        self, part: Definition, asked: Sequence[_Ask]
-    ) -> tuple[list[_Ask], list[list[_Ask]]]:
+    def _divide(
+        self, part: Definition, asked: Sequence[_Conjunct]
+    ) -> tuple[list[_Conjunct], list[list[_Conjunct]]]:
         """Returns the conjuncts that stay above a part, and those for each of its inputs."""
-        above: list[_Ask] = []
-        sides: list[list[_Ask]] = [[] for _ in part.inputs]
+        above: list[_Conjunct] = []
+        sides: list[list[_Conjunct]] = [[] for _ in part.inputs]
         for ask in asked:
-            chosen = _sides(part, ask)
-            if not chosen or not all(self._is_worth(part.inputs[side]) for side in chosen):
+            chosen = _target_inputs(part, ask)
+            if not chosen or not all(self._is_worthwhile(part.inputs[side]) for side in chosen):
                 above.append(ask)
                 continue
             for side in chosen:
                 sides[side].append(ask)
         return above, sides
 
-    def _is_worth(self, part: Definition) -> bool:
+    def _is_worthwhile(self, part: Definition) -> bool:
         """Returns True if a filter on an input saves work."""
         return not part.is_ref and self._is_open(part)
 
 
-def _is_sure(part: Definition) -> bool:
+def _cannot_raise(part: Definition) -> bool:
     """Returns True if a filter is an expression that no row can make raise."""
     if part.functions:
         return False
-    predicate = _compiled(part.params["predicate"], part.inputs[0], part)
+    predicate = _compiled_predicate(part.params["predicate"], part.inputs[0], part)
     return predicate is not None and not predicate.raises and predicate.deterministic
 
 
-def _compiled(sql: str, source: Definition, origin: Definition) -> Expression | None:
+def _compiled_predicate(sql: str, source: Definition, origin: Definition) -> Expression | None:
     """Returns a predicate over the columns of a part; None if it does not compile."""
     settings = of_params(origin.params)
     try:
@@ -125,9 +125,9 @@ def _compiled(sql: str, source: Definition, origin: Definition) -> Expression | 
         return None
 
 
-def _sides(part: Definition, ask: _Ask) -> Sequence[int]:
+def _target_inputs(part: Definition, ask: _Conjunct) -> Sequence[int]:
     """Returns the inputs into which a conjunct can be pushed; none: it stays above the part."""
-    predicate = _compiled(ask.text, part, ask.origin)
+    predicate = _compiled_predicate(ask.text, part, ask.origin)
     if predicate is None or not predicate.columns:
         return ()
     columns = predicate.columns
@@ -146,17 +146,21 @@ def _sides(part: Definition, ask: _Ask) -> Sequence[int]:
 
 
 def _means_the_same(
-    part: Definition, source: Definition, ask: _Ask, columns: Sequence[int], places: Sequence[int]
+    part: Definition,
+    source: Definition,
+    ask: _Conjunct,
+    columns: Sequence[int],
+    places: Sequence[int],
 ) -> bool:
     """Returns True if a predicate reads the same columns from an input as from the part."""
     fields = part.schema.fields
     if any(source.schema.fields[p] != fields[c] for c, p in zip(columns, places, strict=True)):
         return False
-    there = _compiled(ask.text, source, ask.origin)
-    return there is not None and {*there.columns} == {*places} and not there.raises
+    pushed = _compiled_predicate(ask.text, source, ask.origin)
+    return pushed is not None and {*pushed.columns} == {*places} and not pushed.raises
 
 
-def _filtered(base: Definition, asked: Sequence[_Ask]) -> Definition:
+def _with_filters(base: Definition, asked: Sequence[_Conjunct]) -> Definition:
     """Returns a part with filters above it; complete filters in their old position are reused."""
     texts: dict[int, list[str]] = {}
     origins: dict[int, Definition] = {}

@@ -43,12 +43,12 @@ def with_pruned_columns(tree: Definition, types: Types | None) -> Definition:
     Cost: O(size), and the compilation of its expressions.
     """
     try:
-        return _Pruning(tree, types).tree()
+        return _ColumnPruner(tree, types).tree()
     except (LostColumnError, NosyncError):  # as written it does not compile either, or not now
         return tree
 
 
-class _Pruning:
+class _ColumnPruner:
     """Prunes one definition.
 
     Attributes:
@@ -66,7 +66,7 @@ class _Pruning:
         self.arranged: set[int] = set()
         self.wanted[id(tree)].update(range(len(tree.schema)))
         for part in reversed(self.parts):
-            self._ask(part)
+            self._record_reads(part)
         self.made: dict[int, tuple[Definition, tuple[int, ...]]] = {}
 
     def tree(self) -> Definition:
@@ -75,7 +75,7 @@ class _Pruning:
             self.made[id(part)] = self._narrow(part)
         return self.made[id(self.parts[-1])][0]
 
-    def _ask(self, part: Definition) -> None:
+    def _record_reads(self, part: Definition) -> None:
         """Records the columns that a part reads, after all of its readers."""
         wanted, spec = self.wanted[id(part)], SPECS.get(part.op)
         if spec is None or id(part) in self.fixed:
@@ -83,7 +83,7 @@ class _Pruning:
         else:
             wanted |= spec.firm(part)
             if not wanted:
-                wanted |= _least(part.schema)
+                wanted |= _narrowest_column(part.schema)
             reads = spec.reads(part, frozenset(wanted), self.types)
         self.reads[id(part)] = reads
         for each, places in zip(part.inputs, reads, strict=True):
@@ -103,12 +103,12 @@ class _Pruning:
         if spec.narrowed is not None and kept != every:
             params, have = spec.narrowed(part, kept), kept
         inputs = [
-            self._trimmed(part, each, reads)
+            self._trim_input(part, each, reads)
             for each, reads in zip(part.inputs, self.reads[id(part)], strict=True)
         ]
         below = tuple([each for each, _ in inputs])
         if have == every and all(a is b for a, b in zip(below, part.inputs, strict=True)):
-            return self._ended(part, part, every, kept)
+            return self._trim_output(part, part, every, kept)
         schema = Schema([part.schema.fields[i] for i in have])
         remains = [
             RemainingColumns(left, {i: _UNREAD for i in range(len(each.schema)) if i not in left})
@@ -120,9 +120,9 @@ class _Pruning:
             schema = Schema([field for i, field in enumerate(schema.fields) if i not in lost])
             have = tuple(place for i, place in enumerate(have) if i not in lost)
         narrow = Definition(part.op, schema, below, params, part.captured)
-        return self._ended(part, narrow, have, kept)
+        return self._trim_output(part, narrow, have, kept)
 
-    def _trimmed(
+    def _trim_input(
         self, part: Definition, each: Definition, reads: Places
     ) -> tuple[Definition, tuple[int, ...]]:
         """Returns an input without unread columns, if its reader would copy or compare them."""
@@ -130,16 +130,16 @@ class _Pruning:
         carries = (is_linear(part) and part.op != "select") or part.op == "concat"
         if not carries or reads.issuperset(have):
             return made, have
-        left = reads or _least(each.schema)
-        return _picked(made, have, tuple(sorted(left)))
+        left = reads or _narrowest_column(each.schema)
+        return _project(made, have, tuple(sorted(left)))
 
-    def _ended(
+    def _trim_output(
         self, part: Definition, made: Definition, have: tuple[int, ...], kept: tuple[int, ...]
     ) -> tuple[Definition, tuple[int, ...]]:
         """Returns a part without its unread columns, if a reader arranges it."""
         if have == kept or not is_linear(part) or id(part) not in self.arranged:
             return made, have
-        return _picked(made, have, kept)
+        return _project(made, have, kept)
 
 
 def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
@@ -152,14 +152,14 @@ def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
     return fixed
 
 
-def _picked(
+def _project(
     made: Definition, have: tuple[int, ...], kept: tuple[int, ...]
 ) -> tuple[Definition, tuple[int, ...]]:
     """Returns a projection of a part whose columns have the positions `have`."""
     return made.columns([have.index(place) for place in kept]), kept
 
 
-def _least(schema: Schema) -> set[int]:
+def _narrowest_column(schema: Schema) -> set[int]:
     """Returns a column for rows that are only counted: one of fixed width, if there is one."""
     places = range(len(schema))
     return {min(places, key=lambda i: (schema.types[i] not in FIXED, i))} if places else set()

@@ -147,7 +147,7 @@ class Delta:
             return self.later[0].in_files
         if self.pending is not None or self.loose is not None:
             return True
-        return any(held.refs for held in self.held.values())
+        return any(arranged.refs for arranged in self.held.values())
 
     @property
     def is_pending(self) -> bool:
@@ -166,7 +166,7 @@ class Delta:
     @property
     def is_apart(self) -> bool:
         """True if the rows are in several parts, in one of their orders."""
-        return any(len(held.parts) > 1 for held in self.held.values())
+        return any(len(arranged.parts) > 1 for arranged in self.held.values())
 
     @property
     def from_frame(self) -> int:
@@ -195,7 +195,7 @@ class Delta:
         """The files of the rows, in one of their orders."""
         if self.loose is not None:
             return self.loose.refs
-        return next((held.refs for held in self.held.values() if held.refs), ())
+        return next((arranged.refs for arranged in self.held.values() if arranged.refs), ())
 
     @property
     def updates(self) -> Updates:
@@ -211,8 +211,8 @@ class Delta:
             elif self.loose is not None:
                 self._updates = concat_updates(self.loose.parts, self.types)
             else:
-                held = next(iter(self.held.values()))
-                self._updates = concat_updates([p.updates for p in held.parts], self.types)
+                arranged = next(iter(self.held.values()))
+                self._updates = concat_updates([p.updates for p in arranged.parts], self.types)
         return self._updates
 
     def narrowed(self, wanted: AbstractSet[int] | None) -> Updates:
@@ -223,7 +223,7 @@ class Delta:
         """
         if wanted is None or self._updates is not None or not self.is_apart:
             return self.updates
-        parts = next(held.parts for held in self.held.values() if len(held.parts) > 1)
+        parts = next(arranged.parts for arranged in self.held.values() if len(arranged.parts) > 1)
         columns: list[Column] = [
             rows.concat([part.columns[i] for part in parts], type_)
             if i in wanted
@@ -234,17 +234,17 @@ class Delta:
 
     def batch(self, layout: Layout) -> Batch:
         """Returns the change arranged; consolidated even if the updates are not."""
-        held = self.held.get(layout)
-        if held is not None:
-            return joined_updates(layout, held.parts)
+        arranged = self.held.get(layout)
+        if arranged is not None:
+            return joined_updates(layout, arranged.parts)
         other = next(iter(self.held.values()), None)
         if other is not None and len(other.parts) == 1:
-            known = other.parts[0]
-            batch = arrange(layout, known.updates, rhash=known.rhash)
+            part = other.parts[0]
+            batch = arrange(layout, part.updates, rhash=part.rhash)
         elif other is not None and len(self) > SMALL_ROWS:
             batch = rearrange_parts(layout, other.parts)
         elif len(self.updates.diff) <= SMALL_ROWS:
-            batch = self._marked().arranged(layout)
+            batch = self._with_lazy_hashes().arranged(layout)
         else:
             batch = arrange(layout, self.updates)  # hashes of many rows are not cached
         self.held[layout] = ArrangedChange((batch,))
@@ -256,14 +256,14 @@ class Delta:
         Parts in files are mapped, so a caller that reads them one by one has one of them in memory.
         """
         if layout is not None:
-            held = self.held.get(layout)
-            return (self.batch(layout),) if held is None else held.parts
-        held = next(iter(self.held.values()), None)
-        if self._updates is not None or self.later is not None or held is None:
+            arranged = self.held.get(layout)
+            return (self.batch(layout),) if arranged is None else arranged.parts
+        arranged = next(iter(self.held.values()), None)
+        if self._updates is not None or self.later is not None or arranged is None:
             return (self.updates,)
-        return [part.updates for part in held.parts]
+        return [part.updates for part in arranged.parts]
 
-    def _marked(self) -> LazyHashes:
+    def _with_lazy_hashes(self) -> LazyHashes:
         """Returns the updates of a small change with the hashes that are known."""
         if self._hashes is None:
             self._hashes = LazyHashes(self.types, self.updates)
@@ -278,11 +278,11 @@ class Delta:
             return None
         few = self._summed
         if few is None:
-            given = self.updates
-            updates = consolidate_few(self.types, given)
+            unsummed = self.updates
+            updates = consolidate_few(self.types, unsummed)
             if updates is None:
                 return None
-            if updates is not given:
+            if updates is not unsummed:
                 self._updates, self._hashes = updates, None
                 self._hashed.clear()
             few = self._summed = Batch(
@@ -294,25 +294,25 @@ class Delta:
         """Returns the change with the hashes of a layout; unordered if it is small."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
             return self.batch(layout)
-        known = self._hashed
-        if layout in known:
-            batch = known[layout]
+        cached = self._hashed
+        if layout in cached:
+            batch = cached[layout]
         elif self.summed() is not None:
             columns, diff = self.updates
-            khash = self._marked().of(layout.places)
-            batch = known[layout] = Batch(UNORDERED, columns, khash, khash, diff)
+            khash = self._with_lazy_hashes().of(layout.places)
+            batch = cached[layout] = Batch(UNORDERED, columns, khash, khash, diff)
         else:
-            batch = known[layout] = self._marked().unordered(layout)
+            batch = cached[layout] = self._with_lazy_hashes().unordered(layout)
         return self.batch(layout) if batch is None else batch
 
     def layer(self, layout: Layout, epoch: int) -> Layer:
         """Returns the change as a layer over `[epoch, epoch + 1)`; young if it is unordered."""
         if not self.held:
             return is_recent_layer(self.updates, layout, epoch)
-        held = self.held.get(layout)
-        if held is None or not held.refs:
-            held = ArrangedChange((self.batch(layout),))
-        return layer_of(held, layout, epoch)
+        arranged = self.held.get(layout)
+        if arranged is None or not arranged.refs:
+            arranged = ArrangedChange((self.batch(layout),))
+        return layer_of(arranged, layout, epoch)
 
 
 def file_bytes(deltas: Iterable[Delta | None]) -> int:

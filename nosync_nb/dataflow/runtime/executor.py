@@ -97,56 +97,56 @@ def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> Operat
     """Runs an operator's kernel in this process."""
     operator = node.operator
     assert operator is not None
-    apart = False
+    in_parts = False
     for delta in deltas:  # no any(): it costs more at each step of a small epoch
         if delta is not None and delta.held and delta.is_apart:
-            apart = True
-    if apart and (operator.additive or operator.legs(deltas, step) is not None):
-        output = _piecewise(operator, deltas, step)
+            in_parts = True
+    if in_parts and (operator.additive or operator.legs(deltas, step) is not None):
+        output = _run_by_file(operator, deltas, step)
     else:
-        output = _at_once(operator, deltas, step)
+        output = _run_whole_change(operator, deltas, step)
     emitted: list[ArrangedChange | None] = []
     if step.emitted:
         emitted = [
             None if b is None or not len(b.diff) else ArrangedChange((b,)) for b in step.emitted
         ]
-    made = None
+    result = None
     if output is not None and len(output.diff):
-        made = Delta(operator.types, output)
-    return OperatorResult(made, emitted, step.touched, step.placement or "in process")
+        result = Delta(operator.types, output)
+    return OperatorResult(result, emitted, step.touched, step.placement or "in process")
 
 
-def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
+def _run_whole_change(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
     """Runs a kernel over the whole change."""
-    given: list[Updates | Batch | None] = []
+    inputs: list[Updates | Batch | None] = []
     for port, (layout, delta) in enumerate(zip(operator.layouts, deltas, strict=True)):
         if delta is None:
-            given.append(None)
+            inputs.append(None)
         elif layout is None or operator.loose:
-            given.append(delta.narrowed(operator.used(port)) if delta.held else delta.updates)
+            inputs.append(delta.narrowed(operator.used(port)) if delta.held else delta.updates)
         else:
-            given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
-    step.give(given)
+            inputs.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
+    step.give(inputs)
     return operator.step(step)
 
 
-def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
+def _run_by_file(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
     """Runs a kernel over changes with several files, one file after the other.
 
     With lookup stages, only the order of an input that the stage needs is read.
     """
     outputs = []
-    legs = operator.legs(deltas, step)
-    ways: list[tuple[int, Callable[[Step], Updates | None]]]
-    if legs is None:
-        ways = [(port, operator.step) for port in range(len(deltas))]
+    stages = operator.legs(deltas, step)
+    kernels: list[tuple[int, Callable[[Step], Updates | None]]]
+    if stages is None:
+        kernels = [(port, operator.step) for port in range(len(deltas))]
     else:
-        ways = [(leg.port, partial(operator.walk, leg)) for leg in legs]
-    for port, way in ways:
+        kernels = [(stage.port, partial(operator.walk, stage)) for stage in stages]
+    for port, kernel in kernels:
         delta = deltas[port]
         for piece in delta.pieces(operator.layouts[port]) if delta is not None else ():
             step.give([piece if at == port else None for at in range(len(deltas))])
-            output = way(step)
+            output = kernel(step)
             if output:
                 outputs.append(output)
     return concat_updates(outputs, operator.types) if outputs else None
@@ -168,14 +168,16 @@ def run_lookup_stages(
 
     Cost: a Spark query for each hop but the last of each stage, which the reader performs.
     """
-    runs = _Runs(bulk, node, step)
-    parts = [part for leg in legs if (part := runs.leg(leg, deltas[leg.port])) is not None]
+    runs = _LookupStageRuns(bulk, node, step)
+    parts = [
+        part for stage in legs if (part := runs.run_stage(stage, deltas[stage.port])) is not None
+    ]
     if not parts:
         return OperatorResult(None, [], runs.touched, runs.placement or "in process")
-    return runs.together(parts, fuse=fuse)
+    return runs.summed(parts, fuse=fuse)
 
 
-class _Runs:
+class _LookupStageRuns:
     """The runs of one step, each with a substitute for the real node."""
 
     def __init__(self, bulk: BulkExecutor, node: Node, step: Step) -> None:
@@ -185,37 +187,39 @@ class _Runs:
         self.touched = 0
         self.placement = ""
 
-    def leg(self, leg: LookupStage, delta: Delta | None) -> Delta | None:
+    def run_stage(self, stage: LookupStage, delta: Delta | None) -> Delta | None:
         """Returns the output of one lookup stage, in files; None if it is empty."""
-        for at, hop in enumerate(leg.hops):
-            row = leg.start if not at else leg.hops[at - 1].sieve
+        for index, hop in enumerate(stage.hops):
+            row = stage.start if not index else stage.hops[index - 1].sieve
             if delta is None:
                 return None
-            given = delta if row is None else self._later(delta, row)
-            join, number, stage = hop.operator, self.node.id, self.node.stage
-            node = Node(number, "", join.types, stage, operator=join, inputs=(0, 1))
+            change = delta if row is None else self._deferred(delta, row)
+            join, number, stage_name = hop.operator, self.node.id, self.node.stage
+            node = Node(number, "", join.types, stage_name, operator=join, inputs=(0, 1))
             # Only the last hop may be deferred, because a lookup needs the size of its input.
-            ends = at == len(leg.hops) - 1
-            delta = self._run(node, [given, None], [None, hop.trace], fuse=ends).delta
+            is_last = index == len(stage.hops) - 1
+            delta = self._run_substitute(
+                node, [change, None], [None, hop.trace], fuse=is_last
+            ).delta
         if delta is None:
             return None
-        last = leg.hops[-1].sieve
-        given = delta if last is None else self._later(delta, last)
-        return self._later(given, Select(leg.outputs, Schema([])))
+        last = stage.hops[-1].sieve
+        change = delta if last is None else self._deferred(delta, last)
+        return self._deferred(change, Select(stage.outputs, Schema([])))
 
-    def together(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
+    def summed(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
         """Returns the sum of the lookup stages as the output of the node."""
         node = self.node.copied()
         node.run_by(Concat(node.types, len(parts)), range(len(parts)), int)
-        done = self._run(node, [*parts], [None for _ in parts], fuse=fuse)
-        return OperatorResult(done.delta, [], self.touched, self.placement)
+        result = self._run_substitute(node, [*parts], [None for _ in parts], fuse=fuse)
+        return OperatorResult(result.delta, [], self.touched, self.placement)
 
-    def _later(self, delta: Delta, row: RowPiece) -> Delta:
+    def _deferred(self, delta: Delta, row: RowPiece) -> Delta:
         """Returns a change with a deferred row-wise operator, which the next run performs."""
         linear = Linear((row,), row.types_after(delta.types))
         return Delta(linear.types, later=(delta, linear, self.step))
 
-    def _run(
+    def _run_substitute(
         self,
         node: Node,
         deltas: list[Delta | None],
@@ -231,7 +235,7 @@ class _Runs:
             for i, layout in enumerate(operator.layouts)
         ]
         step = Step((), traces, traces, (), stage=node.stage, first=self.step.first)
-        done = self.bulk.run(node, deltas, step, Graph(inputs), fuse=fuse)
-        self.touched += done.touched
-        self.placement = joined_placement(self.placement, done.placement)
-        return done
+        result = self.bulk.run(node, deltas, step, Graph(inputs), fuse=fuse)
+        self.touched += result.touched
+        self.placement = joined_placement(self.placement, result.placement)
+        return result

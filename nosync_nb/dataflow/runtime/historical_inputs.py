@@ -35,9 +35,9 @@ class HistoricalInputs:
 
     def add(self, draft: EpochResult) -> None:
         """Adds the log records of a draft."""
-        for number, layout, held in draft.logged:
+        for number, layout, arranged in draft.logged:
             added = self._added.setdefault(number, [])
-            for part in held.parts:
+            for part in arranged.parts:
                 batch = part if part.layout == layout else arrange(layout, part.updates)
                 added.append((draft.epoch, batch))
 
@@ -52,7 +52,7 @@ class HistoricalInputs:
         whole = EpochRanges.of(range(self.now + 1))
         for node in nodes:
             assert node.log is not None
-            whole &= EpochRanges.of(*_single(self._history.epochs(node.log, self.now)))
+            whole &= EpochRanges.of(*_unit_steps(self._history.epochs(node.log, self.now)))
             for lower, upper in self.gaps.get(node.log, ()):
                 whole &= EpochRanges.of(range(lower), range(upper, self.now + 1))
         return whole
@@ -81,7 +81,7 @@ class HistoricalInputs:
         return total_of(batches, node.log_layout)
 
 
-def _single(epochs: Iterable[range]) -> Iterator[range]:
+def _unit_steps(epochs: Iterable[range]) -> Iterator[range]:
     """Yields the same epochs in ranges of step 1; downsampled history has larger steps."""
     for each in epochs:
         if each.step == 1:

@@ -156,7 +156,7 @@ class Runner:
                 except CountError as error:
                     raise named_count_error(error, node.stage, node.operator.name) from None
                 if draft.largest > SMALL_ROWS:
-                    self._let_go(node, changed, deltas)
+                    self._release_changes(node, changed, deltas)
         return draft
 
     def first_run(
@@ -174,31 +174,31 @@ class Runner:
         node `step` is called, which may end the run by an exception.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
-        there, draft = held or old, EpochResult(version, version.epoch)
-        nodes = there.nodes
-        whole: dict[int, Delta] = {}
-        for node in self.graph.since(there).fresh:
-            before = nodes.get(node.id) if node.id not in new else _logged(node, old)
+        previous, draft = held or old, EpochResult(version, version.epoch)
+        nodes = previous.nodes
+        contents: dict[int, Delta] = {}
+        for node in self.graph.since(previous).fresh:
+            before = nodes.get(node.id) if node.id not in new else _node_of_log(node, old)
             if before is not None:
                 self._rearrange(node, before, draft)
             if node.id not in new or node.operator is None or node.frozen:
                 continue
             if step is not None:
                 step()
-            deltas = [self._whole(i, draft, whole, new, nodes) for i in node.inputs]
+            deltas = [self._full_contents(i, draft, contents, new, nodes) for i in node.inputs]
             first = node.operator.global_row
             if first or any(d is not None for d in deltas):
                 try:
-                    self._run(node, deltas, {}, draft, first=True, there=before is not None)
+                    self._run(node, deltas, {}, draft, first=True, published=before is not None)
                 except CountError as error:
                     raise named_count_error(error, node.stage, node.operator.name) from None
-            self._begin(node, draft)
-            self._let_go(node, draft.deltas, deltas)
+            self._log_memo_begin(node, draft)
+            self._release_changes(node, draft.deltas, deltas)
             for number in self.ports.last.get(node.id, ()):
-                whole.pop(number, None)
+                contents.pop(number, None)
         return draft
 
-    def _begin(self, node: Node, draft: EpochResult) -> None:
+    def _log_memo_begin(self, node: Node, draft: EpochResult) -> None:
         """Logs that traces of memoised results begin at this epoch, if they have no rows yet.
 
         Failure: 1. A stage memoises nothing before some epoch, because it filters all rows out. 2.
@@ -223,7 +223,9 @@ class Runner:
         for number, layout in logs:
             draft.logged.append((number, layout, ArrangedChange((empty_batch(layout),))))
 
-    def _let_go(self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]) -> None:
+    def _release_changes(
+        self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]
+    ) -> None:
         """Drops unnamed changes that no later node reads. The caller publishes the named ones."""
         if self.spill is not None:
             self.spill.rest(file_bytes(read))
@@ -231,7 +233,7 @@ class Runner:
             if self.graph.nodes[number].name is None:
                 changed.pop(number, None)
 
-    def _contents(self, old: Node, draft: EpochResult) -> Delta:
+    def _node_contents(self, old: Node, draft: EpochResult) -> Delta:
         """Returns the contents of a node: as before, in files if they were, and as rearranged."""
         delta = contents_update(old, draft.traces)
         for layout, number in self.graph.nodes[old.id].traces.items():
@@ -240,20 +242,20 @@ class Runner:
                 delta.held[layout] = ArrangedChange(trace.layers[0].parts, trace.layers[0].files)
         return delta
 
-    def _whole(
+    def _full_contents(
         self,
         node_id: int,
         draft: EpochResult,
-        whole: dict[int, Delta],
+        contents: dict[int, Delta],
         new: AbstractSet[int],
         before: Mapping[int, Node],
     ) -> Delta | None:
         """Returns the contents of a node, as a change from an empty collection."""
         if node_id in new:
             return draft.deltas.get(node_id)
-        if node_id not in whole:
-            whole[node_id] = self._contents(before[node_id], draft)
-        delta = whole[node_id]
+        if node_id not in contents:
+            contents[node_id] = self._node_contents(before[node_id], draft)
+        delta = contents[node_id]
         return delta if len(delta) else None
 
     def _rearrange(self, node: Node, old: Node, draft: EpochResult) -> None:
@@ -273,51 +275,51 @@ class Runner:
         draft: EpochResult,
         *,
         first: bool,
-        there: bool = False,
+        published: bool = False,
     ) -> None:
         """Runs one operator, extends its own traces and publishes its output.
 
         Args:
-            there: its output is already published.
+            published: its output is already published.
         """
         start, operator = time.perf_counter(), node.operator
         assert operator is not None
         step = self._step(node, operator, before, draft, first=first)
         bulk = self.bulk
-        chosen = None if bulk is None else bulk.choose(node, deltas)
-        away = chosen is not None and chosen.there
-        if bulk is not None and away:
-            legs = operator.legs(deltas, step)
-            fuse = node.log is None and (_row_wise(node) or self._passed_on(node))
-            if legs is not None:
-                done = run_lookup_stages(bulk, node, deltas, legs, step, fuse=fuse)
+        decision = None if bulk is None else bulk.choose(node, deltas)
+        on_executors = decision is not None and decision.there
+        if bulk is not None and on_executors:
+            stages = operator.legs(deltas, step)
+            fuse = node.log is None and (_is_row_wise(node) or self._has_one_reader(node))
+            if stages is not None:
+                result = run_lookup_stages(bulk, node, deltas, stages, step, fuse=fuse)
             else:
-                done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
+                result = bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
             if bulk is not None and not operator.spreads:
                 step.run_at(bulk.inside(node, deltas, step))
             if operator.memo is not None and not first:
                 step.remember(step.state[0].take_memo() or operator.memo())
-            done = run_in_process(node, deltas, step)
-        if away or (chosen is not None and chosen.rows):
-            done = done.with_late(deltas)
+            result = run_in_process(node, deltas, step)
+        if on_executors or (decision is not None and decision.rows):
+            result = result.with_late(deltas)
         if step.cleared:
             draft.clear(node.state)
         if node.state:
-            for number, held in zip(node.state, done.emitted, strict=True):
-                if held is not None:
-                    self._emit(number, held, draft)
+            for number, arranged in zip(node.state, result.emitted, strict=True):
+                if arranged is not None:
+                    self._emit(number, arranged, draft)
         if step.memo is not None and node.state[0] in draft.traces:
             draft.traces[node.state[0]].leave_memo(step.memo)
         rows_out = 0
-        if there and done.delta:
-            draft.deltas[node.id] = done.delta
-        elif done.delta:
-            rows_out = self._publish(node, done.delta, draft)
+        if published and result.delta:
+            draft.deltas[node.id] = result.delta
+        elif result.delta:
+            rows_out = self._publish(node, result.delta, draft)
         seconds = time.perf_counter() - start
-        if bulk is not None and not away and chosen is not None and chosen.rows:
-            bulk.measured(node, chosen.rows, seconds)
-        self._account(node, done, chosen, rows_out, seconds, draft)
+        if bulk is not None and not on_executors and decision is not None and decision.rows:
+            bulk.measured(node, decision.rows, seconds)
+        self._add_work(node, result, decision, rows_out, seconds, draft)
 
     def _step(
         self,
@@ -346,57 +348,59 @@ class Runner:
             stage=node.stage, first=first, evaluate=self.evaluate, held=whole,
         )  # fmt: skip
 
-    def _emit(self, number: int, held: ArrangedChange, draft: EpochResult) -> None:
+    def _emit(self, number: int, arranged: ArrangedChange, draft: EpochResult) -> None:
         """Extends one of an operator's own traces."""
         layout = self.empty[number].layout
-        batch = held.parts[0]
+        batch = arranged.parts[0]
         if batch.layout is UNORDERED:
-            draft.logged.append((number, layout, held))
+            draft.logged.append((number, layout, arranged))
             draft.extend(number, self.empty[number], batch.updates)
             return
-        held = self._spilled(number, held, draft.epoch)
-        draft.logged.append((number, layout, held))
-        draft.append(number, self.empty[number], layer_of(held, layout, draft.epoch))
+        arranged = self._spilled(number, arranged, draft.epoch)
+        draft.logged.append((number, layout, arranged))
+        draft.append(number, self.empty[number], layer_of(arranged, layout, draft.epoch))
 
-    def _passed_on(self, node: Node) -> bool:
+    def _has_one_reader(self, node: Node) -> bool:
         """Returns True if one operator of the stage is the only reader, after row-wise operators.
 
         Cost: O(nodes) for each operator on the way; only runs on executors need it.
         """
-        at = node
+        current = node
         while True:
-            readers = [each for each in self.graph.nodes.values() if at.id in each.inputs]
+            readers = [each for each in self.graph.nodes.values() if current.id in each.inputs]
             if len(readers) != 1:
                 return False
             (reader,) = readers
-            if reader.inputs.count(at.id) != 1 or reader.stage != node.stage:
+            if reader.inputs.count(current.id) != 1 or reader.stage != node.stage:
                 return False
-            if reader.log is not None or not _row_wise(reader):
+            if reader.log is not None or not _is_row_wise(reader):
                 return True
-            at = reader
+            current = reader
 
-    def _account(
+    def _add_work(
         self,
         node: Node,
-        done: OperatorResult,
-        chosen: PlacementDecision | None,
+        result: OperatorResult,
+        decision: PlacementDecision | None,
         rows_out: int,
         seconds: float,
         draft: EpochResult,
     ) -> None:
         """Adds an operator's work to the work of its stage."""
-        _, _, touched, placement = done
-        why, weighed = ("", 0) if chosen is None else (chosen.why, chosen.rows)
+        _, _, touched, placement = result
+        why, weighed = ("", 0) if decision is None else (decision.why, decision.rows)
         rows_out, stage = rows_out if node.name else 0, node.stage
         if stage in draft.work:
-            before, more, longer, place, reason, most = draft.work[stage]
-            touched, seconds = touched + more, seconds + longer
-            if place != placement:
-                placement = joined_placement(place, placement)
+            rows_before, more_touched, more_seconds, stage_placement, reason, most_weighed = (
+                draft.work[stage]
+            )
+            touched, seconds = touched + more_touched, seconds + more_seconds
+            if stage_placement != placement:
+                placement = joined_placement(stage_placement, placement)
             if not node.name:
-                rows_out = before
-            if most > weighed:
-                why, weighed = reason, most
+                rows_out = rows_before
+            if most_weighed > weighed:
+                why, weighed = reason, most_weighed
         draft.work[stage] = StageWork(rows_out, touched, seconds, placement, why, weighed)
 
     def _publish(self, node: Node, delta: Delta, draft: EpochResult) -> int:
@@ -404,46 +408,48 @@ class Runner:
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
-        held = _filed(node, delta) if delta.held else None
-        if held is None:
+        arranged = _arranged_in_files(node, delta) if delta.held else None
+        if arranged is None:
             batch = self._consolidated(node, delta)
             if not len(batch.diff):
                 return 0
-            held = ArrangedChange((batch,))
+            arranged = ArrangedChange((batch,))
             if batch.layout is not UNORDERED:
-                held = self._spilled(node.log, held, draft.epoch)
-            if held.refs:
-                delta.held[batch.layout] = held  # so that the producer releases the rows in memory
-                delta = Delta(delta.types, None, {batch.layout: held})
+                arranged = self._spilled(node.log, arranged, draft.epoch)
+            if arranged.refs:
+                delta.held[batch.layout] = (
+                    arranged  # so that the producer releases the rows in memory
+                )
+                delta = Delta(delta.types, None, {batch.layout: arranged})
             elif batch.layout is not UNORDERED:
                 delta = Delta(delta.types, batch.updates, delta.held)
         draft.deltas[node.id] = delta
-        draft.logged.append((node.log, node.log_layout, held))
+        draft.logged.append((node.log, node.log_layout, arranged))
         for wanted, number in node.traces.items():
             if delta.held:
                 layer = self._layer(delta, wanted, number, draft.epoch)
                 draft.append(number, self.empty[number], layer)
             else:
                 draft.extend(number, self.empty[number], delta.updates)
-        return sum(map(len, held.parts))
+        return sum(map(len, arranged.parts))
 
     def _layer(self, delta: Delta, layout: Layout, number: int, epoch: int) -> Layer:
         """Returns a change as the layer of a trace, in files if it is large."""
         layer = delta.layer(layout, epoch)
-        held = delta.held.get(layout)
-        if held is None or held.refs:
+        arranged = delta.held.get(layout)
+        if arranged is None or arranged.refs:
             return layer
-        spilled = self._spilled(number, held, epoch)
+        spilled = self._spilled(number, arranged, epoch)
         if not spilled.refs:
             return layer
         delta.held[layout] = spilled
         return layer_of(spilled, layout, epoch)
 
-    def _spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
+    def _spilled(self, number: int, arranged: ArrangedChange, epoch: int) -> ArrangedChange:
         """Returns a change of a log or a trace, in files if it is large and is written at all."""
-        if self.spill is None or held.refs or number in self.graph.unwritten:
-            return held
-        return self.spill.spilled(number, held, epoch)
+        if self.spill is None or arranged.refs or number in self.graph.unwritten:
+            return arranged
+        return self.spill.spilled(number, arranged, epoch)
 
     def _consolidated(self, node: Node, delta: Delta) -> Batch:
         """Returns a change in the form for the log; a small one in the cheapest order."""
@@ -463,21 +469,21 @@ class Runner:
         return delta.hashed(layout) if few is None else few
 
 
-def _row_wise(node: Node) -> bool:
+def _is_row_wise(node: Node) -> bool:
     """Returns True if a node processes each row independently, and has no state."""
     return isinstance(node.operator, Linear)
 
 
-def _filed(node: Node, delta: Delta) -> ArrangedChange | None:
+def _arranged_in_files(node: Node, delta: Delta) -> ArrangedChange | None:
     """Returns the files of a change in an order of its node, if it is in files."""
     for layout in (node.log_layout, *node.traces):
-        held = delta.held.get(layout)
-        if held is not None and held.refs:
-            return held
+        arranged = delta.held.get(layout)
+        if arranged is not None and arranged.refs:
+            return arranged
     return None
 
 
-def _logged(node: Node, old: Graph) -> Node | None:
+def _node_of_log(node: Node, old: Graph) -> Node | None:
     """Returns the node of a graph with the same log, or None."""
     before = old.named.get(node.name) if node.name is not None else None
     return before if before is not None and before.log == node.log else None

@@ -40,8 +40,8 @@ class DefinitionOffset(NamedTuple):
 
     def owes(self, frames: int, upper: int) -> int:
         """Returns the upper that replicas with acknowledged frames up to `frames` have of a log."""
-        there = self.upper(frames, upper)
-        return there if self.owed <= frames else min(self.held, there)
+        full = self.upper(frames, upper)
+        return full if self.owed <= frames else min(self.held, full)
 
 
 NEVER = 2**63 - 1
@@ -70,9 +70,9 @@ def offsets_after_definition(
     """
     stages = catalog.get("stages", ())
     on_disk = [s for s in stages if s["options"].get("persist") == DISK or "scaled" in s]
-    local = {s["name"]: s.get("scaled", -1) + 1 for s in on_disk if _local(s)}
-    uppers = {s["name"]: s["life"]["since"] + 1 for s in _stopped(before)}
-    still = {s["name"] for s in _stopped(catalog)}
+    local = {s["name"]: s.get("scaled", -1) + 1 for s in on_disk if _is_on_disk_alone(s)}
+    uppers = {s["name"]: s["life"]["since"] + 1 for s in _stopped_stages(before)}
+    still = {s["name"] for s in _stopped_stages(catalog)}
     defined = {}
     for node in catalog["nodes"]:
         log, name = node["log"], node["name"]
@@ -91,14 +91,14 @@ def offsets_after_definition(
     return defined
 
 
-def _local(stage: Mapping[str, Any]) -> bool:
+def _is_on_disk_alone(stage: Mapping[str, Any]) -> bool:
     """Returns True if replicas need not have a stage of this level; see `Stage.on_disk`."""
     if stage["options"]["nondeterministic"] or stage.get("signer"):
         return False
     return bool(stage["life"]["is"] == "live")
 
 
-def _stopped(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _stopped_stages(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [s for s in catalog.get("stages", ()) if s["life"]["is"] == "stale"]
 
 
@@ -127,7 +127,7 @@ class EpochOffsets:
         if epoch <= last:
             return
         if epoch - runs[-1][1] != seq - runs[-1][0]:
-            first = max(0, bisect.bisect_right(runs, durable, key=_seq) - 1)
+            first = max(0, bisect.bisect_right(runs, durable, key=_first_frame) - 1)
             runs = (*runs[first:], (seq, epoch))
         self._state = runs, epoch
 
@@ -146,7 +146,7 @@ class EpochOffsets:
         runs.
         """
         runs, last = self._state
-        at = bisect.bisect_right(runs, durable, key=_seq) - 1
+        at = bisect.bisect_right(runs, durable, key=_first_frame) - 1
         if at + 1 < len(runs):
             last = runs[at + 1][1] - 1
         seq, epoch = runs[max(at, 0)]
@@ -156,5 +156,5 @@ class EpochOffsets:
         return len(self._state[0])
 
 
-def _seq(run: tuple[int, int]) -> int:
+def _first_frame(run: tuple[int, int]) -> int:
     return run[0]

@@ -98,8 +98,8 @@ class FrontierNode(NamedTuple):
         defined = self.defined.after(failure)
         if self.determinate:
             return defined
-        kept = max(self.logged.after(failure), self.nondeterminants.after(failure))
-        return min(defined, kept)
+        reproducible = max(self.logged.after(failure), self.nondeterminants.after(failure))
+        return min(defined, reproducible)
 
 
 class SurvivingEpochs(NamedTuple):

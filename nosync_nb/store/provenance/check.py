@@ -58,10 +58,10 @@ class ClockContradiction(NamedTuple):
 def recorded_contradictions(data: Iterable[Any]) -> list[ClockContradiction]:
     """Returns the contradictions that a checkpoint records for the frames before it."""
     with guarded_decoding("the clocks of a checkpoint"):
-        told = [ClockContradiction(*each) for each in data]
-        if not all(type(number) is int for each in told for number in each):
+        contradictions = [ClockContradiction(*each) for each in data]
+        if not all(type(number) is int for each in contradictions for number in each):
             raise ValueError("they name no logs")
-        return told
+        return contradictions
 
 
 class LabelHistory:
@@ -73,7 +73,7 @@ class LabelHistory:
 
     def __init__(self, labels: Mapping[int, bytes] | None) -> None:
         self.labels = dict(labels or {})
-        self._believes = self._begins = labels is None
+        self._trusts_labels = self._after_gap = labels is None
         self._replayed: dict[int, bytes | memoryview] = {}
         self._made_from: dict[int, tuple[bytes, list[int]]] = {}  # according to the last clocks
         self._generation = 0
@@ -85,15 +85,15 @@ class LabelHistory:
         about the batches that were replayed for it, because these are in frames before its own.
         """
         self.labels, self._replayed = {}, {}
-        self._believes = self._begins = True
+        self._trusts_labels = self._after_gap = True
 
     def wrong(self, kind: int, payload: Payload) -> list[ClockContradiction]:
         """Processes a frame; returns the contradictions of its clocks with this or earlier frames.
 
         Cost: some us, and the digest of each batch of a named collection.
         """
-        plain = kind == EPOCH and not (self._begins or self._replayed)
-        if plain and self._as_expected(payload):
+        plain = kind == EPOCH and not (self._after_gap or self._replayed)
+        if plain and self._matches_expected_bytes(payload):
             return []
         batches, self._replayed = self._replayed, {}
         clocks = b""
@@ -110,9 +110,11 @@ class LabelHistory:
         if kind == REWIND:
             self.labels = labels_up_to(self.labels, payload.epoch)
         stamped, defines = encoded_clocks(clocks), kind in DEFINES
-        unseen = {_log_of(own) for own, _ in stamped if self._begins and defines} - batches.keys()
-        self._begins = False
-        wrong = self._against(stamped, batches, unseen, 0 if defines else payload.epoch)
+        unseen = {
+            _log_of(own) for own, _ in stamped if self._after_gap and defines
+        } - batches.keys()
+        self._after_gap = False
+        wrong = self._contradictions(stamped, batches, unseen, 0 if defines else payload.epoch)
         if defines:
             with guarded_decoding("the catalog of a frame"):
                 nodes = payload.meta["catalog"]["nodes"]
@@ -120,7 +122,7 @@ class LabelHistory:
             self.labels = {log: label for log, label in self.labels.items() if log in named}
         return wrong
 
-    def _as_expected(self, payload: Payload) -> bool:
+    def _matches_expected_bytes(self, payload: Payload) -> bool:
         """Processes a frame whose clocks are exactly the bytes that a writer would produce.
 
         Nearly all frames are like that, and the comparison is cheaper than decoding. Other frames
@@ -154,7 +156,7 @@ class LabelHistory:
         labels.update(fresh)
         return True
 
-    def _against(
+    def _contradictions(
         self,
         clocks: list[tuple[bytes, bytes]],
         batches: dict[int, bytes | memoryview],
@@ -171,8 +173,8 @@ class LabelHistory:
             log, self._generation, upper, _ = LABEL.unpack(own)
             data = batches.get(log)
             what = NO_DIGEST if data is None else batch_digest(data)
-            there = LABEL.pack(log, self._generation, upper, what)
-            labels[log] = own if log in unseen else there
+            actual = LABEL.pack(log, self._generation, upper, what)
+            labels[log] = own if log in unseen else actual
             if labels[log] != own:
                 wrong.append(ClockContradiction(log, epoch, log))
         for own, inputs in clocks:
@@ -181,17 +183,17 @@ class LabelHistory:
             for at in range(0, len(inputs), LABEL_BYTES):
                 label = inputs[at : at + LABEL_BYTES]
                 source = _log_of(label)
-                if labels.get(source) != label and not self._known(source, label):
+                if labels.get(source) != label and not self._accepts_label(source, label):
                     wrong.append(ClockContradiction(_log_of(own), epoch, source))
         return wrong
 
-    def _known(self, log: int, label: bytes) -> bool:
+    def _accepts_label(self, log: int, label: bytes) -> bool:
         """Returns True if a label is valid for a log without an earlier label."""
         if log in self.labels:
             return False
-        if self._believes:
+        if self._trusts_labels:
             self.labels[log] = label
-        return self._believes or label == empty_label(log)
+        return self._trusts_labels or label == empty_label(log)
 
 
 def labels_up_to(labels: Mapping[int, bytes], epoch: int) -> dict[int, bytes]:

@@ -130,13 +130,13 @@ class ClockWriter:
         # Inlined, because this runs at each epoch, and a function call would double its cost.
         seq, generation, feeds = self._log.head.seq, self._generation, self._feeds
         if self._next is not NOTHING:
-            self._settle(seq)
+            self._apply_last_frame(seq)
         if feeds.graph is not graph:
             feeds = self._feeds = NamedInputs(graph)
         named, made_from, last, pack = feeds.named, feeds.inputs, self._last, PACKED.pack
         if back is not None:
             last = labels_up_to(last, back)
-        fresh = self._again() if self._replayed else {}
+        fresh = self._replayed_labels() if self._replayed else {}
         for epoch, entries in made:
             upper = epoch + 1
             for number, kind, data in entries:
@@ -153,29 +153,29 @@ class ClockWriter:
                 add(now(source) or then(source) or empty_label(source))
         return [PayloadEntry(0, CLOCKS, b"".join(pieces))] if pieces else []
 
-    def _again(self) -> Fresh:
+    def _replayed_labels(self) -> Fresh:
         """Returns the labels of batches that were replayed for a definition that succeeded."""
         past, self._replayed = self._replayed, {}
         return {
-            number: LABEL.pack(number, self._generation, *said)
-            for number, said in past.items()
+            number: LABEL.pack(number, self._generation, *parts)
+            for number, parts in past.items()
             if number in self._feeds.named
         }
 
     def replay(self, epoch: int, entries: Iterable[PayloadEntry]) -> None:
         """Records a past epoch whose frame is written before the frame of its definition."""
-        self._settle(self._log.head.seq)
+        self._apply_last_frame(self._log.head.seq)
         for number, kind, data in entries:
             if kind <= FILES:
                 self._replayed[number] = epoch + 1, batch_digest(data)
 
     def saved(self) -> dict[str, Any]:
         """Returns the state for a checkpoint after the last frame, without dropped collections."""
-        self._settle(self._log.head.seq)
+        self._apply_last_frame(self._log.head.seq)
         wrong = [each for each in self.wrong if each.log in self._last]
         return {"clocks": labels_to_text(self._last.values()), "wrong": wrong}
 
-    def _settle(self, seq: int) -> None:
+    def _apply_last_frame(self, seq: int) -> None:
         """Applies the effect of the last frame if it is in the log. Idempotent.
 
         Args:

@@ -90,11 +90,11 @@ def branch_origin(meta: Mapping[str, Any]) -> BranchOrigin | None:
     Raises:
         CorruptLogError: the origin is malformed.
     """
-    said = meta.get("branch")
-    if said is None:
+    recorded = meta.get("branch")
+    if recorded is None:
         return None
     with guarded_decoding("the checkpoint"):
-        fork = BranchOrigin(*said)
+        fork = BranchOrigin(*recorded)
         if not isinstance(fork.of, str) or not isinstance(fork.name, str) or fork.at < 0:
             raise ValueError("it names no branch")
         return fork
@@ -143,7 +143,7 @@ def create_branch(parent: Store, name: str, beginning: BranchStart) -> str:
         raise branch_exists_error(name, target)
     sweep_leftovers(parent)
     fork = BranchOrigin(parent.log.id.hex(), name, beginning.version.epoch)
-    _placed(parent, _making(parent), target, beginning, files.link, fork)
+    _write_and_rename(parent, _building_folder(parent), target, beginning, files.link, fork)
     return target
 
 
@@ -158,15 +158,17 @@ def prepare_backup_branch(
         incarnation: of the epochs after the rewind.
     """
     hidden = f"{LEFT}{incarnation}-{name}"
-    made = _making(parent)
+    made = _building_folder(parent)
     fork = BranchOrigin(parent.log.id.hex(), name, beginning.version.epoch)
     parent.files.make_folder(os.path.join(parent.path, FOLDER))
-    with _owned(parent):
+    with _owner_locked(parent):
         parent.files.remove_folder(made)
-    _placed(parent, made, branch_folder(parent.path, hidden), beginning, parent.files.link, fork)
+    _write_and_rename(
+        parent, made, branch_folder(parent.path, hidden), beginning, parent.files.link, fork
+    )
 
 
-def _making(parent: Store) -> str:
+def _building_folder(parent: Store) -> str:
     """Returns the folder in which a branch is built; it differs between owners of a log."""
     return os.path.join(parent.path, FOLDER, f"{MAKING}{parent.log.generation}")
 
@@ -194,7 +196,7 @@ def finish_backup_branches(parent: Store, incarnation: int) -> None:
     if not hidden:
         return
     parent.log.sync()
-    with _owned(parent):
+    with _owner_locked(parent):
         for name in hidden:
             number, _, own = name.removeprefix(LEFT).partition("-")
             if number.isdecimal() and int(number) <= incarnation and own not in folders:
@@ -219,10 +221,10 @@ def copy(source: Store, target: str, beginning: BranchStart) -> None:
             source.files.copy(old, new)
 
     made = os.path.join(parent, f".{name}{MAKING}{uuid4().hex}")
-    _placed(source, made, target, beginning, brought, None)
+    _write_and_rename(source, made, target, beginning, brought, None)
 
 
-def _placed(
+def _write_and_rename(
     source: Store,
     made: str,
     target: str,
@@ -231,17 +233,17 @@ def _placed(
     fork: BranchOrigin | None,
 ) -> None:
     """Writes a log into a temporary folder, and renames that; on failure nothing remains."""
-    files, ours = source.files, made
+    files, current_path = source.files, made
     try:
         with closing(GroupSyncFiles(files)) as disk:
             _write(source, disk, made, beginning, bring, fork)
             disk.settle(apart=os.path.dirname(target))
-        with nullcontext() if fork is None else _owned(source):
+        with nullcontext() if fork is None else _owner_locked(source):
             files.rename(made, target)  # fails if another process has created that branch
-        ours = target
+        current_path = target
         files.sync_folder(os.path.dirname(target))
     except Exception:
-        files.remove_folder(ours)
+        files.remove_folder(current_path)
         raise
 
 
@@ -329,21 +331,21 @@ def drop_branch(parent: Store, name: str) -> int:
             hint=f"drop those first: nosync.open('{path}').drop_branch('{below[0]}')",
         )
     sweep_leftovers(parent)
-    gone = os.path.join(parent.path, FOLDER, DROPPED + name)
+    dropped_path = os.path.join(parent.path, FOLDER, DROPPED + name)
     lock = fencing.opening_lock(files, path)
     try:
-        claimed = _claimed(files, path, name)
+        claimed = _claim_lease(files, path, name)
         claimed.close()
-        with _owned(parent):
-            files.rename(path, gone)
+        with _owner_locked(parent):
+            files.rename(path, dropped_path)
     finally:
         lock.release()
     files.sync_folder(os.path.dirname(path))
-    files.remove_folder(gone)
+    files.remove_folder(dropped_path)
     return claimed.number
 
 
-def _claimed(files: Files, path: str, name: str) -> fencing.WriterLease:
+def _claim_lease(files: Files, path: str, name: str) -> fencing.WriterLease:
     """Returns the lease of a branch that is to be dropped; the caller holds its opening lock."""
     try:
         return fencing.claim_lease(files, path, HostIdentity(), takeover=False, generation_min=0)
@@ -365,13 +367,13 @@ def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
     """Deletes the unfinished and half-deleted ones of some branch folders."""
     unfinished = [name for name in names if name.startswith((MAKING, DROPPED))]
     if unfinished:
-        with _owned(parent):
+        with _owner_locked(parent):
             for name in unfinished:
                 parent.files.remove_folder(os.path.join(parent.path, FOLDER, name))
 
 
 @contextmanager
-def _owned(parent: Store) -> Iterator[None]:
+def _owner_locked(parent: Store) -> Iterator[None]:
     """A block that changes the branches of a log; it prevents a takeover of the log meanwhile.
 
     Failure: 1. The owner has checked its generation, and is suspended. 2. Another process takes the
@@ -396,7 +398,7 @@ def notebook_branch(files: Files, log: str) -> str | None:
     if not branch_names(files, log) or not files.exists(path):
         return None
     name = files.read(path, most=_NAME_BYTES_MAX).decode(errors="replace")
-    return name if _is_there(files, log, name) else None
+    return name if _branch_exists(files, log, name) else None
 
 
 def set_notebook_branch(files: Files, log: str, name: str | None) -> None:
@@ -408,7 +410,7 @@ def set_notebook_branch(files: Files, log: str, name: str | None) -> None:
     Raises:
         SchemaError: the branch does not exist.
     """
-    if name is not None and not _is_there(files, log, name):
+    if name is not None and not _branch_exists(files, log, name):
         raise unknown_branch_error(name, all_branches(files, log))
     if branch_names(files, log):
         files.replace(os.path.join(log, FOLDER, IN_USE), (name or "").encode())
@@ -425,7 +427,7 @@ def all_branches(files: Files, log: str) -> list[str]:
     return known
 
 
-def _is_there(files: Files, log: str, name: str) -> bool:
+def _branch_exists(files: Files, log: str, name: str) -> bool:
     """Returns True if a branch, or a branch of a branch, exists."""
     for part in name.split("/"):
         if part not in branch_names(files, log):
@@ -462,13 +464,13 @@ def list_branches(files: Files, log: str) -> dict[str, BranchInfo]:
     for name in branch_names(files, log):
         path = branch_folder(log, name)
         try:
-            branches[name] = _listed(path, name)
+            branches[name] = _branch_info(path, name)
         except (CorruptLogError, DurabilityError, TrustError) as error:
             branches[name] = BranchInfo(name, path, 0, 0, None, str(error))
     return branches
 
 
-def _listed(path: str, name: str) -> BranchInfo:
+def _branch_info(path: str, name: str) -> BranchInfo:
     store = Store.open(path, mode="r")
     try:
         fork = branch_origin(store.meta)
@@ -478,7 +480,10 @@ def _listed(path: str, name: str) -> BranchInfo:
                 hint="move the folder elsewhere and open it there",
             )
         kinds = payloads.EPOCH, payloads.REWIND
-        epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
+        epochs = [
+            store.epoch,
+            *(record.payload.epoch for record in store.tail if record.kind in kinds),
+        ]
         owner = store.log.owner
         return BranchInfo(name, path, fork.at, epochs[-1], open_by(owner))
     finally:

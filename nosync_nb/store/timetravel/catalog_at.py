@@ -43,10 +43,10 @@ def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
 
     Cost: O(nodes).
     """
-    stages = {name: _stage(stage, made) for name, stage in seen.catalog.items()}
+    stages = {name: _branch_stage(stage, made) for name, stage in seen.catalog.items()}
     catalog = {name: stage for name, stage in stages.items() if stage is not None}
     nodes = [
-        _node(node, made)
+        _branch_node(node, made)
         for node in seen.graph
         if (node.id not in made.refused if node.name is None else node.name in catalog)
     ]
@@ -54,7 +54,7 @@ def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
     return BranchCatalog(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
 
 
-def _stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
+def _branch_stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
     """Returns a stage at the epoch; None if it has no epoch to read and none to compute."""
     epoch, unread = made.epoch, stage.name in made.unread
     gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
@@ -69,17 +69,17 @@ def _stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
     return replace(cut_off, begin=epoch, gaps=((0, epoch + 1),)) if unread else cut_off
 
 
-def _node(node: Node, made: GraphAtEpoch) -> Node:
+def _branch_node(node: Node, made: GraphAtEpoch) -> Node:
     bare = node.id in made.bare or node.id in made.refused
     return node.earlier(made.epoch, bare=bare)
 
 
 def rewound_catalog(catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> dict[str, Stage]:
     """Returns the current stages as they continue from an epoch."""
-    return {name: _stage_at(each, earlier) for name, each in catalog.items()}
+    return {name: _rewound_stage(each, earlier) for name, each in catalog.items()}
 
 
-def _stage_at(stage: Stage, earlier: GraphAtEpoch) -> Stage:
+def _rewound_stage(stage: Stage, earlier: GraphAtEpoch) -> Stage:
     """Returns a stage as it continues from an epoch; the same object if it is unchanged."""
     if stage.scaled is not None:  # because that position may be in the undone epochs
         stage = replace(stage, scaled=None)
@@ -104,18 +104,18 @@ def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEp
     Args:
         catalog: the catalog before the rewind.
     """
-    nodes = [_node_at(node, catalog, earlier) for node in graph]
+    nodes = [_rewound_node(node, catalog, earlier) for node in graph]
     if all(made is node for made, node in zip(nodes, graph, strict=True)):
         return graph
-    kept = [node for node in nodes if node is not None]
+    remaining = [node for node in nodes if node is not None]
     memory, unwritten = graph.memory, graph.unwritten
-    return Graph(kept, graph.numbers, graph.made, memory=memory, unwritten=unwritten)
+    return Graph(remaining, graph.numbers, graph.made, memory=memory, unwritten=unwritten)
 
 
-def _node_at(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Node | None:
+def _rewound_node(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Node | None:
     """Returns a node at an epoch; None if it must be rebuilt from scratch."""
-    anew = node.name is None or (catalog[node.name].live and node.name in earlier.unread)
-    if node.id in earlier.refused and anew:
+    from_scratch = node.name is None or (catalog[node.name].live and node.name in earlier.unread)
+    if node.id in earlier.refused and from_scratch:
         return None
     late = node.stopped is not None and node.stopped > earlier.epoch
     bare = node.id in earlier.bare or node.id in earlier.refused

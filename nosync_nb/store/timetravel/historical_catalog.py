@@ -61,7 +61,7 @@ def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCat
 
     Cost: some us for each retained frame, and two checkpoints are read.
     """
-    known = _known(store, now)
+    known = _catalogs_by_epoch(store, now)
     if epoch not in known:
         since = f"those of epoch {min(known)} and later are; " if known else ""
         raise TimeError(
@@ -71,31 +71,31 @@ def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCat
     return known[epoch]
 
 
-def _known(store: FrameStore, now: int) -> dict[int, HistoricalCatalog]:
+def _catalogs_by_epoch(store: FrameStore, now: int) -> dict[int, HistoricalCatalog]:
     """Returns the known catalogs, by the epochs that they have computed."""
     files, folder = store.files, store.log.path
     frames = retained_frames(files, folder, store.log.head)
     steps = [(frame.position.seq, frame.kind, frame.payload) for frame in frames]
     steps += [(seq, _STATE, payload) for seq, payload in checkpoint_states(files, folder)]
     known: dict[int, HistoricalCatalog] = {}
-    standing: HistoricalCatalog | None = None
+    current: HistoricalCatalog | None = None
     for seq, kind, data in sorted(steps, key=lambda each: each[:2]):
         epoch = payloads.payload_epoch(data)
-        if kind == payloads.EPOCH and standing is not None:
-            known[epoch] = standing
-            known.update({0: standing} if epoch == 1 else {})
+        if kind == payloads.EPOCH and current is not None:
+            known[epoch] = current
+            known.update({0: current} if epoch == 1 else {})
         if kind == payloads.REWIND:
             known = {at: each for at, each in known.items() if at <= epoch and epoch}
-        if kind in payloads.DEFINES or (kind == _STATE and standing is None):
-            standing = _said(payloads.decode_payload(data))
-            if kind == _STATE and not seq and standing is not None:  # the log began with it
-                known[epoch] = standing
-    if standing is not None and not now:
-        known[0] = standing
+        if kind in payloads.DEFINES or (kind == _STATE and current is None):
+            current = _recorded_catalog(payloads.decode_payload(data))
+            if kind == _STATE and not seq and current is not None:  # the log began with it
+                known[epoch] = current
+    if current is not None and not now:
+        known[0] = current
     return known
 
 
-def _said(payload: Payload) -> HistoricalCatalog | None:
+def _recorded_catalog(payload: Payload) -> HistoricalCatalog | None:
     meta = payload.meta
     if "catalog" not in meta:
         return None
@@ -126,10 +126,10 @@ def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: byte
     with guarded_decoding("an earlier catalog"):
         catalog = payloads.catalog_from_json(was.catalog, log_id, None)
         nodes = [*payloads.restored_nodes(was.catalog)]
-    return _Earlier(seen, catalog).snapshot(nodes)
+    return _EarlierGraph(seen, catalog).snapshot(nodes)
 
 
-class _Earlier:
+class _EarlierGraph:
     """Maps the nodes of an earlier catalog to current nodes."""
 
     def __init__(self, seen: Snapshot, catalog: dict[str, Stage]) -> None:
@@ -142,39 +142,39 @@ class _Earlier:
         self.shared = not any(stage.options.persist for stage in every)
 
     def snapshot(self, nodes: Iterable[Node]) -> Snapshot:
-        there = [made for node in nodes if (made := self._node(node)) is not None]
+        mapped = [made for node in nodes if (made := self._mapped_node(node)) is not None]
         memory = frozenset(name for name, stage in self.catalog.items() if stage.in_memory)
-        graph = Graph(there, self.seen.graph.numbers, memory=memory)
+        graph = Graph(mapped, self.seen.graph.numbers, memory=memory)
         traces = self.seen.version.traces
         version = VersionState(
             self.seen.epoch, {n: trace for n, trace in traces.items() if n not in self.moved}
         )
         return Snapshot(version, graph, self.catalog, self.history)
 
-    def _node(self, node: Node) -> Node | None:
+    def _mapped_node(self, node: Node) -> Node | None:
         """Returns a node at that epoch: the current one if it is unchanged, else one without state.
 
         Returns None for an unnamed part that has changed, because its contents are unknown.
         """
         now = self.seen.graph.nodes.get(node.id)
         if node.name is None:
-            return _same(node, now) if self.shared else None
+            return _unchanged_node(node, now) if self.shared else None
         assert node.log is not None
-        stage, there = self.catalog[node.name], self.logs.get(node.log)
+        stage, current = self.catalog[node.name], self.logs.get(node.log)
         bare = replace(node, stage=node.name, state=(), plan="")
-        if there is None:
-            self._lost(stage, node)
+        if current is None:
+            self._handle_lost_rows(stage, node)
             return bare
-        assert there.name is not None
-        today = self.seen.catalog[there.name]
+        assert current.name is not None
+        today = self.seen.catalog[current.name]
         gaps = tuple(sorted({*stage.gaps, *today.gaps}))
         self.catalog[node.name] = replace(stage, gaps=gaps)
-        if there.stopped != node.stopped or today.in_memory != stage.in_memory:
+        if current.stopped != node.stopped or today.in_memory != stage.in_memory:
             self.moved.update(node.traces.values())
             return bare
-        return _same(node, now) or bare
+        return _unchanged_node(node, now) or bare
 
-    def _lost(self, stage: Stage, node: Node) -> None:
+    def _handle_lost_rows(self, stage: Stage, node: Node) -> None:
         """Handles a named collection whose rows are lost."""
         if stage.is_input:
             raise TimeError(
@@ -185,7 +185,7 @@ class _Earlier:
         self.history.begin(node.log, self.seen.epoch + 1)
 
 
-def _same(node: Node, now: Node | None) -> Node | None:
+def _unchanged_node(node: Node, now: Node | None) -> Node | None:
     """Returns the current node with its earlier arrangements, if its contents are unchanged."""
     if now is None or (now.state and now.operator is None):
         return None

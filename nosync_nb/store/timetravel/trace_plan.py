@@ -88,15 +88,15 @@ def plan_as_of(
     if not 0 <= epoch <= seen.epoch:
         raise TimeError(f"epoch {epoch} is not readable", hint=f"epochs 0 to {seen.epoch} are")
     if epoch == seen.epoch and not moved:
-        held = seen.version.traces
-        now = {n: held.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
+        traces = seen.version.traces
+        now = {n: traces.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
         # A reader has not compiled its graph, and has no operator state.
         unknown = [node.id for node in seen.graph if node.state and node.operator is None]
         return GraphAtEpoch(epoch, now, bare=frozenset(unknown))
-    return _Backward(seen, epoch, RecentFrames(frames, epoch)).planned()
+    return _GraphPlanner(seen, epoch, RecentFrames(frames, epoch)).plan()
 
 
-class _Backward:
+class _GraphPlanner:
     """The state of planning, node by node in the order of the graph."""
 
     def __init__(self, seen: Snapshot, epoch: int, recent: RecentFrames) -> None:
@@ -107,19 +107,19 @@ class _Backward:
         self.unread: set[str] = set()
         self.unwritten = seen.graph.unwritten  # frames do not have their changes
         self.past = HistoricalInputs(seen.history, seen.epoch)
-        self.behind = self._behind()
+        self.stopped = self._stopped_nodes()
         self.taken: dict[int, Since] = {}
 
-    def planned(self) -> GraphAtEpoch:
+    def plan(self) -> GraphAtEpoch:
         for node in self.seen.graph:
             if node.name is not None:
-                self._named(node, self.seen.catalog[node.name])
-            elif node.id in self.behind or not self._had(node, node.layouts()):
+                self._plan_named(node, self.seen.catalog[node.name])
+            elif node.id in self.stopped or not self._plan_traces(node, node.layouts()):
                 self.refused.add(node.id)
         sets = frozenset(self.bare), frozenset(self.refused), frozenset(self.unread)
         return GraphAtEpoch(self.epoch, self.traces, *sets, self.taken)
 
-    def _named(self, node: Node, stage: Stage) -> None:
+    def _plan_named(self, node: Node, stage: Stage) -> None:
         """Plans a named collection: its rows come from its layers, or else from its log."""
         assert node.log is not None
         at = min(self.epoch, self.seen.last(stage))
@@ -133,25 +133,27 @@ class _Backward:
             return
         for layout, number in node.traces.items():
             trace = self.seen.version.traces.get(number) or Trace(layout)
-            made = Trace(layout) if begins else self._cut(trace, node.log, number)
-            self.traces[number] = made or self._remembered(node.log, trace, at, readable)
+            made = Trace(layout) if begins else self._trace_by_layers(trace, node.log, number)
+            self.traces[number] = made or self._trace_from_history(node.log, trace, at, readable)
         own = [each for each in node.layouts() if each[0] in node.state]
-        if not self._had(node, own):
+        if not self._plan_traces(node, own):
             self.bare.add(node.id)
 
-    def _had(self, node: Node, layouts: Iterable[tuple[int, Layout]]) -> bool:
+    def _plan_traces(self, node: Node, layouts: Iterable[tuple[int, Layout]]) -> bool:
         """Plans traces without a history; returns True if all of them can be restored."""
         made = {}
         for number, layout in layouts:
             log = number if number in node.state or node.log is None else node.log
-            cut = self._cut(self.seen.version.traces.get(number) or Trace(layout), log, number)
+            cut = self._trace_by_layers(
+                self.seen.version.traces.get(number) or Trace(layout), log, number
+            )
             if cut is None:
                 return False
             made[number] = cut
         self.traces.update(made)
         return True
 
-    def _cut(self, trace: Trace, log: int, number: int) -> Trace | None:
+    def _trace_by_layers(self, trace: Trace, log: int, number: int) -> Trace | None:
         """Returns a trace at the epoch, by layers and frames; None if these do not suffice."""
         if not any(each.lower <= self.epoch < each.upper - 1 for each in trace.layers):
             return subtract_undone(trace, self.epoch, ())
@@ -161,7 +163,7 @@ class _Backward:
             self.taken[log] = since
         return cut
 
-    def _remembered(self, log: int, trace: Trace, at: int, readable: EpochRanges) -> Trace:
+    def _trace_from_history(self, log: int, trace: Trace, at: int, readable: EpochRanges) -> Trace:
         """Returns a trace from its log: the layers that ended before it, and the history since."""
         layers = ended_logs(trace, at)
         lower = layers[-1].upper if layers else 0
@@ -176,21 +178,21 @@ class _Backward:
             )
         return Trace(trace.layout, tuple(layers))
 
-    def _behind(self) -> set[int]:
+    def _stopped_nodes(self) -> set[int]:
         """Returns the nodes with a gap at the epoch, and the unnamed parts that feed them."""
         graph, catalog = self.seen.graph, self.seen.catalog
-        stood = {
+        stopped = {
             node.id
             for name, node in graph.named.items()
             if any(lower <= self.epoch < upper for lower, upper in catalog[name].gaps)
         }
-        if not stood:
-            return stood
+        if not stopped:
+            return stopped
         read: dict[int, list[int]] = {}
         for node in graph:
             for i in node.inputs:
                 read.setdefault(i, []).append(node.id)
         for node in reversed(graph.nodes.values()):
-            if node.name is None and any(i in stood for i in read.get(node.id, ())):
-                stood.add(node.id)
-        return stood
+            if node.name is None and any(i in stopped for i in read.get(node.id, ())):
+                stopped.add(node.id)
+        return stopped

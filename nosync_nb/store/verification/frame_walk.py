@@ -66,14 +66,14 @@ def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Fra
             size = need
             continue
         reason = damage.reason if damage and data else "the file ends here"
-        after = _behind(read, segment, end, stop)
+        after = _resume_mark(read, segment, end, stop)
         yield FrameGap(end.offset, end.seq + 1, after.seq + 1 if after else None, reason)
         if after is None:
             return
         end = after
 
 
-def _behind(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
+def _resume_mark(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
     """Returns the mark before the next valid frame after an invalid one, or None.
 
     A frame with a damaged digest also hides its successor's chain value. Therefore the successor is
@@ -81,21 +81,21 @@ def _behind(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
     """
     search = end.offset
     for _ in range(_TRIES_MAX):
-        position = _resumes(read, segment, search, stop)
+        position = _next_header(read, segment, search, stop)
         if position is None:
             return None
         at = segment.local(position.offset) - frames.TRAILER_BYTES
         stored = read(at, frames.DIGEST_BYTES)
-        made = _digest(read, segment, end, position) if search == end.offset else None
+        made = _computed_digest(read, segment, end, position) if search == end.offset else None
         for chain in filter(None, (stored, made)):
             mark = Mark(position.seq - 1, position.offset, chain)
-            if _first(read, segment, mark, stop):
+            if _next_frame_is_valid(read, segment, mark, stop):
                 return mark
         search = position.offset
     return None
 
 
-def _resumes(read: Read, segment: Segment, behind: int, stop: int) -> Position | None:
+def _next_header(read: Read, segment: Segment, behind: int, stop: int) -> Position | None:
     """Returns the next header after an offset; pieces overlap by one header."""
     at = behind
     while at < stop:
@@ -107,7 +107,7 @@ def _resumes(read: Read, segment: Segment, behind: int, stop: int) -> Position |
     return None
 
 
-def _digest(read: Read, segment: Segment, end: Mark, position: Position) -> bytes | None:
+def _computed_digest(read: Read, segment: Segment, end: Mark, position: Position) -> bytes | None:
     """Returns the digest after a frame with a damaged digest, if it alone is between two marks."""
     size = position.offset - end.offset
     if position.seq != end.seq + 2 or size < frames.OVERHEAD_BYTES:
@@ -115,7 +115,7 @@ def _digest(read: Read, segment: Segment, end: Mark, position: Position) -> byte
     return frames.digest(end.chain, read(segment.local(end.offset), size))
 
 
-def _first(read: Read, segment: Segment, mark: Mark, stop: int) -> bool:
+def _next_frame_is_valid(read: Read, segment: Segment, mark: Mark, stop: int) -> bool:
     """Returns True if the frame after a mark is valid."""
     size = min(_PIECE, stop - mark.offset)
     data = read(segment.local(mark.offset), size)

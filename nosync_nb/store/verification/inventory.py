@@ -52,28 +52,30 @@ def immutable_files(surveyed: LogSurvey) -> dict[str, ImmutableFile]:
     """Returns the files of a log that can be checked, by name: rows, then checkpoints, segments."""
     owed = surveyed.owed
     known = [each for each in surveyed.files.values() if each.digest is not None]
-    named = [_rows(each.owed(owed), owed.numbers) for each in known]
+    named = [_rows_file(each.owed(owed), owed.numbers) for each in known]
     states = [each for each in surveyed.held if checkpoint.checkpoint_names([each.name])]
     named += [
-        ImmutableFile(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
+        ImmutableFile(
+            each.name, each.size, _checkpoint_check(each.name), each.name == surveyed.state, 0
+        )
         for each in states
     ]
     hurt = checkpoint.checkpoint_names([each.file for each in surveyed.damage])
-    named += [ImmutableFile(name, None, _state(name), True, 0) for name in hurt]
+    named += [ImmutableFile(name, None, _checkpoint_check(name), True, 0) for name in hurt]
     for one, after in pairwise(surveyed.segments):
         if after.before == one.key:
             size = one.local(after.start.offset)
-            named.append(ImmutableFile(one.name, size, _segment(one, after), False, 0))
+            named.append(ImmutableFile(one.name, size, _segment_check(one, after), False, 0))
     keys = {one.key for one in surveyed.segments}
     for after in surveyed.segments:
         if after.before is not None and after.before not in keys:
             name = segments.file_name(*after.before)
             if any(each.file == name for each in surveyed.damage):
-                named.append(ImmutableFile(name, None, _segment(None, after), False, 0))
+                named.append(ImmutableFile(name, None, _segment_check(None, after), False, 0))
     return {each.name: each for each in named}
 
 
-def _rows(each: ExpectedFile, local: AbstractSet[int]) -> ImmutableFile:
+def _rows_file(each: ExpectedFile, local: AbstractSet[int]) -> ImmutableFile:
     def prove(files: Files, path: str, counted: Counted) -> str:
         return "; ".join(flaw.why for flaw in check_item(files, path, each, counted))
 
@@ -81,7 +83,7 @@ def _rows(each: ExpectedFile, local: AbstractSet[int]) -> ImmutableFile:
     return ImmutableFile(each.name, each.size or 0, prove, current, each.after, each.framed)
 
 
-def _state(name: str) -> Prove:
+def _checkpoint_check(name: str) -> Prove:
     def prove(files: Files, path: str, counted: Counted) -> str:
         data = files.read(path)
         counted(len(data))
@@ -91,7 +93,7 @@ def _state(name: str) -> Prove:
     return prove
 
 
-def _segment(known: Segment | None, after: Segment) -> Prove:
+def _segment_check(known: Segment | None, after: Segment) -> Prove:
     """Returns a check that the frames of a segment lead to the mark of its successor.
 
     Args:

@@ -84,13 +84,13 @@ class VerificationReport(NamedTuple):
         return str(self)
 
     def __str__(self) -> str:
-        said = "whole" if self.whole else "damaged"
+        summary = "whole" if self.whole else "damaged"
         if self.damage:
             hit = len({each.file for each in self.damage})
-            said = f"damaged in {hit} file{'s' if hit != 1 else ''}"
+            summary = f"damaged in {hit} file{'s' if hit != 1 else ''}"
         lines = [
             one_line(
-                f"{self.path}: {said}, epoch {self.epoch}; {self.files} files with"
+                f"{self.path}: {summary}, epoch {self.epoch}; {self.files} files with"
                 f" {self.bytes:,} bytes read in {self.seconds:.1f} s"
             ),
             *(f"  {each}" for each in self.damage),

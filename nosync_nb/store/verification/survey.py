@@ -29,7 +29,6 @@ from nosync_nb.store.records import payloads
 from nosync_nb.store.records.file_references import (
     ExpectedFile,
     expected_files_of_checkpoint,
-    expected_files_of_frame,
     stages_of,
 )
 from nosync_nb.store.safe_decoding import guarded_decoding
@@ -94,7 +93,7 @@ def survey_log(files: Files, folder: str, machine: HostIdentity, counted: Counte
     return _Surveyor(files, folder, machine, counted).survey()
 
 
-class _Stated(NamedTuple):
+class _DecodedCheckpoint(NamedTuple):
     """A decoded checkpoint, without its rows."""
 
     name: str
@@ -124,14 +123,16 @@ class _Surveyor:
         self._published: int | None = None  # the end of the published stream, if known
 
     def survey(self) -> LogSurvey:
-        self._published, known = self._limits()
+        self._published, known = self._stream_limits()
         names = self._files.names(self._folder)
         states = [
-            stated for name in checkpoint.checkpoint_names(names) if (stated := self._stated(name))
+            stated
+            for name in checkpoint.checkpoint_names(names)
+            if (stated := self._read_checkpoint(name))
         ]
         since = min((each.state.mark.offset for each in states[:KEPT]), default=0)
-        chain = self._linked(names, since)
-        path = self._reachable(chain, names)
+        chain = self._linked_segments(names, since)
+        path = self._reachable_segments(chain, names)
         unfit = [each for each in states if not self._fits(each.state, path)]
         states = [each for each in states if each not in unfit][:KEPT]
         if states:
@@ -140,12 +141,12 @@ class _Surveyor:
         for stated in states:
             self._held.append(PresentFile(stated.name, stated.size))
             for each in stated.files:
-                self._note(each._replace(current=stated is states[0]))
+                self._add_file(each._replace(current=stated is states[0]))
         # Without a readable checkpoint the begin of the log is unknown.
         lost = not states and checkpoint.checkpoint_names(names)
         short = not lost and (not path or path[0].start.offset > since)
-        self._walk(path, chain, known, short=short)
-        self._left_out(unfit, path)
+        self._read_all(path, chain, known, short=short)
+        self._report_unfit(unfit, path)
         return LogSurvey(
             path[-1].log_id if path else b"",
             self._named,
@@ -160,14 +161,14 @@ class _Surveyor:
             self._notes,
         )
 
-    def _limits(self) -> tuple[int | None, int]:
+    def _stream_limits(self) -> tuple[int | None, int]:
         """Returns the end of the published stream, if known, and the last frame on disk."""
         path = os.path.join(self._folder, "generation")
         known = 0
-        said = None
+        recorded = None
         try:
-            said = owner.read_owner(self._files, self._folder)
-            known = said.known if said else 0
+            recorded = owner.read_owner(self._files, self._folder)
+            known = recorded.known if recorded else 0
         except CorruptLogError as error:
             self._damage.append(DamagedRange("owner", str(error)))
         try:
@@ -180,14 +181,14 @@ class _Surveyor:
             if not generation:
                 self._damage.append(DamagedRange("generation", "its word is not what was written"))
             me = self._machine.identity()
-            wrote = said.last(generation) if said else None
+            wrote = recorded.last(generation) if recorded else None
             same = wrote is not None and bool(me.boot) and wrote[:2] == (me.host, me.boot)
             published = words.published(generation) if same else None
             return published, max(known, words.durable(generation) or 0)
         finally:
             words.close()
 
-    def _stated(self, name: str) -> _Stated | None:
+    def _read_checkpoint(self, name: str) -> _DecodedCheckpoint | None:
         """Reads a checkpoint; records damage and returns None if it is damaged."""
         state = checkpoint.read_checkpoint(self._files, self._folder, name)
         if isinstance(state, str):
@@ -204,7 +205,7 @@ class _Surveyor:
         except CorruptLogError as error:
             self._damage.append(DamagedRange(name, str(error)))
             return None
-        return _Stated(name, state._replace(payload=b""), size, payload.epoch, named)
+        return _DecodedCheckpoint(name, state._replace(payload=b""), size, payload.epoch, named)
 
     def _fits(self, state: Checkpoint, path: Sequence[Segment]) -> bool:
         if not path or state.mark.offset < path[0].start.offset:
@@ -214,9 +215,9 @@ class _Surveyor:
         except DurabilityError:
             return True  # the segment is checked in any case
 
-    def _left_out(self, unfit: Sequence[_Stated], path: Sequence[Segment]) -> None:
+    def _report_unfit(self, unfit: Sequence[_DecodedCheckpoint], path: Sequence[Segment]) -> None:
         """Reports checkpoints that do not fit the frames, unless the frames are damaged."""
-        hit = self._hit()
+        hit = self._damaged_segments()
         for name, state, *_ in unfit:
             if recovery.leftover_files(state, path):
                 self._notes.append(f"{name}: left out, its writer had been replaced")
@@ -225,15 +226,15 @@ class _Surveyor:
                     DamagedRange(name, "the frame that it was made after is another")
                 )
 
-    def _hit(self) -> list[tuple[int, int]]:
+    def _damaged_segments(self) -> list[tuple[int, int]]:
         """Returns the damaged segments."""
         return segments.segment_names([each.file for each in self._damage])
 
-    def _note(self, each: ExpectedFile) -> None:
+    def _add_file(self, each: ExpectedFile) -> None:
         known = self._named.get(each.name)
         self._named[each.name] = each if known is None else known.joined(each)
 
-    def _linked(self, names: Sequence[str], since: int) -> Chain:
+    def _linked_segments(self, names: Sequence[str], since: int) -> Chain:
         """Returns the linked segments; unordered, if some cannot be read."""
         for key in segments.segment_names(names):
             try:
@@ -241,30 +242,32 @@ class _Surveyor:
             except DurabilityError as error:
                 self._damage.append(DamagedRange(segments.file_name(*key), str(error)))
         listed = [segments.file_name(*key) for key in segments.segment_names(names)]
-        hit = [segments.file_name(*key) for key in self._hit()]
+        hit = [segments.file_name(*key) for key in self._damaged_segments()]
         if hit:
             return Chain([], [name for name in listed if name not in hit], hit[0])
         return segments.linked_segments(self._files, self._folder, names, since=since)
 
-    def _reachable(self, chain: Chain, names: Sequence[str]) -> list[Segment]:
+    def _reachable_segments(self, chain: Chain, names: Sequence[str]) -> list[Segment]:
         """Returns the segments of the log, with remaining ones before the oldest checkpoint."""
-        if self._hit():
+        if self._damaged_segments():
             return []
         first = chain.live[0].before if chain.live else segments.segment_names(names)[-1:]
         if isinstance(first, list):
             first = first[0] if first else None
         return [*segments.previous_segments(self._files, self._folder, first, 0)[0], *chain.live]
 
-    def _walk(self, path: Sequence[Segment], chain: Chain, known: int, *, short: bool) -> None:
+    def _read_all(self, path: Sequence[Segment], chain: Chain, known: int, *, short: bool) -> None:
         """Reads the segments, and decides whether missing frames at the end ever existed.
 
         Args:
             short: the first of them begins after the oldest checkpoint.
         """
         published = self._published
-        end = self._each(path, None if chain.missing is not None else published)
+        end = self._read_in_order(path, None if chain.missing is not None else published)
         if published is None:
-            judged = self._judge(path[-1], chain, known) if path else bool(known or chain.detached)
+            judged = (
+                self._was_on_disk(path[-1], chain, known) if path else bool(known or chain.detached)
+            )
         else:
             judged = chain.missing is not None and (end is None or end.offset < published)
         if chain.missing is None or not (judged or short):
@@ -274,7 +277,7 @@ class _Surveyor:
         headers = {
             key: segments.read_header(self._files, self._folder, key)
             for key in keys
-            if key not in self._hit()
+            if key not in self._damaged_segments()
         }
         for key in headers:
             if headers[key] is None:
@@ -282,9 +285,9 @@ class _Surveyor:
                 self._damage.append(DamagedRange(segments.file_name(*key), what))
         rest = [each for each in headers.values() if each is not None and each not in path]
         newest = bool(rest) and rest[-1].key == keys[-1]
-        self._each(rest, published if newest else None)
+        self._read_in_order(rest, published if newest else None)
 
-    def _each(self, path: Sequence[Segment], last: int | None) -> Mark | None:
+    def _read_in_order(self, path: Sequence[Segment], last: int | None) -> Mark | None:
         """Reads segments in order; `last` is the end of the last one. Returns the mark after it."""
         end: Mark | None = None
         for index, segment in enumerate(path):
@@ -297,20 +300,20 @@ class _Surveyor:
             stop = last if after is None else after.start.offset if follows else None
             if stop is not None and self._published is not None:
                 stop = min(stop, self._published)
-            end = self._segment(segment, stop)
+            end = self._read_segment(segment, stop)
             end = end if follows else None if after is not None else end
         return end
 
-    def _segment(self, segment: Segment, stop: int | None) -> Mark | None:
+    def _read_segment(self, segment: Segment, stop: int | None) -> Mark | None:
         """Reads one segment; returns the mark after it, None if that is unknown."""
         try:
             with closing(self._files.open(os.path.join(self._folder, segment.name))) as file:
-                return self._frames(file, segment, stop)
+                return self._read_frames(file, segment, stop)
         except DurabilityError as error:
             self._damage.append(DamagedRange(segment.name, str(error)))
             return None
 
-    def _frames(self, file: File, segment: Segment, stop: int | None) -> Mark | None:
+    def _read_frames(self, file: File, segment: Segment, stop: int | None) -> Mark | None:
         def read(offset: int, size: int) -> bytes:
             data = file.read_at(offset, size)
             self._counted(len(data))
@@ -328,22 +331,22 @@ class _Surveyor:
                 self._following.missed()
                 if each.upto is not None or stop is not None:
                     gap, end = each, None
-                continue  # else `_judge` decides whether it was synced
-            epoch = self._frame(segment, each)
+                continue  # else `_was_on_disk` decides whether it was synced
+            epoch = self._process_frame(segment, each)
             if gap is not None:
-                self._lost(segment, gap, epoch)
+                self._add_lost_frames(segment, gap, epoch)
                 gap = None
             self._epoch = self._epoch if epoch is None else epoch
             end = each.end
         if gap is not None:
-            self._lost(segment, gap, None)
+            self._add_lost_frames(segment, gap, None)
         size = file.size() if stop is None and end is None else segment.local(stop or 0)
         if stop is None and end is not None:
             size = segment.local(end.offset)
         self._held.append(PresentFile(segment.name, size))
         return end
 
-    def _lost(self, segment: Segment, gap: FrameGap, later: int | None) -> None:
+    def _add_lost_frames(self, segment: Segment, gap: FrameGap, later: int | None) -> None:
         """Records damaged frames; `later` is the first epoch after them."""
         before = self._epoch
         epochs = None
@@ -354,22 +357,20 @@ class _Surveyor:
         what = f"{gap.frames} at byte {segment.local(gap.offset)}: {gap.reason}"
         self._damage.append(DamagedRange(segment.name, what, None, epochs))
 
-    def _frame(self, segment: Segment, frame: Frame) -> int | None:
+    def _process_frame(self, segment: Segment, frame: Frame) -> int | None:
         """Processes the entries of a frame; returns the epoch that it commits, if any."""
         offset = frame.end.offset
         try:
             with guarded_decoding(f"frame {frame.position.seq}"):
                 payload = payloads.decode_payload(frame.payload)
-                if (said := owed.requirement_of(payload)) is not None:
+                if (requirement := owed.requirement_of(payload)) is not None:
                     self._stages.update(stages_of(payload.meta))
-                    self._owed.follow(said, offset)
+                    self._owed.follow(requirement, offset)
                 wrongs = [*self._following.wrong(frame.kind, payload)]
                 if offset > self._since:  # else a checkpoint includes it, and its repair
-                    self._damage += [self._wrong(segment, frame, wrong) for wrong in wrongs]
-                    for each in expected_files_of_frame(
-                        payload, offset, current=offset > self._first
-                    ):
-                        self._note(each)
+                    self._damage += [self._clock_damage(segment, frame, wrong) for wrong in wrongs]
+                    for each in of_frame(payload, offset, current=offset > self._first):
+                        self._add_file(each)
         except CorruptLogError as error:
             self._following.missed()
             self._damage.append(DamagedRange(segment.name, str(error)))
@@ -381,7 +382,9 @@ class _Surveyor:
             self._ends.append((offset, payload.epoch))
         return payload.epoch
 
-    def _wrong(self, segment: Segment, frame: Frame, wrong: ClockContradiction) -> DamagedRange:
+    def _clock_damage(
+        self, segment: Segment, frame: Frame, wrong: ClockContradiction
+    ) -> DamagedRange:
         """Returns the damage for a clock that contradicts the log."""
         names = self._stages
         rows = "itself" if wrong.source == wrong.log else f"'{names.get(wrong.source, '?')}'"
@@ -389,7 +392,7 @@ class _Surveyor:
         epochs = range(wrong.epoch, wrong.epoch + 1) if wrong.epoch else None
         return DamagedRange(segment.name, what, names.get(wrong.log), epochs)
 
-    def _judge(self, last: Segment, chain: Chain, known: int) -> bool:
+    def _was_on_disk(self, last: Segment, chain: Chain, known: int) -> bool:
         """Decides whether bytes after the last frame, or missing ones, were ever on disk."""
         if any(each.file == last.name for each in self._damage):
             return True

@@ -69,10 +69,10 @@ class ReadTally:
         notes: Sequence[str] = (),
     ) -> VerificationReport:
         """Returns the report."""
-        said = (*log.survey.notes, *notes)
+        all_notes = (*log.survey.notes, *notes)
         epoch = log.survey.epoch
         counts = (self.files, self.bytes, seconds)
-        return VerificationReport(folder, epoch, *counts, log.damage, tuple(copies), said)
+        return VerificationReport(folder, epoch, *counts, log.damage, tuple(copies), all_notes)
 
 
 def verify(
@@ -156,10 +156,10 @@ def of_files(
         if each.digest is None:
             alone.append(each)
             continue
-        damage += _of_file(files, folder, surveyed, each, tally, named)
+        damage += _file_damage(files, folder, surveyed, each, tally, named)
         tally.files += count
     for each in alone:
-        damage += _of_file(files, folder, surveyed, named.get(each.name, each), tally, {})
+        damage += _file_damage(files, folder, surveyed, named.get(each.name, each), tally, {})
         tally.files += count
     return damage
 
@@ -182,7 +182,7 @@ def completed_report(
     return surveyed._replace(files=known)
 
 
-def _of_file(
+def _file_damage(
     files: Files,
     folder: str,
     surveyed: LogSurvey,

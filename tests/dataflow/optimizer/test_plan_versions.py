@@ -53,7 +53,7 @@ def rows(session: Session, at: int | None = None) -> dict[str, list[Any]]:
 
 
 def unfused(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compiler, "_links", lambda tree, uses: [tree])
+    patch.setattr(compiler, "_fused_chain", lambda tree, uses: [tree])
 
 
 def relaid(patch: pytest.MonkeyPatch) -> None:
