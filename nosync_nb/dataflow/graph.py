@@ -3,9 +3,9 @@
 A `Node` is an input, or an operator with its state. The compiler creates it from the catalog of
 inputs and stages.
 
-Every node whose output is needed later has a **log** (its changes, consolidated, one batch per
-epoch) and **traces** (arrangements of it for the lookups of operators and readers). The state of an
-operator consists of traces that are logged themselves.
+Every node whose output is needed later has a **log**: its changes, consolidated, one batch per
+epoch. It also has **traces**: arrangements of its rows for the lookups of operators and readers.
+The state of an operator consists of traces that are logged themselves.
 
 The nodes of a published graph are not changed. A graph that is compiled from it contains the
 unchanged nodes themselves, and copies of the others. Therefore a node is unchanged if it is the

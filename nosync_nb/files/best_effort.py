@@ -2,8 +2,8 @@
 
 Failure: 1. Several files are synced in parallel, and an exception closes one of them. 2. The system
 reuses its descriptor number for another file, which is then synced instead. Therefore the caller
-continues only after all steps are done, and each step refers to its file by the object, which has
-no number once it is closed.
+continues only after all steps are done. Each step refers to its file by the object, which has no
+number once it is closed.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ may be a link, and the target must be a plain file. So no link leads to another 
 blocks (an open of a pipe would, until a writer opens it).
 
 Failure: every `OSError` is raised as `DurabilityError` with its `errno`, the path and a remedy.
-IMPORTANT: after a failed `sync` the file must never be synced again and trusted, because the kernel
-marks the failed pages clean and the next call reports success. The caller that gets the error
-writes the data to a new file.
+
+IMPORTANT: after a failed `sync` the file must never be synced again and trusted. The kernel marks
+the failed pages clean, and the next call reports success. The caller that gets the error writes the
+data to a new file.
 """
 
 from __future__ import annotations

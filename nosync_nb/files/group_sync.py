@@ -1,8 +1,8 @@
 """A disk that defers syncs until everything is written, and then runs all of them in parallel.
 
-It is for a folder that is renamed when it is complete. Until then no reader opens the folder, so
-its files may reach the disk in any order, as long as all do so before the rename. A log that is
-created like this needs a third of the syncs, and the disk runs the remaining ones together.
+It is for a folder that is renamed when it is complete. Until then no reader opens the folder. So
+its files may reach the disk in any order before the rename. A log that is created like this needs a
+third of the syncs, and the disk runs the remaining ones together.
 
 Failure: 1. A sync fails, and the kernel marks the pages clean. 2. Another descriptor of the file is
 opened later, and its sync reports success. Therefore each file with a deferred sync stays open from

@@ -4,18 +4,21 @@ As written, `(A join B) join C` stores the rows of `A join B` by the key of C, i
 log. A multiway join stores A, B and C by one more key instead, the key that finds the partners of
 C. All readers share an arrangement of a named collection.
 
-A join absorbs the join on its left side, and the projections and renamings between them, if 1. No
-other part reads the left join. A named collection is stored for its readers in any case. 2. No
-predicate is between them, or others maintain the arrangement that would be needed. Otherwise the
-rows after the predicate are fewer. With TPC-H's third query, and no other reader of orders by their
-own key, epochs of 7500 rows took a third longer and the disk held a sixth more. Predicates are
-evaluated as early as possible, if no row makes them raise and they run in process. 3. All columns
-on the left that it is joined by are of one input. That input is a named collection, or already has
-an arrangement by them. Otherwise rows would be stored a second time for this join alone. 4. It is
-not a cross join, and not part of a loop. 5. The multiway join saves more arrangements than it
-requests, not counting those that others maintain. An equal number would be wider, because
-arrangements of named collections have all columns. A star of facts with two other tables, and
-without another reader, took half as much disk again, and twice as long for 7500 rows.
+A join absorbs the join on its left side, and the projections and renamings between them, if
+1. No other part reads the left join. A named collection is stored for its readers in any case.
+2. No predicate is between them, or others maintain the arrangement that would be needed. Otherwise
+   the rows after the predicate are fewer. With TPC-H's third query, and no other reader of orders
+   by their own key, epochs of 7500 rows took a third longer and the disk held a sixth more.
+   Predicates are evaluated as early as possible, if no row makes them raise and they run in
+   process.
+3. All columns on the left that it is joined by are of one input. That input is a named collection,
+   or already has an arrangement by them. Otherwise rows would be stored a second time for this join
+   alone.
+4. It is not a cross join, and not part of a loop.
+5. The multiway join saves more arrangements than it requests, not counting those that others
+   maintain. An equal number would be wider, because arrangements of named collections have all
+   columns. A star of facts with two other tables, and without another reader, took half as much
+   disk again, and twice as long for 7500 rows.
 
 If named collections already have rows, the estimated sizes of both plans replace conditions 2 and 5
 (`dataflow/cardinality.py`): the smaller plan counts as if others maintained its arrangements.

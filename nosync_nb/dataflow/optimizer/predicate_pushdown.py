@@ -4,13 +4,15 @@ A filter above a join is evaluated on the side whose columns it reads, before ro
 joined and stored. It is also pushed into the inputs of a union, and below `distinct`. The conjuncts
 of an `and` move separately.
 
-The pushdown preserves these properties: 1. A predicate moves only if no row can make it raise,
-because below a join it is evaluated on rows without a partner, which it would not have seen as
-written. 2. It moves below no operator that may raise. As written that operator has processed all
-rows, and must still do so. 3. It stays above a part with another reader, and above named
-collections. A named collection has one arrangement for all readers, and filtered rows would need
-another one. 4. It stays above `top`, aggregates, functions and loops, because there rows decide
-about other rows.
+The pushdown preserves these properties:
+1. A predicate moves only if no row can make it raise. Below a join it is also evaluated on rows
+   without a partner, unlike in the definition as written.
+2. It moves below no operator that may raise. As written that operator has processed all rows, and
+   must still do so.
+3. It stays above a part with another reader, and above named collections. A named collection has
+   one arrangement for all readers, and filtered rows would need another one.
+4. It stays above `top`, aggregates, functions and loops, because there rows decide about other
+   rows.
 """
 
 from __future__ import annotations

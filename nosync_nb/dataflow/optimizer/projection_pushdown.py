@@ -11,8 +11,8 @@ These properties are preserved:
   fingerprints of stages, and may differ in the next release.
 - Errors. An expression that may raise is computed for the same rows, required or not. Rows with a
   negative multiplicity may cancel others once the columns that distinguish them are pruned. Such
-  rows are in no collection that is read, so nothing is computed for them, and no error is raised
-  that the definition as written would not raise.
+  rows are in no collection that is read, so nothing is computed for them. Therefore the plan raises
+  no error that the definition as written would not raise.
 - Loops, with all their inputs.
 """
 

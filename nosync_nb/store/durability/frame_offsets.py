@@ -1,9 +1,9 @@
-"""The frame of the log that holds each definition and each epoch, and what a durability level has.
+"""Maps definitions and epochs to frames of the log, and so to the contents of a durability level.
 
 `DefinitionOffset`: an epoch does not say how it was computed. If all epochs of a log are on a
-replica and its definition is not, they are of no use there, because a restored session would have
-no such stage. A log keeps its number when the stage is renamed or becomes an earlier version: its
-contents are restored under the name that it had.
+replica without its definition, they are useless there: a restored session would have no such stage.
+A log keeps its number when the stage is renamed or becomes an earlier version: its contents are
+restored under the name that it had.
 
 `EpochOffsets`: frame numbers only grow. Epoch numbers do not, because a session may be rewound to
 an earlier one.
@@ -132,9 +132,10 @@ class EpochOffsets:
         self._state = runs, epoch
 
     def cut(self, epoch: int) -> None:
-        """Forgets the epochs after one, which is on disk as soon as its own frame is.
+        """Forgets the epochs after `epoch`, because a rewind has undone them.
 
-        The frame of the rewind is not recorded: without it the epochs would be valid again.
+        `epoch` is on disk as soon as its own frame is. The frame of the rewind is not recorded,
+        because without it the undone epochs would be valid again.
         """
         runs = tuple(run for run in self._state[0] if run[1] <= epoch)
         self._state = runs or ((0, epoch),), epoch

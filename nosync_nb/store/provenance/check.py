@@ -4,8 +4,8 @@
 batch of the clock itself, and the last batches of its inputs. A contradiction is reported for the
 collection of the clock, because its rows were computed from other batches.
 
-`restore_targets` determines up to which epoch a lost log must be restored, and from what. It uses
-the last label of the log in any clock, its own or a reader's, and the labels of its inputs.
+`restore_targets` determines the epoch up to which a lost log must be restored, and its inputs. It
+uses the last label of the log in any clock, its own or a reader's, and the labels of its inputs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Data are taken from the epoch, definitions are the current ones. `trace_plan` pl
 module derives the stages and nodes that belong to them.
 
 A branch (`branch_catalog`): a stage that can be read at the epoch continues from there. A live
-stage that cannot be read there is marked with a gap that covers its last epoch (`Stage.has`), so
-that it is computed from its inputs before the first write. A stopped stage that cannot be read
+stage that cannot be read there is marked with a gap that covers its last epoch (`Stage.has`).
+Therefore it is computed from its inputs before the first write. A stopped stage that cannot be read
 there is forgotten, an earlier version is omitted, and an input that was declared later is empty.
 
 A rewind (`rewound_catalog`, `rewound_graph`): a live stage without a known state at the epoch is

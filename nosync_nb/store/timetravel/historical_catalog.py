@@ -1,7 +1,7 @@
 """The catalog at a past epoch, from the retained frames and checkpoints.
 
 Each definition, and each rewind, records the whole catalog. An epoch was computed by the last
-catalog that was written before it, on the current branch of the epoch sequence. Epochs before the
+catalog that was written before it, among the epochs that no rewind has undone. Epochs before the
 retained frames have no known catalog, because no catalog is retained for the past alone.
 
 The number of a log is never reused. So the rows of a stage at an epoch are read under its number at
