@@ -174,11 +174,11 @@ def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]
 
 def _join_estimate(below: list[SizeEstimate]) -> SizeEstimate:
     """Estimates a join: each row of the larger input has one partner in the other."""
-    made = below[0]
+    joined = below[0]
     for each in below[1:]:
-        partners = max(min(made.whole, each.whole), 1.0)
-        made = SizeEstimate(made.rows * each.rows / partners, max(made.whole, each.whole))
-    return made
+        partners = max(min(joined.whole, each.whole), 1.0)
+        joined = SizeEstimate(joined.rows * each.rows / partners, max(joined.whole, each.whole))
+    return joined
 
 
 def _selectivity(part: Definition, tables: TableSizes) -> float:
@@ -202,7 +202,7 @@ def _sample_selectivity(text: str, part: Definition, tables: TableSizes) -> floa
         )
     except NosyncError:
         return STAYS
-    origins = [_origin(part.inputs[0], place) for place in predicate.columns]
+    origins = [_origin(part.inputs[0], position) for position in predicate.columns]
     names = {origin[0] if origin is not None else "" for origin in origins}
     if len(names) != 1 or "" in names or not predicate.local:
         return STAYS
@@ -212,26 +212,26 @@ def _sample_selectivity(text: str, part: Definition, tables: TableSizes) -> floa
     if not n:
         return STAYS
     sample: list[Any] = [None] * len(part.inputs[0].schema)
-    for place, origin in zip(predicate.columns, origins, strict=True):
+    for position, origin in zip(predicate.columns, origins, strict=True):
         assert origin is not None
-        sample[place] = columns[origin[1]]
+        sample[position] = columns[origin[1]]
     # At least one, because rows outside the sample may pass.
     return max(float(np.mean(predicate_mask(predicate.evaluate(sample, n)))), 1 / n)
 
 
-def _origin(part: Definition, place: int) -> tuple[str, int] | None:
+def _origin(part: Definition, position: int) -> tuple[str, int] | None:
     """Returns the named collection and position of a column; None if the column is computed."""
     while not part.is_ref:
         if part.op == "filter":
             part = part.inputs[0]
-        elif part.op == "select" and isinstance(part.params["outputs"][place], int):
-            part, place = part.inputs[0], part.params["outputs"][place]
+        elif part.op == "select" and isinstance(part.params["outputs"][position], int):
+            part, position = part.inputs[0], part.params["outputs"][position]
         elif part.op == "join":
-            side, place = part.params["outputs"][place]
+            side, position = part.params["outputs"][position]
             part = part.inputs[side]
         else:
             return None
-    return part.name, place
+    return part.name, position
 
 
 def _lookups(plan: Definition) -> Iterator[tuple[Definition, tuple[int, ...]]]:

@@ -324,32 +324,38 @@ class Compiler:
         wiring = self.old.wiring
         if wiring is None or self.extended:
             return None
-        before = wiring.stages
-        fresh = other_inputs(catalog, before)
-        if not all(stage.goes_on for stage in fresh.values()):
+        old_stages = wiring.stages
+        changed_stages = other_inputs(catalog, old_stages)
+        if not all(stage.goes_on for stage in changed_stages.values()):
             return None
-        moved = {n for n, s in fresh.items() if n in before and not _compiles_alike(s, before[n])}
-        moved |= before.keys() - catalog.keys()
-        moved |= (self.touched & before.keys()) | self.building.users()
-        moved |= self._stages_to_replan(wiring, fresh, moved)
+        moved = {
+            n
+            for n, s in changed_stages.items()
+            if n in old_stages and not _compiles_alike(s, old_stages[n])
+        }
+        moved |= old_stages.keys() - catalog.keys()
+        moved |= (self.touched & old_stages.keys()) | self.building.users()
+        moved |= self._stages_to_replan(wiring, changed_stages, moved)
         reached: set[str] = set()
         while moved != reached:
             reached = moved
-            moved = (_with_readers(catalog, moved) | self.old.readers(moved)) & before.keys()
+            moved = (_with_readers(catalog, moved) | self.old.readers(moved)) & old_stages.keys()
         self.made.update(self.old.made)
         for key in self.building.take_over(wiring, moved):
             self.made.pop(key, None)
         stages = self.building.wiring.stages
-        stages.update((name, stage) for name, stage in fresh.items() if name in stages)
-        return [s for name, s in (catalog if moved else fresh).items() if name not in stages]
+        stages.update((name, stage) for name, stage in changed_stages.items() if name in stages)
+        return [
+            s for name, s in (catalog if moved else changed_stages).items() if name not in stages
+        ]
 
     def _stages_to_replan(
-        self, wiring: GraphWiring, fresh: Mapping[str, Stage], moved: AbstractSet[str]
+        self, wiring: GraphWiring, changed_stages: Mapping[str, Stage], moved: AbstractSet[str]
     ) -> set[str]:
         """Returns the stages whose plan may change, because other stages' requests have changed."""
         if self.now or not wiring.wishes:
             return set()
-        changed = [*fresh.values(), *(wiring.stages[name] for name in moved)]
+        changed = [*changed_stages.values(), *(wiring.stages[name] for name in moved)]
         requested = {
             each for stage in changed for each in requested_arrangements(stage, self.types)
         }
@@ -482,12 +488,12 @@ class Compiler:
         """
         stage = purpose.stage
         old = self.building.reusable.get((fingerprint, name))
-        made = (plan, UNMADE) if self.later or not purpose.live else (plan,)
+        reusable_plans = (plan, UNMADE) if self.later or not purpose.live else (plan,)
         if not purpose.live:
             plan = UNMADE  # it is not run, so it has only its earlier state
         if old is None or self._has_missed_epochs(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
-        elif old.plan in made and old.id not in self.bare:
+        elif old.plan in reusable_plans and old.id not in self.bare:
             node = old.again(types, stage)
         elif name is None:
             node = Node(self.building.number(), fingerprint, types, stage, plan=plan)
@@ -552,8 +558,8 @@ class Compiler:
                 read.setdefault(i, []).append(node)
         for node in reversed(nodes.values()):
             if node.name is None:
-                still = all(reader.frozen for reader in read.get(node.id, ()))
-                node.stand(self.now, still=still)
+                frozen = all(reader.frozen for reader in read.get(node.id, ()))
+                node.stand(self.now, still=frozen)
 
 
 def _compiles_alike(one: Stage, other: Stage) -> bool:

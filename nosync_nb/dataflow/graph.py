@@ -199,8 +199,8 @@ class GraphDiff(NamedTuple):
     @property
     def dropped(self) -> set[int]:
         """The traces that no node has any more."""
-        gone = {number for node in self.gone for number, _ in node.layouts()}
-        return gone.difference(number for node in self.fresh for number, _ in node.layouts())
+        numbers = {number for node in self.gone for number, _ in node.layouts()}
+        return numbers.difference(number for node in self.fresh for number, _ in node.layouts())
 
 
 def lagging_nodes(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value] | None:
@@ -355,14 +355,14 @@ class Graph:
 
     def since(self, old: Graph) -> GraphDiff:
         """Returns the difference from the graph that it was compiled from; see `other_inputs`."""
-        known = self._since
-        if known is None or known[0] is not old.nodes:
+        cached = self._since
+        if cached is None or cached[0] is not old.nodes:
             fresh = other_inputs(self.nodes, old.nodes)
             grown = len(self.nodes) - len(fresh) == len(old.nodes)
             gone = {} if grown else other_inputs(old.nodes, self.nodes)
             change = GraphDiff([*fresh.values()], [*gone.values()], len(self.nodes))
-            known = self._since = old.nodes, change
-        return known[1]
+            cached = self._since = old.nodes, change
+        return cached[1]
 
     def layouts(self) -> Iterator[tuple[int, Layout]]:
         """Yields every trace with its layout."""
@@ -379,14 +379,14 @@ class Graph:
 
     def memoised(self, node: Node) -> bool:
         """True if the rows of a node come from memoised results, of it or of a part below it."""
-        waiting, seen = [node], {node.id}
+        waiting, visited = [node], {node.id}
         while waiting:
             at = waiting.pop()
             if at.operator is not None and at.operator.memoises:
                 return True
-            parts = [self.nodes[i] for i in at.inputs if i not in seen]
+            parts = [self.nodes[i] for i in at.inputs if i not in visited]
             waiting += [each for each in parts if each.name is None]
-            seen.update(at.inputs)
+            visited.update(at.inputs)
         return False
 
     def dependants(self, name: str) -> list[str]:
@@ -400,8 +400,8 @@ class Graph:
         `b`. 2. By the names in definitions that stage is independent of `a`, so it is omitted.
         Therefore the readers are found by nodes.
         """
-        known = {name for name in names if name in self.named}
-        return {*names, *self._stages_reading(known)}
+        existing = {name for name in names if name in self.named}
+        return {*names, *self._stages_reading(existing)}
 
     def _stages_reading(self, names: Iterable[str]) -> Iterator[str]:
         reached = {self.named[name].id for name in names}

@@ -121,8 +121,8 @@ def _port(
     if tree.levels:
         return LoopPort(False, (yield _node(plan, tree, active)))
     fingerprint = plan.prints[id(tree)]
-    for number, (other, wanted) in enumerate(plan.outside):
-        if wanted == layout and plan.prints[id(other)] == fingerprint:
+    for number, (other, its_layout) in enumerate(plan.outside):
+        if its_layout == layout and plan.prints[id(other)] == fingerprint:
             return LoopPort(True, number)
     plan.outside.append((tree, layout))
     return LoopPort(True, len(plan.outside) - 1)
@@ -131,13 +131,13 @@ def _port(
 def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
     """Returns the node of a definition, built once in the loops that it depends on."""
     free = tree.levels
-    places = [place for place, (level, _, _) in enumerate(active, 1) if level in free]
-    if len(places) < len(free):
+    depths = [number for number, (level, _, _) in enumerate(active, 1) if level in free]
+    if len(depths) < len(free):
         raise StageError(
             "the variable of a loop is used outside of it",
             hint="its last value is what iterate() returns",
         )
-    depth = max(places)
+    depth = max(depths)
     active = active[:depth]
     if tree.op == "variable":
         return active[-1][2][int(tree.params["index"])]
@@ -154,27 +154,28 @@ def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
 
 def _operator(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
     """Returns the node of one operator, with a trace for each input that it looks up."""
-    made = build_operator(tree, plan.types)
+    operator = build_operator(tree, plan.types)
     depth = len(active)
     inside = [bool(each.levels) for each in tree.inputs]
-    kind = made.in_loop
+    kind = operator.in_loop
     if kind is None:
         raise StageError(
-            f"'{made.name}' cannot be used inside a loop", hint="use it before or after iterate()"
+            f"'{operator.name}' cannot be used inside a loop",
+            hint="use it before or after iterate()",
         )
     ports, states = [], []
-    for place, each in enumerate(tree.inputs):
+    for position, each in enumerate(tree.inputs):
         layout = None
         if kind == JOIN:
-            layout = made.layouts[place]
+            layout = operator.layouts[position]
         elif kind == GROUP:
-            layout = made.grouping(place)
+            layout = operator.grouping(position)
         ports.append((yield _port(plan, each, active, layout)))
         if layout is not None:
-            states.append(_state(plan, layout, depth) if inside[place] else None)
+            states.append(_state(plan, layout, depth) if inside[position] else None)
     if kind == GROUP:
-        states.append(_state(plan, Layout(made.types, made.output_key), depth))
-    node = LoopNode(kind, made.types, tuple(ports), depth, made, tuple(states))
+        states.append(_state(plan, Layout(operator.types, operator.output_key), depth))
+    node = LoopNode(kind, operator.types, tuple(ports), depth, operator, tuple(states))
     return _add(plan, active[-1][1], node)
 
 

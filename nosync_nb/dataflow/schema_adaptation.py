@@ -97,16 +97,16 @@ class _SchemaAdapter:
 
     def fit(self, tree: Definition) -> Call[_AdaptedTree]:
         """Returns a part over current columns."""
-        known = self.known.get(id(tree))
-        if known is None:
+        adapted = self.known.get(id(tree))
+        if adapted is None:
             source = _source_reference(tree)
-            known = (
+            adapted = (
                 self._adapted_reference(source)
                 if source is not None
                 else (yield self._adapted_part(tree))
             )
-            self.known[id(tree)] = known
-        return known
+            self.known[id(tree)] = adapted
+        return adapted
 
     def _adapted_reference(self, ref: Definition) -> _AdaptedTree:
         """Returns the reference to a collection, with its remaining columns."""
@@ -126,12 +126,12 @@ class _SchemaAdapter:
                 lost[i] = LostColumn(why, type_now is not None)
         if len(lost) == len(every):
             raise LostColumnError(lost[0].why)
-        places = [i for i in every if i not in lost]
-        outputs = [current[ref.schema.names[i]][0] for i in places]
-        fresh = (reference_to(ref.name, schema),)
+        positions = [i for i in every if i not in lost]
+        outputs = [current[ref.schema.names[i]][0] for i in positions]
+        reference = (reference_to(ref.name, schema),)
         params = {"outputs": outputs, "fitted": True}
-        columns = Definition("select", _schema_without(ref.schema, lost), fresh, params)
-        return _AdaptedTree(columns, RemainingColumns(places, lost))
+        columns = Definition("select", _schema_without(ref.schema, lost), reference, params)
+        return _AdaptedTree(columns, RemainingColumns(positions, lost))
 
     def _adapted_part(self, tree: Definition) -> Call[_AdaptedTree]:
         inputs: list[_AdaptedTree] = []
@@ -146,8 +146,8 @@ class _SchemaAdapter:
             return _AdaptedTree(tree, RemainingColumns(range(len(tree.schema)), {}))
         schema = _schema_without(tree.schema, fit.lost)
         fitted = Definition(tree.op, schema, below, fit.params, tree.captured)
-        places = [i for i in range(len(tree.schema)) if i not in fit.lost]
-        return _AdaptedTree(fitted, RemainingColumns(places, fit.lost))
+        positions = [i for i in range(len(tree.schema)) if i not in fit.lost]
+        return _AdaptedTree(fitted, RemainingColumns(positions, fit.lost))
 
 
 def columns_kept(tree: Definition, options: StageOptions) -> StageOptions:

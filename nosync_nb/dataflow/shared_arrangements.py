@@ -39,9 +39,9 @@ def shared_plan(
     tried = {}
     for lookups in (NOBODYS, *plans.subsets()):
         plan = plans.by(lookups)
-        known = _part_fingerprints(plan, prints, stage.apart)
-        if not inputs or inputs == _plan_input_fingerprints(plan, known):
-            tried[lookups] = {known[key] for key in _unnamed_node_parts(plan)}
+        fingerprints = _part_fingerprints(plan, prints, stage.apart)
+        if not inputs or inputs == _plan_input_fingerprints(plan, fingerprints):
+            tried[lookups] = {fingerprints[key] for key in _unnamed_node_parts(plan)}
     if inputs and len(tried) == 1:
         return next(iter(tried))
     alone = tried.pop(NOBODYS, None)
@@ -71,19 +71,19 @@ def arrangements_of_others(
 
 def requested_arrangements(stage: Stage, types: Types | None) -> frozenset[Lookup]:
     """Returns the arrangements of a stage's default plan, and the one of the stage's key."""
-    own = NOBODYS if stage.key is None else frozenset([(stage.name, stage.key)])
+    own_key = NOBODYS if stage.key is None else frozenset([(stage.name, stage.key)])
     if stage.definition is None or not stage.live or stage.options.nondeterministic:
-        return own
-    return own | plans_for_catalog(stage.definition, types).asks
+        return own_key
+    return own_key | plans_for_catalog(stage.definition, types).asks
 
 
 def _part_fingerprints(
     plan: Definition, prints: Mapping[str, str], apart: int
 ) -> Mapping[int, str]:
     """Returns the fingerprints of the nodes of the parts, by `id`."""
-    known = plan.fingerprints(prints)
+    fingerprints = plan.fingerprints(prints)
     return {
-        id(p): known[id(p)] if p.is_ref else inputs_and_stages(known[id(p)], apart)
+        id(p): fingerprints[id(p)] if p.is_ref else inputs_and_stages(fingerprints[id(p)], apart)
         for p in plan.walk()
     }
 
@@ -105,16 +105,16 @@ def _input_fingerprints(graph: Graph, node: Node | None) -> list[str]:
     A graph that was just opened may have nodes whose inputs are created by the next compilation.
     """
     read = [] if node is None else [graph.nodes.get(i) for i in node.inputs]
-    known = [each.fingerprint for each in read if each is not None]
-    return known if len(known) == len(read) else []
+    fingerprints = [each.fingerprint for each in read if each is not None]
+    return fingerprints if len(fingerprints) == len(read) else []
 
 
-def _plan_input_fingerprints(plan: Definition, known: Mapping[int, str]) -> list[str]:
+def _plan_input_fingerprints(plan: Definition, fingerprints: Mapping[int, str]) -> list[str]:
     """Returns the fingerprints of the inputs of the top node of a plan."""
     last = plan
     while is_linear(last) and is_linear(last.inputs[0]) and plan.uses[id(last.inputs[0])] == 1:
         last = last.inputs[0]
-    return [known[id(each)] for each in last.inputs]
+    return [fingerprints[id(each)] for each in last.inputs]
 
 
 def _has_arrangement(graph: Graph, name: str, key: tuple[int, ...]) -> bool:

@@ -223,8 +223,10 @@ class Stage:
             return _frozen_fingerprint(self.life.log)
         if self.definition is None:
             return _input_fingerprint(self.uid, self.schema.types, self.key)
-        own = self.definition.fingerprint(named)
-        return inputs_and_stages(_stage_fingerprint(own, self.options.nondeterministic), self.apart)
+        definition_print = self.definition.fingerprint(named)
+        return inputs_and_stages(
+            _stage_fingerprint(definition_print, self.options.nondeterministic), self.apart
+        )
 
     def identified(self, named: Mapping[str, str]) -> Stage:
         """Returns the stage with its current fingerprint."""

@@ -129,10 +129,10 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
     """
     last = seen.last(stage)
     log = seen.graph.named[stage.name].log
-    known = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
+    readable = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
     forgotten = has_lost_state(stage, epoch)
-    if stage.reason is not None and (epoch > last or not (known or forgotten)):
-        was = f", or read what it was: .rows(at={known[-1][-1]})" if known else ""
+    if stage.reason is not None and (epoch > last or not (readable or forgotten)):
+        was = f", or read what it was: .rows(at={readable[-1][-1]})" if readable else ""
         raise TimeError(
             f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
             hint=f"run the cell that defines it{was}",

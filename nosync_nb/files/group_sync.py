@@ -59,10 +59,10 @@ class GroupSyncFiles(Files):
         self._folders.add(path)
 
     def make_folder(self, path: str, *, sync: bool = True) -> bool:
-        made = self._files.make_folder(path, sync=False)
-        if made and sync:
+        created = self._files.make_folder(path, sync=False)
+        if created and sync:
             self._folders.add(os.path.dirname(path))
-        return made
+        return created
 
     def create(self, path: str) -> File:
         return _DeferredSyncFile(self._files.create(path), self.owe)

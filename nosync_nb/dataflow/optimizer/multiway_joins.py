@@ -181,18 +181,18 @@ def _best_chain(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition,
 
 
 def _rebuild(parts: Sequence[Definition], tops: Mapping[int, _Chain]) -> Definition:
-    made: dict[int, Definition] = {}
+    rebuilt: dict[int, Definition] = {}
     for part in parts:
         chain = tops.get(id(part))
         if chain is not None:
-            inputs = tuple([made[id(each)] for each in chain.inputs])
-            made[id(part)] = _multiway_join(part, chain, inputs)
+            inputs = tuple([rebuilt[id(each)] for each in chain.inputs])
+            rebuilt[id(part)] = _multiway_join(part, chain, inputs)
             continue
-        inputs = tuple([made[id(each)] for each in part.inputs])
-        made[id(part)] = part
+        inputs = tuple([rebuilt[id(each)] for each in part.inputs])
+        rebuilt[id(part)] = part
         if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
-            made[id(part)] = Definition(part.op, part.schema, inputs, part.params, part.captured)
-    return made[id(parts[-1])]
+            rebuilt[id(part)] = Definition(part.op, part.schema, inputs, part.params, part.captured)
+    return rebuilt[id(parts[-1])]
 
 
 def _multiway_join(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> Definition:
@@ -202,7 +202,7 @@ def _multiway_join(part: Definition, chain: _Chain, inputs: Sequence[Definition]
         "keys": [list(key) for _, key in chain.ports],
         "same": [sorted(map(list, each)) for each in chain.same],
         "tests": list(chain.tests),
-        "outputs": [list(place) for place in chain.columns],
+        "outputs": [list(spot) for spot in chain.columns],
     }
     below = tuple([inputs[number] for number, _ in chain.ports])
     return Definition("joins", part.schema, below, params)
@@ -210,8 +210,8 @@ def _multiway_join(part: Definition, chain: _Chain, inputs: Sequence[Definition]
 
 def _chain_of_one(part: Definition) -> _Chain:
     """Returns a chain with one part as its first input."""
-    leaf, places = _join_input(part)
-    return _Chain((leaf,), (), (), (), tuple([(0, place) for place in places]))
+    leaf, positions = _join_input(part)
+    return _Chain((leaf,), (), (), (), tuple([(0, position) for position in positions]))
 
 
 def _join_input(part: Definition) -> tuple[Definition, Sequence[int]]:
@@ -219,18 +219,18 @@ def _join_input(part: Definition) -> tuple[Definition, Sequence[int]]:
 
     For a projection or renaming of a named collection this is the collection, which others share.
     """
-    leaf, places = part, [*range(len(part.schema))]
+    leaf, positions = part, [*range(len(part.schema))]
     while _is_projection(leaf):
-        places = [leaf.params["outputs"][place] for place in places]
+        positions = [leaf.params["outputs"][position] for position in positions]
         leaf = leaf.inputs[0]
-    return (leaf, places) if leaf.is_ref else (part, range(len(part.schema)))
+    return (leaf, positions) if leaf.is_ref else (part, range(len(part.schema)))
 
 
 def _is_projection(part: Definition) -> bool:
     """Returns True if a part is a projection of its input."""
     if part.op != "select":
         return False
-    return all(isinstance(place, int) for place in part.params["outputs"])
+    return all(isinstance(position, int) for position in part.params["outputs"])
 
 
 def _extend_chain(
@@ -241,7 +241,7 @@ def _extend_chain(
         case "join" if part.params["left"]:
             return _with_join(part, inner, others)
         case "select" if _is_projection(part):
-            columns = [inner.columns[place] for place in part.params["outputs"]]
+            columns = [inner.columns[position] for position in part.params["outputs"]]
             return inner._replace(columns=tuple(columns))
         case "select":
             return "columns are computed between"
@@ -251,10 +251,10 @@ def _extend_chain(
 
 
 def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Chain | str:
-    right, places = _join_input(part.inputs[1])
+    right, positions = _join_input(part.inputs[1])
     number = len(inner.inputs)
-    key = tuple([places[place] for place in part.params["right"]])
-    left = [inner.columns[place] for place in part.params["left"]]
+    key = tuple([positions[position] for position in part.params["right"]])
+    left = [inner.columns[position] for position in part.params["left"]]
     same = inner.same
     for one, other in zip(left, key, strict=True):
         same = _unite_columns(same, one, (number, other))
@@ -266,8 +266,8 @@ def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _C
         return port
     ports = dict.fromkeys((*inner.ports, port, (number, key)))
     columns = [
-        inner.columns[place] if side == 0 else (number, places[place])
-        for side, place in part.params["outputs"]
+        inner.columns[position] if side == 0 else (number, positions[position])
+        for side, position in part.params["outputs"]
     ]
     more = inner.more + (number > 1 and port not in inner.ports and not maintained)
     return _Chain((*inner.inputs, right), tuple(ports), same, inner.tests, tuple(columns), more)
@@ -278,11 +278,11 @@ def _lookup_port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, .
 
     Returns text instead if that would store rows for this input alone: the reason.
     """
-    known = {place: at for at, places in enumerate(inner.same) for place in places}
-    if all(place in known for place in left):
-        wanted = {known[place] for place in left}
+    classes = {place: at for at, places in enumerate(inner.same) for place in places}
+    if all(place in classes for place in left):
+        key_classes = {classes[place] for place in left}
         for number, key in inner.ports:
-            if {known[number, k] for k in key} == wanted:
+            if {classes[number, k] for k in key} == key_classes:
                 return number, key
     owners = {number for number, _ in left}
     (owner, *others) = sorted(owners)

@@ -26,13 +26,13 @@ def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
     """
     if written is plan:
         return {}
-    before: dict[str, Heights] = {}
+    heights_by_text: dict[str, Heights] = {}
     for text, heights in _conjuncts_with_heights(written):
-        before.setdefault(text, heights)
+        heights_by_text.setdefault(text, heights)
     moves: dict[int, list[str]] = {}
     for part, heights in _filters_with_heights(plan):
         for text in conjuncts(part.params["predicate"]):
-            heights_before = before.get(text, {})
+            heights_before = heights_by_text.get(text, {})
             below = [op for op, count in heights_before.items() if heights.get(op, 0) < count]
             if below:
                 moves[id(part)] = sorted({*below, *moves.get(id(part), [])})
@@ -43,11 +43,11 @@ def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]
     """Returns the columns that the plan omits, by `id` of the part in the plan. Cost: O(size)."""
     if written is plan:
         return {}
-    before, after = _non_linear_parts(written), _non_linear_parts(plan)
-    if [part.op for part in before] != [part.op for part in after]:
+    old_parts, new_parts = _non_linear_parts(written), _non_linear_parts(plan)
+    if [part.op for part in old_parts] != [part.op for part in new_parts]:
         return {}
     pruned = {}
-    for old, new in zip(before, after, strict=True):
+    for old, new in zip(old_parts, new_parts, strict=True):
         omitted = [name for name in old.schema.names if name not in new.schema.names]
         if omitted:
             pruned[id(new)] = omitted
@@ -56,16 +56,16 @@ def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]
 
 def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
     """Returns the columns of each part that the parts above it read, by `id`. Cost: O(size)."""
-    wanted: dict[int, set[int]] = {}
+    read: dict[int, set[int]] = {}
     for part in plan.walk():
         spec, every = SPECS.get(part.op), frozenset(range(len(part.schema)))
         try:
             reads = (spec.reads if spec else all_columns)(part, every, types)
         except (NosyncError, LostColumnError):
             reads = all_columns(part, every, types)
-        for each, places in zip(part.inputs, reads, strict=True):
-            wanted.setdefault(id(each), set()).update(places)
-    return {key: frozenset(places) for key, places in wanted.items()}
+        for each, positions in zip(part.inputs, reads, strict=True):
+            read.setdefault(id(each), set()).update(positions)
+    return {key: frozenset(positions) for key, positions in read.items()}
 
 
 def _non_linear_parts(tree: Definition) -> Sequence[Definition]:
@@ -81,16 +81,16 @@ def _conjuncts_with_heights(tree: Definition) -> Iterable[tuple[str, Heights]]:
 
 
 def _filters_with_heights(tree: Definition) -> Iterable[tuple[Definition, Heights]]:
-    known: dict[int, Heights] = {}
+    heights_by_id: dict[int, Heights] = {}
     for part in tree.walk():
-        below = [known[id(each)] for each in part.inputs]
+        below = [heights_by_id[id(each)] for each in part.inputs]
         heights = below[0] if len(below) == 1 else _max_heights(below)
         if part.op == "joins":
             joins = len({*part.params["inputs"]}) - 1
             heights = {**heights, "join": heights.get("join", 0) + joins}
         elif not is_linear(part) and not part.is_ref:
             heights = {**heights, part.op: heights.get(part.op, 0) + 1}
-        known[id(part)] = heights
+        heights_by_id[id(part)] = heights
         if part.op == "filter" and not part.functions:
             yield part, heights
 

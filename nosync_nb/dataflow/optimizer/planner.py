@@ -56,11 +56,11 @@ class PlanSet:
 
     def by(self, others: frozenset[Lookup]) -> Definition:
         """Returns the plan for the wishes that others support."""
-        made, tree = self._cached, self._tree
-        if others not in made.plans:
-            joined = with_multiway_joins(tree if made.narrow is None else made.narrow, others)
-            made.plans[others] = None if joined is tree else joined
-        plan = made.plans[others]
+        cached, tree = self._cached, self._tree
+        if others not in cached.plans:
+            joined = with_multiway_joins(tree if cached.narrow is None else cached.narrow, others)
+            cached.plans[others] = None if joined is tree else joined
+        plan = cached.plans[others]
         return tree if plan is None else plan
 
     def subsets(self) -> Iterable[frozenset[Lookup]]:
@@ -119,10 +119,10 @@ def plan_definition(
 
 def plans_for_catalog(tree: Definition, types: Types | None) -> PlanSet:
     """Returns the plans of a definition. Cost: as for `plan_definition`."""
-    made = _PLANS.get(tree)
-    if made is None:
-        made = _PLANS[tree] = _make_plans(tree, types)
-    return PlanSet(tree, made)
+    cached = _PLANS.get(tree)
+    if cached is None:
+        cached = _PLANS[tree] = _make_plans(tree, types)
+    return PlanSet(tree, cached)
 
 
 def _make_plans(tree: Definition, types: Types | None) -> _CachedPlans:

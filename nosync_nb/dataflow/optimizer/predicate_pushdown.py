@@ -54,47 +54,47 @@ class _FilterPusher:
         self.fixed = parts_with_fixed_columns(parts)
         self.built: dict[int, Definition] = {}
 
-    def build(self, part: Definition, asked: Sequence[_Conjunct]) -> Call[Definition]:
+    def build(self, part: Definition, pushed: Sequence[_Conjunct]) -> Call[Definition]:
         """Returns a part with its filters pushed down, including the conjuncts from above it."""
-        if not asked:
-            known = self.built.get(id(part))
-            if known is None:
-                known = self.built[id(part)] = yield self._build_part(part, ())
-            return known
+        if not pushed:
+            built = self.built.get(id(part))
+            if built is None:
+                built = self.built[id(part)] = yield self._build_part(part, ())
+            return built
         if not self._is_open(part):
             base: Definition = yield self.build(part, ())
-            return _with_filters(base, asked)
-        made: Definition = yield self._build_part(part, asked)
-        return made
+            return _with_filters(base, pushed)
+        result: Definition = yield self._build_part(part, pushed)
+        return result
 
     def _is_open(self, part: Definition) -> bool:
         """Returns True if filters may be pushed into a part, because it has no other reader."""
         return self.uses[id(part)] == 1 and id(part) not in self.fixed
 
-    def _build_part(self, part: Definition, asked: Sequence[_Conjunct]) -> Call[Definition]:
+    def _build_part(self, part: Definition, pushed: Sequence[_Conjunct]) -> Call[Definition]:
         """Returns a part with pushed inputs, and with the conjuncts that must stay above it."""
         if id(part) in self.fixed:
-            return _with_filters(part, asked)
+            return _with_filters(part, pushed)
         if part.op == "filter" and _cannot_raise(part):
-            own = [_Conjunct(text, part) for text in conjuncts(part.params["predicate"])]
-            below: Definition = yield self.build(part.inputs[0], [*own, *asked])
+            own_conjuncts = [_Conjunct(text, part) for text in conjuncts(part.params["predicate"])]
+            below: Definition = yield self.build(part.inputs[0], [*own_conjuncts, *pushed])
             return below
-        above, sides = self._divide(part, asked)
+        above, sides = self._divide(part, pushed)
         inputs: list[Definition] = []
-        for each, wanted in zip(part.inputs, sides, strict=True):
-            inputs.append((yield self.build(each, wanted)))
-        made = part
+        for each, pushed_down in zip(part.inputs, sides, strict=True):
+            inputs.append((yield self.build(each, pushed_down)))
+        result = part
         if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
-            made = Definition(part.op, part.schema, tuple(inputs), part.params, part.captured)
-        return _with_filters(made, above)
+            result = Definition(part.op, part.schema, tuple(inputs), part.params, part.captured)
+        return _with_filters(result, above)
 
     def _divide(
-        self, part: Definition, asked: Sequence[_Conjunct]
+        self, part: Definition, pushed: Sequence[_Conjunct]
     ) -> tuple[list[_Conjunct], list[list[_Conjunct]]]:
         """Returns the conjuncts that stay above a part, and those for each of its inputs."""
         above: list[_Conjunct] = []
         sides: list[list[_Conjunct]] = [[] for _ in part.inputs]
-        for ask in asked:
+        for ask in pushed:
             chosen = _target_inputs(part, ask)
             if not chosen or not all(self._is_worthwhile(part.inputs[side]) for side in chosen):
                 above.append(ask)
@@ -135,15 +135,15 @@ def _target_inputs(part: Definition, ask: _Conjunct) -> Sequence[int]:
     columns = predicate.columns
     if part.op == "join" and part.params["left"]:
         sides = {part.params["outputs"][i][0] for i in columns}
-        places = [part.params["outputs"][i][1] for i in columns]
+        positions = [part.params["outputs"][i][1] for i in columns]
         chosen = [*sides] if len(sides) == 1 else []
     elif part.op == "select" and not SPECS["select"].firm(part):
-        places = [part.params["outputs"][i] for i in columns]
-        chosen = [0] if all(isinstance(place, int) for place in places) else []
+        positions = [part.params["outputs"][i] for i in columns]
+        chosen = [0] if all(isinstance(position, int) for position in positions) else []
     else:
-        places = [*columns]
+        positions = [*columns]
         chosen = [*range(len(part.inputs))] if part.op in _PASSING else []
-    same = all(_means_the_same(part, part.inputs[side], ask, columns, places) for side in chosen)
+    same = all(_means_the_same(part, part.inputs[side], ask, columns, positions) for side in chosen)
     return chosen if same else ()
 
 
@@ -152,21 +152,21 @@ def _means_the_same(
     source: Definition,
     ask: _Conjunct,
     columns: Sequence[int],
-    places: Sequence[int],
+    positions: Sequence[int],
 ) -> bool:
     """Returns True if a predicate reads the same columns from an input as from the part."""
     fields = part.schema.fields
-    if any(source.schema.fields[p] != fields[c] for c, p in zip(columns, places, strict=True)):
+    if any(source.schema.fields[p] != fields[c] for c, p in zip(columns, positions, strict=True)):
         return False
     pushed = _compiled_predicate(ask.text, source, ask.origin)
-    return pushed is not None and {*pushed.columns} == {*places} and not pushed.raises
+    return pushed is not None and {*pushed.columns} == {*positions} and not pushed.raises
 
 
-def _with_filters(base: Definition, asked: Sequence[_Conjunct]) -> Definition:
+def _with_filters(base: Definition, conjuncts_above: Sequence[_Conjunct]) -> Definition:
     """Returns a part with filters above it; complete filters in their old position are reused."""
     texts: dict[int, list[str]] = {}
     origins: dict[int, Definition] = {}
-    for text, origin in asked:
+    for text, origin in conjuncts_above:
         texts.setdefault(id(origin), []).append(text)
         origins[id(origin)] = origin
     for key, origin in origins.items():

@@ -86,8 +86,8 @@ class _ColumnPruner:
                 wanted |= _narrowest_column(part.schema)
             reads = spec.reads(part, frozenset(wanted), self.types)
         self.reads[id(part)] = reads
-        for each, places in zip(part.inputs, reads, strict=True):
-            self.wanted[id(each)] |= places
+        for each, positions in zip(part.inputs, reads, strict=True):
+            self.wanted[id(each)] |= positions
             if not is_linear(part):
                 self.arranged.add(id(each))
 
@@ -97,49 +97,55 @@ class _ColumnPruner:
         spec = SPECS.get(part.op)
         if spec is None or id(part) in self.fixed:
             return part, every
-        kept = tuple(sorted(self.wanted[id(part)]))
+        required = tuple(sorted(self.wanted[id(part)]))
         params: Mapping[str, object] = part.params
         have = every
-        if spec.narrowed is not None and kept != every:
-            params, have = spec.narrowed(part, kept), kept
+        if spec.narrowed is not None and required != every:
+            params, have = spec.narrowed(part, required), required
         inputs = [
             self._trim_input(part, each, reads)
             for each, reads in zip(part.inputs, self.reads[id(part)], strict=True)
         ]
         below = tuple([each for each, _ in inputs])
         if have == every and all(a is b for a, b in zip(below, part.inputs, strict=True)):
-            return self._trim_output(part, part, every, kept)
+            return self._trim_output(part, part, every, required)
         schema = Schema([part.schema.fields[i] for i in have])
         remains = [
-            RemainingColumns(left, {i: _UNREAD for i in range(len(each.schema)) if i not in left})
-            for (_, left), each in zip(inputs, part.inputs, strict=True)
+            RemainingColumns(
+                remaining, {i: _UNREAD for i in range(len(each.schema)) if i not in remaining}
+            )
+            for (_, remaining), each in zip(inputs, part.inputs, strict=True)
         ]
         if any(each.lost for each in remains):
             cut = Definition(part.op, schema, part.inputs, params, part.captured)
             params, lost = spec.fit(cut, remains, self.types)
             schema = Schema([field for i, field in enumerate(schema.fields) if i not in lost])
-            have = tuple(place for i, place in enumerate(have) if i not in lost)
+            have = tuple(position for i, position in enumerate(have) if i not in lost)
         narrow = Definition(part.op, schema, below, params, part.captured)
-        return self._trim_output(part, narrow, have, kept)
+        return self._trim_output(part, narrow, have, required)
 
     def _trim_input(
         self, part: Definition, each: Definition, reads: Places
     ) -> tuple[Definition, tuple[int, ...]]:
         """Returns an input without unread columns, if its reader would copy or compare them."""
-        made, have = self.made[id(each)]
+        narrowed, have = self.made[id(each)]
         carries = (is_linear(part) and part.op != "select") or part.op == "concat"
         if not carries or reads.issuperset(have):
-            return made, have
-        left = reads or _narrowest_column(each.schema)
-        return _project(made, have, tuple(sorted(left)))
+            return narrowed, have
+        required = reads or _narrowest_column(each.schema)
+        return _project(narrowed, have, tuple(sorted(required)))
 
     def _trim_output(
-        self, part: Definition, made: Definition, have: tuple[int, ...], kept: tuple[int, ...]
+        self,
+        part: Definition,
+        narrowed: Definition,
+        have: tuple[int, ...],
+        required: tuple[int, ...],
     ) -> tuple[Definition, tuple[int, ...]]:
         """Returns a part without its unread columns, if a reader arranges it."""
-        if have == kept or not is_linear(part) or id(part) not in self.arranged:
-            return made, have
-        return _project(made, have, kept)
+        if have == required or not is_linear(part) or id(part) not in self.arranged:
+            return narrowed, have
+        return _project(narrowed, have, required)
 
 
 def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
@@ -153,13 +159,13 @@ def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
 
 
 def _project(
-    made: Definition, have: tuple[int, ...], kept: tuple[int, ...]
+    narrowed: Definition, have: tuple[int, ...], required: tuple[int, ...]
 ) -> tuple[Definition, tuple[int, ...]]:
     """Returns a projection of a part whose columns have the positions `have`."""
-    return made.columns([have.index(place) for place in kept]), kept
+    return narrowed.columns([have.index(position) for position in required]), required
 
 
 def _narrowest_column(schema: Schema) -> set[int]:
     """Returns a column for rows that are only counted: one of fixed width, if there is one."""
-    places = range(len(schema))
-    return {min(places, key=lambda i: (schema.types[i] not in FIXED, i))} if places else set()
+    positions = range(len(schema))
+    return {min(positions, key=lambda i: (schema.types[i] not in FIXED, i))} if positions else set()

@@ -425,9 +425,9 @@ class Runner:
                 delta = Delta(delta.types, batch.updates, delta.held)
         draft.deltas[node.id] = delta
         draft.logged.append((node.log, node.log_layout, arranged))
-        for wanted, number in node.traces.items():
+        for layout, number in node.traces.items():
             if delta.held:
-                layer = self._layer(delta, wanted, number, draft.epoch)
+                layer = self._layer(delta, layout, number, draft.epoch)
                 draft.append(number, self.empty[number], layer)
             else:
                 draft.extend(number, self.empty[number], delta.updates)
@@ -458,9 +458,9 @@ class Runner:
         layout = node.log_layout
         if layout not in node.traces:
             layout = next(iter(node.traces))
-        operator, wanted = node.operator, self.ports.sorted.get(node.id)
-        if wanted is not None and len(delta) <= SMALL_ROWS:
-            return delta.batch(wanted)
+        operator, sorted_layout = node.operator, self.ports.sorted.get(node.id)
+        if sorted_layout is not None and len(delta) <= SMALL_ROWS:
+            return delta.batch(sorted_layout)
         distinct = operator is not None and operator.distinct
         if distinct and not delta.held and len(delta) <= SMALL_ROWS:
             columns, diff = delta.updates
@@ -485,8 +485,8 @@ def _arranged_in_files(node: Node, delta: Delta) -> ArrangedChange | None:
 
 def _node_of_log(node: Node, old: Graph) -> Node | None:
     """Returns the node of a graph with the same log, or None."""
-    before = old.named.get(node.name) if node.name is not None else None
-    return before if before is not None and before.log == node.log else None
+    candidate = old.named.get(node.name) if node.name is not None else None
+    return candidate if candidate is not None and candidate.log == node.log else None
 
 
 def contents_update(node: Node, traces: Mapping[int, Trace]) -> Delta:

@@ -53,18 +53,18 @@ class NamedInputs:
     def above(self, log: int) -> Inputs:
         """Returns the logs of the nearest named inputs of a named collection."""
         logs_above: dict[int, None] = {}
-        waiting, seen = [self.named[log]], set[int]()
+        waiting, visited = [self.named[log]], set[int]()
         while waiting:
             for number in waiting.pop().inputs:
                 source = self.graph.nodes[number]
                 if source.name is not None and source.log is not None:
                     logs_above[source.log] = None
-                elif number not in seen:
-                    seen.add(number)
+                elif number not in visited:
+                    visited.add(number)
                     waiting.append(source)
         logs = tuple(logs_above)[:INPUTS_MAX]
-        known = self.inputs[log] = COUNTS.pack(len(logs), 0), logs
-        return known
+        inputs = self.inputs[log] = COUNTS.pack(len(logs), 0), logs
+        return inputs
 
 
 Fresh = dict[int, bytes]

@@ -158,13 +158,13 @@ def prepare_backup_branch(
         incarnation: of the epochs after the rewind.
     """
     hidden = f"{LEFT}{incarnation}-{name}"
-    made = _building_folder(parent)
+    temporary = _building_folder(parent)
     fork = BranchOrigin(parent.log.id.hex(), name, beginning.version.epoch)
     parent.files.make_folder(os.path.join(parent.path, FOLDER))
     with _owner_locked(parent):
-        parent.files.remove_folder(made)
+        parent.files.remove_folder(temporary)
     _write_and_rename(
-        parent, made, branch_folder(parent.path, hidden), beginning, parent.files.link, fork
+        parent, temporary, branch_folder(parent.path, hidden), beginning, parent.files.link, fork
     )
 
 
@@ -198,9 +198,9 @@ def finish_backup_branches(parent: Store, incarnation: int) -> None:
     parent.log.sync()
     with _owner_locked(parent):
         for name in hidden:
-            number, _, own = name.removeprefix(LEFT).partition("-")
-            if number.isdecimal() and int(number) <= incarnation and own not in folders:
-                files.rename(os.path.join(where, name), os.path.join(where, own))
+            number, _, branch_name = name.removeprefix(LEFT).partition("-")
+            if number.isdecimal() and int(number) <= incarnation and branch_name not in folders:
+                files.rename(os.path.join(where, name), os.path.join(where, branch_name))
             else:
                 files.remove_folder(os.path.join(where, name))
     files.sync_folder(where)
@@ -220,26 +220,26 @@ def copy(source: Store, target: str, beginning: BranchStart) -> None:
         except DurabilityError:  # the two folders do not support hard links
             source.files.copy(old, new)
 
-    made = os.path.join(parent, f".{name}{MAKING}{uuid4().hex}")
-    _write_and_rename(source, made, target, beginning, brought, None)
+    temporary = os.path.join(parent, f".{name}{MAKING}{uuid4().hex}")
+    _write_and_rename(source, temporary, target, beginning, brought, None)
 
 
 def _write_and_rename(
     source: Store,
-    made: str,
+    temporary: str,
     target: str,
     beginning: BranchStart,
     bring: Callable[[str, str], None],
     fork: BranchOrigin | None,
 ) -> None:
     """Writes a log into a temporary folder, and renames that; on failure nothing remains."""
-    files, current_path = source.files, made
+    files, current_path = source.files, temporary
     try:
         with closing(GroupSyncFiles(files)) as disk:
-            _write(source, disk, made, beginning, bring, fork)
+            _write(source, disk, temporary, beginning, bring, fork)
             disk.settle(apart=os.path.dirname(target))
         with nullcontext() if fork is None else _owner_locked(source):
-            files.rename(made, target)  # fails if another process has created that branch
+            files.rename(temporary, target)  # fails if another process has created that branch
         current_path = target
         files.sync_folder(os.path.dirname(target))
     except Exception:
@@ -266,7 +266,7 @@ def unknown_branch_error(name: str, known: Iterable[str]) -> SchemaError:
 def _write(
     parent: Store,
     disk: Files,
-    made: str,
+    folder_path: str,
     beginning: BranchStart,
     bring: Callable[[str, str], None],
     fork: BranchOrigin | None,
@@ -283,29 +283,29 @@ def _write(
         for layer in trace.layers
         for ref in layer.files
     }
-    store = Store.open(made, files=disk)
+    store = Store.open(folder_path, files=disk)
     try:
         for file in sorted(needed):
             inner = FOLDERS[os.path.splitext(file)[1]]
             source = os.path.join(parent.path, inner, file)
             if not files.exists(source):  # the file may have to be fetched
                 files.open(source).close()
-            bring(source, os.path.join(made, inner, file))
+            bring(source, os.path.join(folder_path, inner, file))
         for inner in {FOLDERS[os.path.splitext(file)[1]] for file in needed}:
-            disk.sync_folder(os.path.join(made, inner))
+            disk.sync_folder(os.path.join(folder_path, inner))
         store.history.become(past)
         plan = store.history.pack(epoch, beginning.unwritten)
         if plan is not None:
             store.history.adopt(plan.perform(lambda: None))
-        own = {} if fork is None else {"branch": fork}
-        meta = {**beginning.meta(store.log.id), **own}
+        origin = {} if fork is None else {"branch": fork}
+        meta = {**beginning.meta(store.log.id), **origin}
         payload = store.checkpoint_payload(
             beginning.version, beginning.graph, meta, beginning.times, store.history.manifest()
         )
         store.log.write_checkpoint(payload)
         store.log.note(epoch)
         if beginning.replicas.replicas:
-            config.write_config(disk, made, store.log.id, beginning.replicas)
+            config.write_config(disk, folder_path, store.log.id, beginning.replicas)
     finally:
         store.close()
 
@@ -321,9 +321,9 @@ def drop_branch(parent: Store, name: str) -> int:
         FencedError: another process has it open.
     """
     files, path = parent.files, branch_folder(parent.path, name)
-    known = branch_names(files, parent.path)
-    if name not in known:
-        raise unknown_branch_error(name, known)
+    names = branch_names(files, parent.path)
+    if name not in names:
+        raise unknown_branch_error(name, names)
     below = branch_names(files, path)
     if below:
         raise SchemaError(

@@ -54,9 +54,9 @@ def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
     return BranchCatalog(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
 
 
-def _branch_stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
+def _branch_stage(stage: Stage, earlier: GraphAtEpoch) -> Stage | None:
     """Returns a stage at the epoch; None if it has no epoch to read and none to compute."""
-    epoch, unread = made.epoch, stage.name in made.unread
+    epoch, unread = earlier.epoch, stage.name in earlier.unread
     gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
     cut_off = replace(stage, begin=min(stage.begin, epoch), gaps=gaps, scaled=None)
     if isinstance(stage.life, FrozenState):
@@ -69,9 +69,9 @@ def _branch_stage(stage: Stage, made: GraphAtEpoch) -> Stage | None:
     return replace(cut_off, begin=epoch, gaps=((0, epoch + 1),)) if unread else cut_off
 
 
-def _branch_node(node: Node, made: GraphAtEpoch) -> Node:
-    bare = node.id in made.bare or node.id in made.refused
-    return node.earlier(made.epoch, bare=bare)
+def _branch_node(node: Node, earlier: GraphAtEpoch) -> Node:
+    bare = node.id in earlier.bare or node.id in earlier.refused
+    return node.earlier(earlier.epoch, bare=bare)
 
 
 def rewound_catalog(catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> dict[str, Stage]:
@@ -105,7 +105,7 @@ def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEp
         catalog: the catalog before the rewind.
     """
     nodes = [_rewound_node(node, catalog, earlier) for node in graph]
-    if all(made is node for made, node in zip(nodes, graph, strict=True)):
+    if all(rewound is node for rewound, node in zip(nodes, graph, strict=True)):
         return graph
     remaining = [node for node in nodes if node is not None]
     memory, unwritten = graph.memory, graph.unwritten
@@ -117,11 +117,11 @@ def _rewound_node(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoc
     from_scratch = node.name is None or (catalog[node.name].live and node.name in earlier.unread)
     if node.id in earlier.refused and from_scratch:
         return None
-    late = node.stopped is not None and node.stopped > earlier.epoch
+    stopped_later = node.stopped is not None and node.stopped > earlier.epoch
     bare = node.id in earlier.bare or node.id in earlier.refused
-    if not (late or bare):
+    if not (stopped_later or bare):
         return node
-    stopped = earlier.epoch if late else node.stopped
+    stopped = earlier.epoch if stopped_later else node.stopped
     if bare:
         return replace(node, stopped=stopped, plan="", state=(), operator=None, inputs=())
     return replace(node, stopped=stopped)
@@ -135,8 +135,8 @@ def rewind_difference(was: Snapshot, now: Snapshot, name: str) -> Batch:
     before, after = was.graph.named[name], now.graph.named[name]
     layout, last = after.log_layout, was.last(was.stage(name))
     if after.log == before.log and after.log is not None and now.epoch < last:
-        left = was.history.changes(after.log, now.epoch, last)
-        parts = [each.updates.negated() for each in left]
+        undone = was.history.changes(after.log, now.epoch, last)
+        parts = [each.updates.negated() for each in undone]
     else:
         parts = [
             collection_state(was, name, last).updates.negated(),

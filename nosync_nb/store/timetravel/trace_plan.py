@@ -133,15 +133,15 @@ class _GraphPlanner:
             return
         for layout, number in node.traces.items():
             trace = self.seen.version.traces.get(number) or Trace(layout)
-            made = Trace(layout) if begins else self._trace_by_layers(trace, node.log, number)
-            self.traces[number] = made or self._trace_from_history(node.log, trace, at, readable)
+            planned = Trace(layout) if begins else self._trace_by_layers(trace, node.log, number)
+            self.traces[number] = planned or self._trace_from_history(node.log, trace, at, readable)
         own = [each for each in node.layouts() if each[0] in node.state]
         if not self._plan_traces(node, own):
             self.bare.add(node.id)
 
     def _plan_traces(self, node: Node, layouts: Iterable[tuple[int, Layout]]) -> bool:
         """Plans traces without a history; returns True if all of them can be restored."""
-        made = {}
+        planned = {}
         for number, layout in layouts:
             log = number if number in node.state or node.log is None else node.log
             cut = self._trace_by_layers(
@@ -149,8 +149,8 @@ class _GraphPlanner:
             )
             if cut is None:
                 return False
-            made[number] = cut
-        self.traces.update(made)
+            planned[number] = cut
+        self.traces.update(planned)
         return True
 
     def _trace_by_layers(self, trace: Trace, log: int, number: int) -> Trace | None:

@@ -66,11 +66,11 @@ def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Fra
             size = need
             continue
         reason = damage.reason if damage and data else "the file ends here"
-        after = _resume_mark(read, segment, end, stop)
-        yield FrameGap(end.offset, end.seq + 1, after.seq + 1 if after else None, reason)
-        if after is None:
+        resumed = _resume_mark(read, segment, end, stop)
+        yield FrameGap(end.offset, end.seq + 1, resumed.seq + 1 if resumed else None, reason)
+        if resumed is None:
             return
-        end = after
+        end = resumed
 
 
 def _resume_mark(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
@@ -86,8 +86,8 @@ def _resume_mark(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | N
             return None
         at = segment.local(position.offset) - frames.TRAILER_BYTES
         stored = read(at, frames.DIGEST_BYTES)
-        made = _computed_digest(read, segment, end, position) if search == end.offset else None
-        for chain in filter(None, (stored, made)):
+        computed = _computed_digest(read, segment, end, position) if search == end.offset else None
+        for chain in filter(None, (stored, computed)):
             mark = Mark(position.seq - 1, position.offset, chain)
             if _next_frame_is_valid(read, segment, mark, stop):
                 return mark

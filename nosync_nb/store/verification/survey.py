@@ -231,8 +231,8 @@ class _Surveyor:
         return segments.segment_names([each.file for each in self._damage])
 
     def _add_file(self, each: ExpectedFile) -> None:
-        known = self._named.get(each.name)
-        self._named[each.name] = each if known is None else known.joined(each)
+        listed = self._named.get(each.name)
+        self._named[each.name] = each if listed is None else listed.joined(each)
 
     def _linked_segments(self, names: Sequence[str], since: int) -> Chain:
         """Returns the linked segments; unordered, if some cannot be read."""
@@ -348,12 +348,12 @@ class _Surveyor:
 
     def _add_lost_frames(self, segment: Segment, gap: FrameGap, later: int | None) -> None:
         """Records damaged frames; `later` is the first epoch after them."""
-        before = self._epoch
+        last_epoch = self._epoch
         epochs = None
-        if later is not None and before is not None:
-            epochs = range(min(before + 1, later), later) or range(before, later)
-        elif before is not None:
-            epochs = range(before + 1, before + 2)
+        if later is not None and last_epoch is not None:
+            epochs = range(min(last_epoch + 1, later), later) or range(last_epoch, later)
+        elif last_epoch is not None:
+            epochs = range(last_epoch + 1, last_epoch + 2)
         what = f"{gap.frames} at byte {segment.local(gap.offset)}: {gap.reason}"
         self._damage.append(DamagedRange(segment.name, what, None, epochs))
 
