@@ -58,7 +58,7 @@ def loaded(
     names: Sequence[str], tables: Tables, folder: str, *, planned: bool
 ) -> dict[str, dict[str, int]]:
     """What queries keep after the load of all tables in one session."""
-    switch: Any = mock.patch.object(compiler, "planned", as_written)
+    switch: Any = mock.patch.object(compiler, "plan_definition", as_written)
     with (
         nullcontext() if planned else switch,
         nosync_nb.open(Path(folder) / f"{'-'.join(names)}-{planned}", spark_rows=IN_PROCESS) as own,

@@ -174,7 +174,7 @@ def test_stages_of_one_call_share_what_gives_something_else_each_time(
     made = tags(session["numbers"])
     high, low = (made.agg(tag=f"{function}(tag)") for function in ("max", "min"))
     owners_of(session).definitions.define({"high": high, "low": low}, nondeterministic=True)
-    assert parts(session, "Kept") == 1
+    assert parts(session, "MemoizedMap") == 1
     numbers.remove([(1,)])
     session.commit()
     assert bag(session["high"]) == bag(session["low"])

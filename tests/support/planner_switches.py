@@ -21,7 +21,7 @@ def planless(*, off: bool = True) -> Iterator[None]:
     def as_written(tree: Definition, *_: object) -> Definition:
         return tree
 
-    with mock.patch.object(compiler, "planned", as_written):
+    with mock.patch.object(compiler, "plan_definition", as_written):
         yield
 
 
@@ -38,7 +38,7 @@ def granted(*, off: bool = False) -> Iterator[None]:
     if off:
         yield
         return
-    with mock.patch.object(compiler, "kept_by_others", return_value=Everything()):
+    with mock.patch.object(compiler, "arrangements_of_others", return_value=Everything()):
         yield
 
 

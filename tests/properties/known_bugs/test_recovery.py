@@ -249,9 +249,9 @@ def test_a_slow_reader_keeps_what_was_merged_away_and_deleted(
     assert replace_files(session)
     assert count(session["counts"]) == {(x, 8 if x < 5 else 5): 1 for x in range(9)}
     for epoch in range(6):
-        found = reads.state(seen, "counts", epoch)
+        found = reads.collection_state(seen, "counts", epoch)
         assert rows.to_pylist(found.columns[1], "bigint") == [epoch] * (9 if epoch else 0)
-        assert sum(reads.state(seen, "numbers", epoch).diff.tolist()) == 9 * epoch
+        assert sum(reads.collection_state(seen, "numbers", epoch).diff.tolist()) == 9 * epoch
 
 
 @pytest.mark.parametrize("at", [None, 3])

@@ -397,7 +397,7 @@ def test_a_later_look_that_lacks_the_newest_frames_takes_no_epoch_back(
         gone = DamagedRange("gone.arrow", "it is missing")
         return seen._replace(damage=[gone]) if len(looks) == 1 else seen._replace(epoch=1)
 
-    monkeypatch.setattr(verifying, "survey", mixture)
+    monkeypatch.setattr(verifying, "survey_log", mixture)
     found = verify(str(log))
     assert (len(looks), found.epoch, found.whole) == (2, EPOCHS, True)
 
